@@ -1,0 +1,134 @@
+"""The interface between Trireme and a framework: public, and complete from the first day.
+
+A backend is a class found by name through the entry-point group ``trireme.backends``, so a custom one is a
+pip-installable package. Everything here is plain synchronous Python; the actors decide on which thread it runs:
+
+* `Backend` objects live as long as the server; there is one a backend name.
+* `Backend.auto_complete` and `Backend.load` run on a loader thread, possibly several models at once.
+* `LoadedModel.create_instance`, `ModelInstance.execute` and `ModelInstance.close` of one instance run on one thread,
+  the instance's own, never two at a time.
+
+Whatever these raise is shown to people: a `TriremeError` as it stands, anything else as an internal error with its
+text.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ..config.model import ModelConfig, ModelInput, ModelOutput
+from ..execution import ExecutionBatch
+
+
+class ExecutionMode(enum.Enum):
+    """How `ModelInstance.execute` behaves."""
+
+    BLOCKING = "blocking"  # returns when the batch is over
+    ENQUEUE = "enqueue"  # returns at once; the backend calls ``batch.finish`` later, from any thread
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Where one version of a model is on disk."""
+
+    model_directory: Path
+    version: int
+
+    @property
+    def version_directory(self) -> Path:
+        return self.model_directory / str(self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """Which instance to make: its name (``digits_0``), its kind (``KIND_CPU`` …) and its device."""
+
+    name: str
+    kind: str = "KIND_CPU"
+    device_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a backend found out about a model whose configuration is incomplete (model-config.md §7).
+
+    Only what the configuration left open is taken from it: inputs when it lists none, outputs likewise.
+
+    Attributes:
+        max_batch_size: the value to use from now on.
+        input, output: as the model declares them, without the batch dimension; empty for no opinion.
+        dynamic_batching: add an empty ``dynamic_batching`` if no scheduler was chosen.
+        decoupled: value for the transaction policy; None for no opinion.
+    """
+
+    max_batch_size: int
+    input: tuple[ModelInput, ...] = ()
+    output: tuple[ModelOutput, ...] = ()
+    dynamic_batching: bool = False
+    decoupled: bool | None = None
+
+
+class ModelInstance(ABC):
+    """One executable copy of a model. Executes one batch at a time."""
+
+    mode: ClassVar[ExecutionMode] = ExecutionMode.BLOCKING
+
+    @abstractmethod
+    def execute(self, batch: ExecutionBatch) -> None:
+        """Answer every job of the batch (`Job.respond`, `Job.fail`), marking phases on the way.
+
+        Raising answers all unanswered jobs with that error; the instance lives on. The jobs' inputs are already checked
+        against the configuration; BYTES contents are not checked to be text.
+        """
+
+    def close(self) -> None:
+        """Give back what the instance holds. Called once, on the instance's thread."""
+
+
+class LoadedModel(ABC):
+    """One version of a model, read and checked, from which instances are made."""
+
+    @abstractmethod
+    def create_instance(self, spec: InstanceSpec) -> ModelInstance:
+        """Make an instance.
+
+        Raises:
+            TriremeError: it cannot be made; the load fails with this text.
+        """
+
+    def close(self) -> None:
+        """Give back what the instances share. Called once, after the last instance was closed."""
+
+
+class Backend(ABC):
+    """A framework.
+
+    Args:
+        options: ``--backend-config`` settings: the global ones, overlaid by those for this backend.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+
+    def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
+        """What the model file says about itself; None if there is nothing to add.
+
+        Raises:
+            TriremeError: the file cannot be read, or contradicts the configuration.
+        """
+        return None
+
+    @abstractmethod
+    def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
+        """Check the files against the (complete, valid) configuration.
+
+        Raises:
+            TriremeError: what is wrong, in words that say what to do.
+        """

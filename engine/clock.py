@@ -1,0 +1,37 @@
+"""Time, injected.
+
+Nothing in Trireme that decides or measures calls ``time.*`` itself: it is handed a `Clock`. The server runs on the
+real one, a simulation on a virtual one, and the same code cannot tell the difference.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two readings of one time line, callable from any thread."""
+
+    def now_s(self) -> float:
+        """Seconds since an arbitrary origin, never going back. For decisions: deadlines, delays, ages."""
+        ...
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the same origin. For measurements: statistics and traces."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch. Only ever reported (``last_inference``), never compared."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock, and its calendar."""
+
+    now_s = staticmethod(time.monotonic)
+    now_ns = staticmethod(time.monotonic_ns)
+
+    @staticmethod
+    def wall_ms() -> int:
+        return time.time_ns() // 1_000_000

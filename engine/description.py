@@ -1,0 +1,70 @@
+"""What the server tells about itself and its models: immutable values for `api/` to print."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .config.model import ModelConfig
+
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""Protocol extensions in the order in which server metadata lists them (http.md §3.2)."""
+
+
+class ModelState(enum.Enum):
+    """State of a model version in the repository index (http.md §3.6)."""
+
+    UNKNOWN = "UNKNOWN"
+    READY = "READY"
+    UNAVAILABLE = "UNAVAILABLE"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMetadata:
+    name: str
+    version: str
+    extensions: tuple[str, ...] = EXTENSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """One ready model version.
+
+    Attributes:
+        version: the version that answers.
+        versions: all ready versions, ascending, as metadata lists them.
+        labels: labels by output name, for the outputs that have a label file.
+    """
+
+    name: str
+    version: int
+    versions: tuple[int, ...]
+    config: ModelConfig
+    labels: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One row of the repository index; empty `version`, `state` and `reason` are not printed."""
+
+    name: str
+    version: str = ""
+    state: ModelState | None = None
+    reason: str = ""

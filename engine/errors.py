@@ -1,0 +1,94 @@
+"""One hierarchy of errors, each with a kind.
+
+The engine and the actors raise these; only `api/` knows which HTTP status or gRPC code a kind becomes. The text is what
+the client reads, so it names what was wrong and what was expected (spec: http.md §2, §4.9).
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ErrorKind(enum.Enum):
+    """Triton's error classes. The value is how Triton prints the class in logs and in the repository index."""
+
+    INVALID_ARGUMENT = "Invalid argument"
+    NOT_FOUND = "Not found"
+    UNAVAILABLE = "Unavailable"
+    ALREADY_EXISTS = "Already exists"
+    UNSUPPORTED = "Unsupported"
+    CANCELLED = "Cancelled"
+    DEADLINE = "Deadline exceeded"
+    INTERNAL = "Internal"
+    UNKNOWN = "Unknown"
+
+
+class FailureReason(enum.Enum):
+    """Why an accepted request failed: the ``reason`` label of ``nv_inference_request_failure``."""
+
+    REJECTED = "REJECTED"  # expired in a queue whose timeout action is REJECT
+    CANCELED = "CANCELED"  # cancelled while a scheduler held it
+    BACKEND = "BACKEND"  # the backend answered with an error, raised, or died
+    OTHER = "OTHER"
+
+
+class TriremeError(Exception):
+    """An error that a client may see.
+
+    Attributes:
+        message: the text for the client, without any prefix.
+        kind: what sort of error it is.
+        reason: what the failure metric counts it as, should an accepted request end with it.
+    """
+
+    kind = ErrorKind.UNKNOWN
+    reason = FailureReason.OTHER
+
+    def __init__(self, message: str, *, reason: FailureReason | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if reason is not None:
+            self.reason = reason
+
+    @property
+    def status_text(self) -> str:
+        """``<Kind>: <message>``, the form in which logs and the repository index show an error."""
+        return f"{self.kind.value}: {self.message}"
+
+
+class InvalidArgumentError(TriremeError):
+    kind = ErrorKind.INVALID_ARGUMENT
+
+
+class NotFoundError(TriremeError):
+    kind = ErrorKind.NOT_FOUND
+
+
+class UnavailableError(TriremeError):
+    kind = ErrorKind.UNAVAILABLE
+
+
+class AlreadyExistsError(TriremeError):
+    kind = ErrorKind.ALREADY_EXISTS
+
+
+class UnsupportedError(TriremeError):
+    kind = ErrorKind.UNSUPPORTED
+
+
+class CancelledError(TriremeError):
+    kind = ErrorKind.CANCELLED
+    reason = FailureReason.CANCELED
+
+
+class DeadlineError(TriremeError):
+    kind = ErrorKind.DEADLINE
+
+
+class InternalError(TriremeError):
+    kind = ErrorKind.INTERNAL
+
+
+def request_prefix(request_id: str) -> str:
+    """``[request id: ID] ``, the prefix of many texts; an absent id prints as ``<id_unknown>`` (http.md §4.9)."""
+    return f"[request id: {request_id or '<id_unknown>'}] "

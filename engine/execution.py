@@ -1,0 +1,127 @@
+"""A batch in execution: what an instance hands to its backend, and what comes back.
+
+Rules:
+ 1. A batch is executed once. Each of its jobs is answered by the backend; what the backend leaves unanswered, or all
+    that is unanswered when it raises, is failed by `ExecutionBatch.finish`.
+ 2. Answers of an ordinary model are collected and delivered together when the batch is over: one hop from the
+    instance's thread to the event loop, whatever the batch size. Answers of a decoupled model go out at once, through
+    the `stream` callable, which must be callable from any thread.
+ 3. The time marks never go back: COMPUTE_START <= INFER_START <= OUTPUT_START <= COMPUTE_END. A mark that the backend
+    did not take equals the next one that was taken.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+
+from .clock import Clock
+from .errors import FailureReason, InternalError, InvalidArgumentError, TriremeError
+from .job import Job, Outcome
+
+
+class SealReason(enum.Enum):
+    """Why a batch was closed when it was: the answer to "why did it not batch?"."""
+
+    FULL = "full"  # max_batch_size rows, or the next request would not fit
+    PREFERRED = "preferred size"
+    DELAY = "delay over"  # the oldest request has waited for max_queue_delay
+    IDLE = "instance idle"  # no delay configured: an idle instance takes what is there
+    SHAPE = "next request incompatible"  # the next request's shapes or inputs differ
+    UNBATCHED = "no batching"  # the default scheduler: one request an execution
+    DRAIN = "drain"  # the model is stopping
+
+
+class Phase(enum.IntEnum):
+    """Time marks of an execution, in order."""
+
+    COMPUTE_START = 0
+    INFER_START = 1
+    OUTPUT_START = 2
+    COMPUTE_END = 3
+
+
+Stream = Callable[[Job, Outcome, bool], None]
+
+
+class ExecutionBatch:
+    """Jobs that one instance executes together.
+
+    Attributes:
+        jobs: in batch order.
+        rows: sum of the jobs' batch sizes.
+        instance_name: who executes it.
+        sealed: why the batch was closed.
+        marks: nanoseconds for each `Phase`; 0 for not yet.
+        answers: what the backend answered so far, in order: (job, outcome, final).
+    """
+
+    __slots__ = ("_clock", "_stream", "answers", "instance_name", "jobs", "marks", "rescheduled", "rows", "sealed")
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        instance_name: str,
+        clock: Clock,
+        sealed: SealReason = SealReason.UNBATCHED,
+        stream: Stream | None = None,
+    ) -> None:
+        self.jobs = jobs
+        self.rows = sum(job.rows for job in jobs)
+        self.instance_name = instance_name
+        self.sealed = sealed
+        self.marks = [0, 0, 0, 0]
+        self.answers: list[tuple[Job, Outcome, bool]] = []
+        self.rescheduled: list[Job] = []
+        self._clock = clock
+        self._stream = stream
+        for job in jobs:
+            job.batch = self
+
+    def mark(self, phase: Phase) -> None:
+        """Take a time mark now."""
+        self.marks[phase] = self._clock.now_ns()
+
+    def answer(self, job: Job, outcome: Outcome, final: bool) -> None:
+        """See `Job.respond`. Answers after the final one are dropped: the client is no longer there."""
+        if job.answered:
+            return
+        if isinstance(outcome, TriremeError) and outcome.reason is FailureReason.OTHER:
+            outcome.reason = FailureReason.BACKEND
+        if final:
+            job.answered = True
+        if self._stream is not None:
+            self._stream(job, outcome, final)
+        else:
+            self.answers.append((job, outcome, final))
+
+    def reschedule(self, job: Job) -> None:
+        """See `Job.reschedule`."""
+        raise InvalidArgumentError(
+            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to "
+            "handle such a flag."
+        )
+
+    def finish(self, error: TriremeError | None = None) -> None:
+        """The execution is over (rules 1 and 3).
+
+        Args:
+            error: what `execute` raised, if it did; every job still unanswered gets it.
+        """
+        marks = self.marks
+        marks[Phase.COMPUTE_END] = self._clock.now_ns()
+        for phase in (Phase.OUTPUT_START, Phase.INFER_START, Phase.COMPUTE_START):
+            marks[phase] = marks[phase] or marks[phase + 1]
+        for job in self.jobs:
+            if not job.answered:
+                self.answer(job, error or _unanswered(self.instance_name), True)
+
+    def __repr__(self) -> str:
+        return f"<ExecutionBatch of {len(self.jobs)} ({self.rows} rows) on {self.instance_name}: {self.sealed.value}>"
+
+
+def _unanswered(instance_name: str) -> TriremeError:
+    return InternalError(
+        f"the backend of '{instance_name}' finished the batch without answering this request",
+        reason=FailureReason.BACKEND,
+    )

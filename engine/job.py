@@ -1,0 +1,135 @@
+"""A request on its way through a model: what schedulers queue and what backends execute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .errors import TriremeError
+from .request import InferenceRequest, ParameterValue
+from .response import InferenceResponse
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .execution import ExecutionBatch
+
+Outcome = InferenceResponse | TriremeError | None
+"""What a backend answers: a response, an error, or (final, decoupled models only) nothing more."""
+
+
+class Reply(Protocol):
+    """Where a job's answers go. Called on the event loop only."""
+
+    def deliver(self, outcome: Outcome, final: bool) -> None: ...
+
+
+class Job:
+    """One accepted request.
+
+    The first group of attributes is for backends; the second is the schedulers' and actors' own.
+
+    Attributes:
+        request: the request as decoded.
+        inputs: the checked tensors by name, shapes as the backend sees them (``reshape`` applied).
+        rows: batch size, at least 1; 1 for a model without a batch dimension.
+        requested_outputs: names to produce; empty means all.
+        cancelled: the client gave up. A running backend may look at it at any time, from any thread.
+        state: implicit state of the job's sequence, None outside stateful models.
+
+        reply: where the answer goes.
+        arrival: number of the job in its scheduler's order of arrival; unique, so it breaks every tie.
+        level: effective priority level, 1 the highest; 0 for models without levels.
+        received_ns, enqueued_ns: when the server took the request, when its scheduler queued it.
+        enqueued_s: the same as `enqueued_ns`, for decisions.
+        deadline_s: when its time in the queue is over; None for never.
+        answered: its final answer is out; nothing more may follow.
+    """
+
+    __slots__ = (
+        "answered",
+        "arrival",
+        "batch",
+        "cancelled",
+        "deadline_s",
+        "enqueued_ns",
+        "enqueued_s",
+        "inputs",
+        "level",
+        "model_name",
+        "model_version",
+        "received_ns",
+        "reply",
+        "request",
+        "requested_outputs",
+        "rows",
+        "state",
+    )
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        inputs: Mapping[str, Tensor],
+        rows: int,
+        model_name: str,
+        model_version: int,
+        reply: Reply,
+        received_ns: int = 0,
+    ) -> None:
+        self.request = request
+        self.inputs = inputs
+        self.rows = rows
+        self.requested_outputs = request.requested_outputs
+        self.model_name = model_name
+        self.model_version = model_version
+        self.cancelled = False
+        self.state: Any = None
+        self.reply = reply
+        self.arrival = 0
+        self.level = 0
+        self.received_ns = received_ns
+        self.enqueued_ns = 0
+        self.enqueued_s = 0.0
+        self.deadline_s: float | None = None
+        self.answered = False
+        self.batch: ExecutionBatch | None = None
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    def wants(self, output_name: str) -> bool:
+        """Whether the client asked for this output."""
+        return not self.requested_outputs or output_name in self.requested_outputs
+
+    def response(
+        self, outputs: Sequence[Tensor], parameters: dict[str, ParameterValue] | None = None
+    ) -> InferenceResponse:
+        """A response to this request with these outputs (only requested ones belong in it)."""
+        return InferenceResponse(self.model_name, self.model_version, self.request.id, list(outputs), parameters or {})
+
+    def respond(self, response: InferenceResponse | None, final: bool = True) -> None:
+        """Answer. From any thread; as often as the model likes, until one answer was final.
+
+        Args:
+            response: the answer; None, with `final`, when there is nothing more to say (decoupled models).
+            final: no answer follows.
+        """
+        assert self.batch is not None, "only a job in execution can be answered by a backend"
+        self.batch.answer(self, response, final)
+
+    def fail(self, error: TriremeError) -> None:
+        """Answer with an error; nothing may follow."""
+        assert self.batch is not None, "only a job in execution can be answered by a backend"
+        self.batch.answer(self, error, True)
+
+    def reschedule(self) -> None:
+        """Ask for the request to be executed once more instead of being answered (iterative sequences).
+
+        Raises:
+            TriremeError: the model is not configured for it.
+        """
+        assert self.batch is not None, "only a job in execution can be rescheduled"
+        self.batch.reschedule(self)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.model_name}#{self.arrival} rows={self.rows} level={self.level}>"

@@ -1,0 +1,55 @@
+"""What a server is told at start: plain values, one field a flag (cli.md §2)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class ControlMode(enum.Enum):
+    """Who decides which models are loaded (repository.md §4)."""
+
+    NONE = "none"
+    POLL = "poll"
+    EXPLICIT = "explicit"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Options of an `InferenceServer`; the flag's name where it is not obvious.
+
+    Attributes:
+        model_repository: repository paths.
+        server_id: ``--id``, the server's name in metadata.
+        exit_timeout_s: seconds that a graceful shutdown may take.
+        auto_complete: False with ``--disable-auto-complete-config``.
+        backend_config: settings by backend name; those for every backend under the empty name.
+        max_inflight_requests, max_inflight_bytes: server-wide budget of accepted, unanswered requests; at the bound,
+            callers wait.
+        hang_limit_s: an instance whose batch takes longer is given up and replaced; 0 for no limit.
+        restart_limit, restart_window_s: an instance that dies more often than this within the window is not
+            restarted; its model is then unready, with the reason.
+    """
+
+    model_repository: tuple[Path, ...] = ()
+    server_id: str = "triton"
+    exit_timeout_s: float = 30.0
+    exit_on_error: bool = True
+    strict_readiness: bool = True
+    auto_complete: bool = True
+    model_control_mode: ControlMode = ControlMode.NONE
+    startup_models: tuple[str, ...] = ()
+    model_config_name: str = ""
+    model_load_thread_count: int = 4
+    backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    max_inflight_requests: int = 65_536
+    max_inflight_bytes: int = 4 << 30
+    hang_limit_s: float = 0.0
+    restart_limit: int = 5
+    restart_window_s: float = 60.0
+
+    def options_for_backend(self, backend: str) -> dict[str, str]:
+        """Settings for a backend: the global ones, overlaid by its own."""
+        return {**self.backend_config.get("", {}), **self.backend_config.get(backend, {})}

@@ -1,0 +1,43 @@
+"""An inference request as the engine sees it, whichever protocol it came by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .tensor import Buffer, Tensor
+
+LATEST = -1
+"""Version of a request that names none: the greatest version that is ready."""
+
+ParameterValue = bool | int | float | str
+
+
+@dataclass(slots=True)
+class InferenceRequest:
+    """What a client asks for. Decoded by `api/`, checked against the model by `engine.validation`.
+
+    Attributes:
+        model_name: which model.
+        model_version: which version; `LATEST` for the greatest ready one.
+        id: the client's own name for the request; empty if it gave none.
+        inputs: tensors in the order received (duplicates are found by validation).
+        requested_outputs: names; empty means all outputs.
+        parameters: what the protocol did not consume, handed to the model.
+        priority: 1 is highest; 0, or more than the model's levels, means the model's default.
+        timeout_us: queue timeout asked for, microseconds; 0 for none.
+        correlation_id: sequence, as an integer or a string; 0 or "" for none.
+        raw_input: the whole body of a request that names no tensors (http.md §4.6); `inputs` is then empty.
+    """
+
+    model_name: str
+    model_version: int = LATEST
+    id: str = ""
+    inputs: list[Tensor] = field(default_factory=list)
+    requested_outputs: tuple[str, ...] = ()
+    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+    priority: int = 0
+    timeout_us: int = 0
+    correlation_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    raw_input: Buffer | None = None

@@ -1,0 +1,122 @@
+"""Statistics of one model version: plain integers, written by the event loop only.
+
+The statistics endpoint and the metrics both read these numbers, so they cannot disagree. Rules: observability.md §2;
+durations are kept in nanoseconds for the endpoint and in whole microseconds, cut off request by request, for metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .errors import FailureReason
+from .execution import Phase
+
+
+@dataclass(slots=True)
+class Duration:
+    """How often, and for how long altogether."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, times: int = 1) -> None:
+        self.count += times
+        self.ns += ns * times
+
+
+@dataclass(slots=True)
+class BatchStatistics:
+    """Executions of one total batch size."""
+
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+
+
+@dataclass(slots=True)
+class ModelStatistics:
+    """Everything counted for one model version since it was loaded.
+
+    Attributes:
+        pending: requests queued and not yet handed to an instance.
+        last_inference_ms: wall clock at the end of the latest execution, failed ones included; 0 for never.
+        batches: by total batch size.
+        failures: by reason.
+        *_us: sums of per-request durations, each cut to whole microseconds.
+        load_duration_s: how long loading took.
+    """
+
+    pending: int = 0
+    last_inference_ms: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    cache_hit: Duration = field(default_factory=Duration)
+    cache_miss: Duration = field(default_factory=Duration)
+    batches: dict[int, BatchStatistics] = field(default_factory=dict)
+    failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
+    request_us: int = 0
+    queue_us: int = 0
+    compute_input_us: int = 0
+    compute_infer_us: int = 0
+    compute_output_us: int = 0
+    load_duration_s: float = 0.0
+
+    def record_execution(self, rows: int, marks: Sequence[int], wall_ms: int) -> None:
+        """One backend execution of `rows` rows is over, well or badly."""
+        self.execution_count += 1
+        self.last_inference_ms = wall_ms
+        batch = self.batches.get(rows)
+        if batch is None:
+            batch = self.batches[rows] = BatchStatistics()
+        start, infer, output, end = marks
+        batch.compute_input.add(infer - start)
+        batch.compute_infer.add(output - infer)
+        batch.compute_output.add(end - output)
+
+    def record_successes(
+        self, requests: Sequence[tuple[int, int, int]], marks: Sequence[int], released_ns: int
+    ) -> None:
+        """Requests of one execution succeeded. Each is charged the whole batch's compute times.
+
+        Args:
+            requests: (received_ns, enqueued_ns, rows) of each.
+            marks: the execution's, by `Phase`.
+            released_ns: when the answers went out.
+        """
+        start = marks[Phase.COMPUTE_START]
+        for received_ns, enqueued_ns, rows in requests:
+            self.inference_count += rows
+            self.success.add(released_ns - received_ns)
+            self.queue.add(start - enqueued_ns)
+            self.request_us += (released_ns - received_ns) // 1000
+            self.queue_us += (start - enqueued_ns) // 1000
+        times = len(requests)
+        _, infer, output, end = marks
+        self.compute_input.add(infer - start, times)
+        self.compute_infer.add(output - infer, times)
+        self.compute_output.add(end - output, times)
+        self.compute_input_us += (infer - start) // 1000 * times
+        self.compute_infer_us += (output - infer) // 1000 * times
+        self.compute_output_us += (end - output) // 1000 * times
+
+    def record_failure(self, received_ns: int, released_ns: int, reason: FailureReason) -> None:
+        """An accepted request failed."""
+        self.fail.add(released_ns - received_ns)
+        self.failures[reason] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatisticsEntry:
+    """Statistics of one version, with the names that reports and metric labels need."""
+
+    name: str
+    version: int
+    statistics: ModelStatistics
+    metric_tags: tuple[tuple[str, str], ...] = ()

@@ -1,0 +1,145 @@
+"""Tensors: a name, an element type, a shape, and a buffer that is copied as rarely as can be.
+
+A tensor that came over the wire is a view on the bytes received; one that a backend produced is a view on the backend's
+array. Each side sees the form that it wants (`Tensor.buffer`, `Tensor.array`), converted on first use. BYTES elements
+are packed and unpacked here and nowhere else: on the wire an element is a little-endian uint32 length and that many
+bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from .datatypes import BYTES, DataType
+
+Buffer = bytes | bytearray | memoryview
+
+_LENGTH = struct.Struct("<I")
+
+
+class IncompleteLengthError(ValueError):
+    """A BYTES buffer ends inside a length field, or before the bytes that a length announced.
+
+    Attributes:
+        available: bytes left where a 4-byte length should have been, or None if it was the content that fell short.
+        needed: bytes that the element's length announced (only when its content fell short).
+    """
+
+    def __init__(self, available: int, needed: int | None = None) -> None:
+        super().__init__(f"{available} bytes left, {4 if needed is None else needed} needed")
+        self.available = available
+        self.needed = needed
+
+
+class Tensor:
+    """A named n-dimensional array of one `DataType`.
+
+    Args:
+        name: tensor name.
+        datatype: element type.
+        shape: dimensions, the batch dimension included.
+        buffer: wire form (little-endian, row-major, BYTES packed), a view is kept; or
+        array: numpy form, dtype ``datatype.storage``; for BYTES an object array of ``bytes``. Exactly one of the two.
+    """
+
+    __slots__ = ("_array", "_buffer", "datatype", "name", "shape")
+
+    def __init__(
+        self,
+        name: str,
+        datatype: DataType,
+        shape: tuple[int, ...],
+        buffer: Buffer | None = None,
+        array: np.ndarray | None = None,
+    ) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.shape = shape
+        self._buffer = buffer
+        self._array = array
+
+    @property
+    def buffer(self) -> Buffer:
+        """The wire form, C-contiguous."""
+        if self._buffer is None:
+            array = self._array
+            assert array is not None, "a tensor has a buffer or an array"
+            if self.datatype is BYTES:
+                self._buffer = pack_bytes(array.ravel())
+            else:
+                self._buffer = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        return self._buffer
+
+    @property
+    def array(self) -> np.ndarray:
+        """The numpy form with this shape; a read-only view when the bytes came from elsewhere.
+
+        Raises:
+            ValueError: the buffer does not hold what the shape says (`IncompleteLengthError` for BYTES).
+        """
+        if self._array is None:
+            buffer = self._buffer
+            assert buffer is not None, "a tensor has a buffer or an array"
+            if self.datatype is BYTES:
+                elements = list(iter_bytes(buffer))
+                flat = np.empty(len(elements), dtype=object)
+                flat[:] = elements
+            else:
+                flat = np.frombuffer(buffer, dtype=self.datatype.storage)
+            self._array = flat.reshape(self.shape)
+        return self._array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the wire form."""
+        if self._buffer is not None:
+            return len(self._buffer)
+        if self.datatype is BYTES:
+            return len(self.buffer)
+        assert self._array is not None
+        return self._array.nbytes
+
+    @property
+    def element_count(self) -> int:
+        return math.prod(self.shape)
+
+    def reshaped(self, shape: tuple[int, ...]) -> Tensor:
+        """The same data under another shape of as many elements; nothing is copied."""
+        array = None if self._array is None else self._array.reshape(shape)
+        return Tensor(self.name, self.datatype, shape, self._buffer, array)
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.name} {self.datatype.name}{list(self.shape)}>"
+
+
+def pack_bytes(elements: Iterable[bytes]) -> bytes:
+    """The wire form of BYTES elements."""
+    parts: list[bytes] = []
+    for element in elements:
+        parts.append(_LENGTH.pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def iter_bytes(buffer: Buffer) -> Iterator[bytes]:
+    """The elements in a packed BYTES buffer.
+
+    Raises:
+        IncompleteLengthError: the buffer ends inside an element.
+    """
+    view = memoryview(buffer)
+    end = len(view)
+    at = 0
+    while at < end:
+        if end - at < 4:
+            raise IncompleteLengthError(end - at)
+        (length,) = _LENGTH.unpack_from(view, at)
+        at += 4
+        if end - at < length:
+            raise IncompleteLengthError(end - at, length)
+        yield bytes(view[at : at + length])
+        at += length
