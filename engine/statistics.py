@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .errors import FailureReason
-from .execution import Phase
+from .execution import Phase, SealReason
 
 
 @dataclass(slots=True)
@@ -43,6 +43,7 @@ class ModelStatistics:
         last_inference_ms: wall clock at the end of the latest execution, failed ones included; 0 for never.
         batches: by total batch size.
         failures: by reason.
+        sealed: executions by the reason for which their batch was closed.
         *_us: sums of per-request durations, each cut to whole microseconds.
         load_duration_s: how long loading took.
     """
@@ -61,6 +62,7 @@ class ModelStatistics:
     cache_miss: Duration = field(default_factory=Duration)
     batches: dict[int, BatchStatistics] = field(default_factory=dict)
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
+    sealed: dict[SealReason, int] = field(default_factory=lambda: dict.fromkeys(SealReason, 0))
     request_us: int = 0
     queue_us: int = 0
     compute_input_us: int = 0
@@ -68,9 +70,10 @@ class ModelStatistics:
     compute_output_us: int = 0
     load_duration_s: float = 0.0
 
-    def record_execution(self, rows: int, marks: Sequence[int], wall_ms: int) -> None:
-        """One backend execution of `rows` rows is over, well or badly."""
+    def record_execution(self, rows: int, marks: Sequence[int], wall_ms: int, sealed: SealReason) -> None:
+        """One backend execution of `rows` rows, in a batch closed because of `sealed`, is over, well or badly."""
         self.execution_count += 1
+        self.sealed[sealed] += 1
         self.last_inference_ms = wall_ms
         batch = self.batches.get(rows)
         if batch is None:
