@@ -1,0 +1,69 @@
+# Trireme from a bare machine: Python >= 3.11 and make are all it takes.
+#
+#   make serve    install into .venv and serve model_repository/ on port 8000
+#   make test     install the test tools as well and run the tests
+#   make lint     ruff and pyright
+#   make proto    compile proto/*.proto after a change
+#   make models   write the small models again          (model_repository/make_simple.py)
+#   make train    train digits again, in .venv-train    (model_repository/train_digits.py)
+
+PYTHON ?= python3
+FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+TRAIN := .venv-train
+PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
+PACKAGES := engine actors api proto simulations
+
+.PHONY: serve test lint proto models train clean
+
+serve: $(VENV)/serve.stamp
+	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest $(FLAGS)
+
+lint: $(VENV)/dev.stamp
+	mkdir -p .pyright/trireme
+	for package in $(PACKAGES); do ln -sfn ../../$$package .pyright/trireme/$$package; done
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+proto: $(VENV)/dev.stamp
+	$(BIN)/python -m trireme.proto.compile
+
+# -B: a __pycache__ folder in model_repository/ would be taken for a model.
+models: $(VENV)/dev.stamp
+	$(BIN)/python -B model_repository/make_simple.py
+
+train: $(TRAIN)/train.stamp
+	$(TRAIN)/bin/python -B model_repository/train_digits.py
+
+clean:
+	rm -rf $(VENV) $(TRAIN) .pyright build dist *.egg-info
+
+# The stamps say what was installed; they are older than pyproject.toml or constraints.txt when it must be done again.
+# Trireme is installed in place, so a change to its code needs no installation.
+
+$(VENV)/serve.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,client]'
+	touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,dev]'
+	touch $@ $(VENV)/serve.stamp
+
+$(TRAIN)/train.stamp: pyproject.toml constraints.txt
+	$(call make_venv,$(TRAIN))
+	$(TRAIN)/bin/python -m pip install $(PIP_FLAGS) '.[train]'
+	touch $@
+
+$(BIN)/python:
+	$(call make_venv,$(VENV))
+
+define make_venv
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "Trireme needs Python 3.11 or newer, and '$(PYTHON)' is not; name another with make PYTHON=..." >&2; exit 1; }
+$(PYTHON) -m venv $(1) || { rm -rf $(1); exit 1; }
+endef
