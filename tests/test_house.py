@@ -1,0 +1,173 @@
+"""The style of the house, as a test.
+
+The rules are in ``tests/support/house_rules.py``. Two tables at the end hold snippets that must and must not be
+reported, so that a rule that sees nothing any more is noticed. What a rule has to let pass stands in `EXCEPTIONS` with
+the reason; an entry that is no longer needed is an error too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from house_rules import (
+    FOLDERS,
+    RULES,
+    Rule,
+    Source,
+    engine_knows_no_event_loop,
+    errors_are_caught_by_name,
+    files_are_short,
+    find_cycle,
+    folders_import_downwards_only,
+    functions_are_short,
+    imports_inside_are_relative,
+    library_does_not_print,
+    no_machine_paths,
+    no_sleep_in_tests,
+    no_state_in_modules,
+    nothing_is_left_undone,
+    package_file_only_names,
+    public_functions_are_annotated,
+    queues_are_bounded,
+    server_has_no_asyncio,
+    time_and_chance_are_injected,
+)
+
+ROOT = Path(__file__).parents[1]
+
+EXCEPTIONS: dict[tuple[Rule, str], str] = {
+    (time_and_chance_are_injected, "engine/clock.py"): "the one place where the clock of the machine is read",
+    (time_and_chance_are_injected, "actors/clock.py"): "trio's clock as a Clock; measurements need the machine's",
+    (errors_are_caught_by_name, "actors/executors.py"): "the boundary to foreign code: what it raises is its answer",
+    (errors_are_caught_by_name, "actors/model.py"): "loading foreign code, and the supervisor of its children",
+    (queues_are_bounded, "actors/budget.py"): "tasks that wait for the budget: what bounds everything else",
+    (queues_are_bounded, "actors/executors.py"): "one caller, who waits for each result: never more than two in it",
+    (queues_are_bounded, "actors/mailbox.py"): "the mailbox itself, which refuses or waits at its bound",
+    (queues_are_bounded, "engine/scheduling/default.py"): "instances, and jobs within the server-wide budget",
+    (queues_are_bounded, "engine/scheduling/dynamic.py"): "instances, and jobs within the server-wide budget",
+}
+"""Files that may break a rule, each with the reason."""
+
+
+def house() -> list[Source]:
+    """Every Python file that people wrote."""
+    files = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    written = (path for path in files if not path.name.endswith("_pb2.py"))
+    return [Source(path.relative_to(ROOT).as_posix(), path.read_text()) for path in sorted(written)]
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[Source]:
+    return house()
+
+
+def rule_name(rule: object) -> str:
+    return getattr(rule, "__name__", "")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=rule_name)
+def test_rule_holds_everywhere(rule: Rule, sources: list[Source]) -> None:
+    """No file breaks the rule, and no exception from it is out of date."""
+    broken: list[str] = []
+    excused: set[str] = set()
+    for source in sources:
+        for line, what in rule(source):
+            excused.add(source.path)
+            if (rule, source.path) not in EXCEPTIONS:
+                broken.append(f"{source.path}:{line}: {what}")
+    stale = [path for about, path in EXCEPTIONS if about is rule and path not in excused]
+    assert not broken, "\n" + "\n".join(broken)
+    assert not stale, f"no longer needed in EXCEPTIONS: {stale}"
+
+
+def test_texts_name_no_machine_and_leave_nothing_undone() -> None:
+    """The same words are kept out of documents, configurations and scripts."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.txt"), ROOT / "Makefile", ROOT / ".ci" / "run"]
+    files += [path for ending in ("md", "pbtxt", "proto", "json") for path in ROOT.glob(f"[a-z]*/**/*.{ending}")]
+    texts = [Source(path.relative_to(ROOT).as_posix(), path.read_text()) for path in files]
+    assert len(texts) > 10
+    rules = (nothing_is_left_undone, no_machine_paths)
+    assert [f"{text.path}:{line}: {what}" for text in texts for rule in rules for line, what in rule(text)] == []
+
+
+def test_no_import_circles(sources: list[Source]) -> None:
+    assert find_cycle([source for source in sources if source.in_library]) == []
+
+
+def test_import_circles_are_found() -> None:
+    circle = [Source("engine/a.py", "from .b import B"), Source("engine/b.py", "from . import c")]
+    assert find_cycle([*circle, Source("engine/c.py", "def f():\n    from .a import A")]) == [
+        f"engine.{m}" for m in "abc"
+    ]
+    for harmless in ("if TYPE_CHECKING:\n    from .a import A", "from ..proto import a", "import a"):
+        assert find_cycle([*circle, Source("engine/c.py", harmless)]) == []
+
+
+BROKEN: list[tuple[Rule, str, str]] = [
+    (folders_import_downwards_only, "engine/scheduling/x.py", "from ...actors.model import Model"),
+    (folders_import_downwards_only, "engine/x.py", "from .. import actors"),
+    (folders_import_downwards_only, "actors/x.py", "def f():\n    from ..api.http import codec"),
+    (folders_import_downwards_only, "actors/__init__.py", "from ..simulations import world"),
+    (folders_import_downwards_only, "proto/x.py", "from ..engine import tensor"),
+    (folders_import_downwards_only, "api/x.py", "import trireme.simulations.world"),
+    (imports_inside_are_relative, "api/x.py", "from trireme.engine import tensor"),
+    (engine_knows_no_event_loop, "engine/x.py", "import trio.lowlevel"),
+    (engine_knows_no_event_loop, "engine/x.py", "def f():\n    from socket import socket"),
+    (engine_knows_no_event_loop, "engine/x.py", "async def f() -> None: ..."),
+    (server_has_no_asyncio, "api/http/x.py", "import asyncio.events"),
+    (package_file_only_names, "engine/__init__.py", "NAMES = {}"),
+    (files_are_short, "tests/x.py", "\n" * 501),
+    (functions_are_short, "actors/x.py", "class A:\n    async def f(self):\n" + "        pass\n" * 60),
+    (nothing_is_left_undone, "engine/x.py", "# TO" + "DO: later"),
+    (nothing_is_left_undone, "engine/x.py", "raise NotImplemented" + "Error"),
+    (no_machine_paths, "docs/x.md", "see /wor" + "k/main for more"),
+    (no_machine_paths, "docs/x.md", "written to /tm" + "p/out/file"),
+    (errors_are_caught_by_name, "actors/x.py", "try: ...\nexcept: ..."),
+    (errors_are_caught_by_name, "actors/x.py", "try: ...\nexcept (OSError, BaseException): ..."),
+    (errors_are_caught_by_name, "actors/x.py", "with contextlib.suppress(Exception): ..."),
+    (time_and_chance_are_injected, "engine/x.py", "import time"),
+    (time_and_chance_are_injected, "actors/x.py", "from time import monotonic"),
+    (time_and_chance_are_injected, "simulations/x.py", "x = random.random()"),
+    (time_and_chance_are_injected, "actors/x.py", "x = datetime.datetime.now()"),
+    (library_does_not_print, "api/http/x.py", "print(1)"),
+    (queues_are_bounded, "actors/x.py", "trio.open_memory_channel(math.inf)"),
+    (queues_are_bounded, "actors/x.py", "trio.open_memory_channel[int](float('inf'))"),
+    (queues_are_bounded, "actors/x.py", "Mailbox()"),
+    (queues_are_bounded, "actors/x.py", "queue.Queue()"),
+    (queues_are_bounded, "actors/x.py", "queue.SimpleQueue()"),
+    (queues_are_bounded, "engine/x.py", "collections.deque()"),
+    (no_state_in_modules, "engine/x.py", "def f():\n    global x"),
+    (no_state_in_modules, "engine/x.py", "@functools.lru_cache(maxsize=None)\ndef f(): ..."),
+    (public_functions_are_annotated, "engine/x.py", "def f(a) -> None: ..."),
+    (public_functions_are_annotated, "engine/x.py", "class A:\n    async def f(self, *, a: int): ..."),
+    (no_sleep_in_tests, "tests/x.py", "time.sleep(1)"),
+]
+
+FINE: list[tuple[Rule, str, str]] = [
+    (folders_import_downwards_only, "api/http/x.py", "from ...actors import InferenceServer\nfrom ..cli import main"),
+    (folders_import_downwards_only, "engine/x.py", "from ..proto import y\nimport numpy"),
+    (imports_inside_are_relative, "tests/x.py", "from trireme.engine import tensor"),
+    (engine_knows_no_event_loop, "actors/x.py", "import trio\nasync def f() -> None: ..."),
+    (package_file_only_names, "engine/__init__.py", '"""Doc."""\nfrom .x import X\n__all__ = ["X"]'),
+    (no_machine_paths, "docs/x.md", "a/work/b, https://x.org/home/index.html, 1/root"),
+    (errors_are_caught_by_name, "actors/x.py", "try: ...\nexcept (OSError, ValueError): ..."),
+    (time_and_chance_are_injected, "actors/x.py", "from random import Random\nimport random\nr: random.Random"),
+    (queues_are_bounded, "actors/x.py", "trio.open_memory_channel[int](8)\nMailbox(8)\ndeque((), 8)\ndeque(maxlen=8)"),
+    (no_state_in_modules, "engine/x.py", "@functools.lru_cache(maxsize=8)\ndef f(): ..."),
+    (public_functions_are_annotated, "engine/x.py", "class A:\n    def f(self, a: int) -> None: ...\ndef _g(a): ..."),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), BROKEN, ids=lambda value: rule_name(value) or None)
+def test_rule_sees_violation(rule: Rule, path: str, text: str) -> None:
+    assert list(rule(Source(path, text)))
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), FINE, ids=lambda value: rule_name(value) or None)
+def test_rule_lets_good_code_pass(rule: Rule, path: str, text: str) -> None:
+    assert list(rule(Source(path, text))) == []
+
+
+def test_every_rule_has_shown_that_it_sees() -> None:
+    assert {rule for rule, _, _ in BROKEN} == set(RULES)
