@@ -1,0 +1,81 @@
+"""The default scheduler (scheduling.md §2), for models that name no other.
+
+Rules:
+ 1. First come, first served; each execution takes one request, whatever max_batch_size is.
+ 2. The instance that has been idle longest takes the head. An instance that reports idle twice can take two requests.
+ 3. There is no queue limit, no timeout and no priority: what a request asks for in these respects is left to the model.
+ 4. A cancelled request is executed all the same; its model can see that it is cancelled.
+ 5. Once stopped, the scheduler refuses new jobs and goes on with those that it has.
+
+Each job leaves once:
+
+    enqueue ─┬─▶ refused (raised): stopping
+             └─▶ QUEUED ─┬─▶ Dispatch
+                         └─▶ given back by drop_all
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from ..execution import SealReason
+from ..job import Job
+from . import refusals
+from .core import WAIT, Action, Dispatch, InstanceId
+
+
+class DefaultScheduler:
+    """A `SchedulerCore` that does not batch."""
+
+    __slots__ = ("_arrivals", "_idle", "_queue", "_stopping")
+
+    def __init__(self) -> None:
+        self._queue: deque[Job] = deque()
+        self._idle: deque[InstanceId] = deque()
+        self._arrivals = 0
+        self._stopping = False
+
+    def enqueue(self, job: Job, now: float) -> None:
+        """See `SchedulerCore.enqueue`.
+
+        Raises:
+            UnavailableError: stopping.
+        """
+        if self._stopping:
+            raise refusals.stopping(job)
+        self._arrivals += 1
+        job.arrival = self._arrivals
+        job.level = 0
+        job.enqueued_s = now
+        job.deadline_s = None
+        self._queue.append(job)
+
+    def instance_idle(self, instance: InstanceId) -> None:
+        self._idle.append(instance)
+
+    def instance_gone(self, instance: InstanceId) -> None:
+        self._idle = deque(other for other in self._idle if other != instance)
+
+    def cancel(self, job: Job) -> None:
+        job.cancelled = True
+
+    def next_action(self, now: float) -> Action:
+        if self._queue and self._idle:
+            return Dispatch(self._idle.popleft(), (self._queue.popleft(),), SealReason.UNBATCHED)
+        return WAIT
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def drop_all(self) -> Sequence[Job]:
+        jobs = list(self._queue)
+        self._queue.clear()
+        return jobs
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    def __repr__(self) -> str:
+        return f"<DefaultScheduler: {self.queued} queued, {len(self._idle)} idle{', stopping' * self._stopping}>"

@@ -1,0 +1,183 @@
+"""Forming a batch: how far from the head of the queue a batch may reach, and whether it should go now.
+
+Rules (scheduling.md §4.2):
+ 1. Jobs are looked at in queue order, and a batch is a run of them from the head: nobody overtakes, nobody is split.
+ 2. The first job starts the batch, whatever its size.
+ 3. A further job *closes* the batch and stays outside if it would bring it over max_batch_size, or is not compatible
+    with the first.
+ 4. The best *cut* is where the rows so far last equalled a preferred size; failing that, it is before the job that
+    would bring them over the largest preferred size.
+ 5. When there is nothing more to look at, the first line of `DECISIONS` that applies says what to do. The batch's delay
+    counts from the oldest job that was looked at.
+
+The walk can go on where it stopped when jobs arrive at the tail, so a job is usually looked at once.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable
+from itertools import product
+
+from ..execution import SealReason
+from ..job import Job
+from .compatibility import Compatibility
+
+
+class Decision(enum.Enum):
+    """What to do with the batch so far, and where the reason for sealing it comes from."""
+
+    SEND_TO_CUT = "send up to the cut; the reason is the cut's"
+    SEND_CLOSED = "send all; the reason is why it closed"
+    SEND_DELAYED = "send all: the delay is over"
+    SEND_FULL = "send all: no preferred size can follow"
+    SEND_UNASKED = "send all: an instance is idle and nothing says to wait"
+    WAIT = "wait for more"
+
+
+Y, N, ANY = True, False, None
+
+DECISIONS = (
+    #  cut    late   closed  large  patient
+    ((Y,      N,     ANY,    ANY,   ANY), Decision.SEND_TO_CUT),
+    ((ANY,    ANY,   Y,      ANY,   ANY), Decision.SEND_CLOSED),
+    ((ANY,    Y,     ANY,    ANY,   ANY), Decision.SEND_DELAYED),
+    ((ANY,    ANY,   ANY,    Y,     ANY), Decision.SEND_FULL),
+    ((ANY,    ANY,   ANY,    ANY,   N),   Decision.SEND_UNASKED),
+    ((ANY,    ANY,   ANY,    ANY,   Y),   Decision.WAIT),
+)  # fmt: skip
+"""Conditions → decision, the first match counts. *cut*: a best cut is known (rule 4). *late*: a delay is configured and
+over. *closed*: no further job can join (rule 3, or max_batch_size reached). *large*: as many rows as the largest
+preferred size. *patient*: a delay is configured, and the model is not draining."""
+
+
+def decide(conditions: tuple[bool, ...]) -> Decision:
+    """The first line of `DECISIONS` that applies."""
+    for pattern, decision in DECISIONS:
+        if all(wanted in (ANY, given) for wanted, given in zip(pattern, conditions, strict=True)):
+            return decision
+    raise AssertionError(f"the table says nothing about {conditions}")
+
+
+_BY_CONDITIONS = {conditions: decide(conditions) for conditions in product((False, True), repeat=5)}
+
+
+class Formation:
+    """The batch that an instance would get: a walk along the queue, job by job.
+
+    Args:
+        preferred: preferred sizes, in rows.
+        max_rows: max_batch_size, at least 1.
+        delay_s: how long a batch may wait to grow; 0 for not at all.
+        compatibility: what the jobs of a batch must agree on; None for nothing.
+
+    Attributes:
+        count, rows: of the jobs looked at, those that closed the batch aside.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_compatibility",
+        "_cut",
+        "_cut_reason",
+        "_delay_s",
+        "_largest",
+        "_max_rows",
+        "_oldest_s",
+        "_preferred",
+        "_signature",
+        "count",
+        "rows",
+    )
+
+    def __init__(
+        self, preferred: frozenset[int], max_rows: int, delay_s: float, compatibility: Compatibility | None
+    ) -> None:
+        self._preferred = preferred
+        self._largest = max(preferred)
+        self._max_rows = max_rows
+        self._delay_s = delay_s
+        self._compatibility = compatibility
+        self.clear()
+
+    def clear(self) -> None:
+        """Start again at the head of the queue."""
+        self.count = 0
+        self.rows = 0
+        self._cut = 0
+        self._cut_reason = SealReason.FULL
+        self._closed: SealReason | None = None
+        self._oldest_s = 0.0
+        self._signature: Hashable = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed is not None
+
+    def add(self, job: Job) -> bool:
+        """Look at the next job (rules 2 to 4).
+
+        Returns:
+            Whether to go on; if not, the batch is closed.
+        """
+        rows = self.rows + job.rows
+        if self.count:
+            if rows > self._largest:
+                if not self._cut:
+                    self._cut = self.count
+                    self._cut_reason = SealReason.FULL
+                if not self._delay_s:  # the cut will be taken whatever follows, so do not look further
+                    self._closed = self._cut_reason
+                    return False
+            if rows > self._max_rows:
+                self._closed = SealReason.FULL
+                return False
+            if self._compatibility is not None and self._compatibility.signature(job) != self._signature:
+                self._closed = SealReason.SHAPE
+                return False
+            if job.enqueued_s < self._oldest_s:
+                self._oldest_s = job.enqueued_s
+        else:
+            self._oldest_s = job.enqueued_s
+            if self._compatibility is not None:
+                self._signature = self._compatibility.signature(job)
+        self.count += 1
+        self.rows = rows
+        if rows >= self._max_rows:
+            self._closed = SealReason.FULL
+        if rows in self._preferred:
+            self._cut = self.count
+            self._cut_reason = self._closed or SealReason.PREFERRED
+        return self._closed is None
+
+    def decide(self, now: float, draining: bool) -> tuple[int, SealReason] | None:
+        """What to do when there is nothing more to look at, or no point in it (rule 5). Needs at least one job.
+
+        Returns:
+            How many jobs to send and why, or None to wait until `ripe_s`.
+        """
+        delay_s = self._delay_s
+        decision = _BY_CONDITIONS[
+            self._cut > 0,
+            delay_s > 0 and now >= self.ripe_s,
+            self._closed is not None,
+            self.rows >= self._largest,
+            delay_s > 0 and not draining,
+        ]
+        if decision is Decision.WAIT:
+            return None
+        if decision is Decision.SEND_TO_CUT:
+            return self._cut, self._cut_reason
+        if decision is Decision.SEND_CLOSED:
+            assert self._closed is not None
+            return self.count, self._closed
+        if decision is Decision.SEND_DELAYED:
+            return self.count, SealReason.DELAY
+        if decision is Decision.SEND_FULL:
+            return self.count, SealReason.FULL
+        return self.count, SealReason.DRAIN if draining else SealReason.IDLE
+
+    @property
+    def ripe_s(self) -> float:
+        """When the delay is over for the oldest job looked at."""
+        return self._oldest_s + self._delay_s

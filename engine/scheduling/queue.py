@@ -1,0 +1,196 @@
+"""The dynamic batcher's queue: priority levels, size limits and deadlines.
+
+Rules (scheduling.md §4.4, §4.5):
+ 1. Level 1 goes before level 2, and so on; within a level, first come, first served. A request that names no level, or
+    one that does not exist, gets the default level. A model without levels has one queue.
+ 2. A level that holds max_queue_size jobs refuses the next one.
+ 3. The policy's default timeout gives a job its deadline. If the policy allows it, a request may ask for a shorter one.
+ 4. At its deadline a job is rejected, or (DELAY) loses its deadline and moves behind all jobs of its level that have
+    not expired. Expired jobs keep the order in which they expired, and go before the next level.
+
+Where a job can be:
+
+    put ──▶ fresh ──────────────▶ out (taken, rejected, removed, drained)
+              └─ DELAY ▶ delayed ─▶ out (taken, removed, drained)
+
+Both lanes are insertion-ordered dictionaries, so that a job can leave from the middle at no cost. Deadlines are in a
+heap whose entries outlive their jobs; it is swept when it holds more ghosts than jobs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from ..config.model import DynamicBatching, QueuePolicy, TimeoutAction
+from ..job import Job
+from . import refusals
+
+_MIN_SWEEP = 64
+"""A heap of deadlines with fewer entries than this is not worth sweeping."""
+
+Lane = OrderedDict[Job, None]
+Deadline = tuple[float, int, Job]
+"""When, and whose: (deadline_s, arrival, job)."""
+
+
+class _Level:
+    """The jobs of one priority level."""
+
+    __slots__ = ("delayed", "fresh", "policy")
+
+    def __init__(self, policy: QueuePolicy) -> None:
+        self.policy = policy
+        self.fresh: Lane = OrderedDict()
+        self.delayed: Lane = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.delayed)
+
+
+class PriorityQueues:
+    """Queued jobs in the order in which they are to be executed. Iterating gives them in that order."""
+
+    __slots__ = ("_active", "_arrivals", "_batching", "_deadlines", "_levels", "_size")
+
+    def __init__(self, batching: DynamicBatching) -> None:
+        self._batching = batching
+        self._levels: dict[int, _Level] = {}  # made when first used
+        self._active: list[int] = []  # levels that hold jobs, ascending
+        self._deadlines: list[Deadline] = []
+        self._size = 0
+        self._arrivals = 0
+
+    def put(self, job: Job, now: float) -> bool:
+        """Add a job, setting its `arrival`, `level`, `enqueued_s` and `deadline_s`.
+
+        Returns:
+            Whether it is the last in the queue.
+
+        Raises:
+            UnavailableError: its level is full.
+        """
+        number = self._level_of(job)
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = _Level(self._batching.policy(number))
+        policy = level.policy
+        occupied = len(level)
+        if 0 < policy.max_queue_size <= occupied:
+            raise refusals.queue_full(job)
+        self._arrivals += 1
+        job.arrival = self._arrivals
+        job.level = number
+        job.enqueued_s = now
+        job.deadline_s = None
+        level.fresh[job] = None
+        self._size += 1
+        if not occupied:
+            insort(self._active, number)
+        if policy.default_timeout_us:
+            self._set_deadline(job, policy, now)
+        return number == self._active[-1] and not level.delayed
+
+    def _level_of(self, job: Job) -> int:
+        batching = self._batching
+        priority = job.request.priority
+        return priority if 1 <= priority <= batching.priority_levels else batching.default_priority_level
+
+    def _set_deadline(self, job: Job, policy: QueuePolicy, now: float) -> None:
+        timeout_us = policy.default_timeout_us
+        if policy.allow_timeout_override and 0 < job.request.timeout_us < timeout_us:
+            timeout_us = job.request.timeout_us
+        job.deadline_s = now + timeout_us / 1_000_000
+        heap = self._deadlines
+        if len(heap) >= max(_MIN_SWEEP, 2 * self._size):
+            self._deadlines = heap = [entry for entry in heap if self._is_live(entry)]
+            heapq.heapify(heap)
+        heapq.heappush(heap, (job.deadline_s, job.arrival, job))
+
+    def _is_live(self, entry: Deadline) -> bool:
+        _, arrival, job = entry
+        return job.arrival == arrival and job in self._levels[job.level].fresh
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Job]:
+        for number in self._active:
+            level = self._levels[number]
+            yield from level.fresh
+            yield from level.delayed
+
+    def take(self, count: int) -> list[Job]:
+        """Remove and return the first `count` jobs; there must be so many."""
+        taken: list[Job] = []
+        self._size -= count
+        while count:
+            level = self._levels[self._active[0]]
+            for lane in (level.fresh, level.delayed):
+                pop = lane.popitem
+                while lane and count:
+                    taken.append(pop(last=False)[0])
+                    count -= 1
+            if not level.fresh and not level.delayed:
+                del self._active[0]
+        return taken
+
+    def remove(self, job: Job) -> bool:
+        """Remove a job from wherever it is in the queue; False if it is not in it."""
+        level = self._levels.get(job.level)
+        if level is None:
+            return False
+        if job in level.fresh:
+            del level.fresh[job]
+        elif job in level.delayed:
+            del level.delayed[job]
+        else:
+            return False
+        self._size -= 1
+        if not level:
+            self._active.remove(job.level)
+        return True
+
+    def expire(self, now: float) -> list[tuple[Job, bool]]:
+        """Apply rule 4 to the jobs whose deadline has come, in the order of their deadlines.
+
+        Returns:
+            The expired jobs, and of each whether it was rejected, and so has left the queue.
+        """
+        expired: list[tuple[Job, bool]] = []
+        heap = self._deadlines
+        while heap:
+            is_live = self._is_live(heap[0])
+            if is_live and heap[0][0] > now:
+                break
+            job = heapq.heappop(heap)[2]
+            if not is_live:
+                continue
+            level = self._levels[job.level]
+            if level.policy.timeout_action is TimeoutAction.DELAY:
+                del level.fresh[job]
+                level.delayed[job] = None
+                job.deadline_s = None
+                expired.append((job, False))
+            else:
+                self.remove(job)
+                expired.append((job, True))
+        return expired
+
+    @property
+    def closest_deadline_s(self) -> float | None:
+        """The next deadline; only right after `expire`."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def drain(self) -> list[Job]:
+        """Remove and return all jobs, in arrival order."""
+        jobs = sorted(self, key=lambda job: job.arrival)
+        for number in self._active:
+            self._levels[number].fresh.clear()
+            self._levels[number].delayed.clear()
+        self._active.clear()
+        self._deadlines.clear()
+        self._size = 0
+        return jobs
