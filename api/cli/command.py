@@ -1,0 +1,244 @@
+"""From flag values to what `serve` needs: plain values, checked against each other (cli.md §2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...engine.options import ControlMode, ServerOptions
+from ..logging import LogSettings, escape_wanted
+from .flags import ParsedFlags
+from .getopt import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where a service listens; port 0 is any free one."""
+
+    address: str
+    port: int
+    reuse_port: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files. Clients must show a certificate if there is a `root_cert`."""
+
+    cert: Path
+    key: Path
+    root_cert: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """What the HTTP front end is told.
+
+    Attributes:
+        max_input_bytes: most that a body may have.
+        header_forward_pattern: regular expression on header names, without regard to case; empty for none.
+    """
+
+    listen: Listen
+    tls: Tls | None
+    max_input_bytes: int
+    header_forward_pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """What the metrics endpoint is told.
+
+    Attributes:
+        interval_s: CPU readings are taken twice in each.
+        counter_latencies: False with ``--metrics-config counter_latencies=false``.
+    """
+
+    listen: Listen
+    cpu: bool
+    interval_s: float
+    counter_latencies: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServeCommand:
+    """A whole `trireme serve` command line.
+
+    Attributes:
+        http, metrics: None where not wanted.
+        deprecations: lines for stderr before anything else.
+        warnings: what to log about flags that have no effect.
+    """
+
+    server: ServerOptions
+    log: LogSettings
+    http: HttpSettings | None
+    metrics: MetricsSettings | None
+    deprecations: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCommand:
+    """Check the flags against each other and group their values.
+
+    Raises:
+        UsageError: two flags contradict each other, or this version cannot do what one of them makes sure of.
+    """
+    _check_restrictions(flags)
+    _check_supported(flags)
+    _check_ports(flags)
+    if flags["hang-limit-secs"] < 0:
+        raise UsageError(f"Error: --hang-limit-secs must not be negative. Got {flags['hang-limit-secs']}")
+    return ServeCommand(
+        server=_server_options(flags),
+        log=LogSettings(
+            info=flags["log-info"],
+            warning=flags["log-warning"],
+            error=flags["log-error"],
+            verbose=flags["log-verbose"],
+            format=flags["log-format"],
+            file=flags["log-file"],
+            escape=escape_wanted(environment),
+        ),
+        http=_http_settings(flags) if flags["allow-http"] else None,
+        metrics=_metrics_settings(flags) if flags["allow-metrics"] else None,
+        deprecations=tuple(_deprecations(flags)),
+        warnings=tuple(_warnings(flags)),
+    )
+
+
+def _check_supported(flags: ParsedFlags) -> None:
+    """What would do harm if it silently did nothing is refused."""
+    mode = flags["model-control-mode"]
+    if "load-model" in flags and mode != "explicit":
+        raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if "*" in flags["load-model"] and len(flags["load-model"]) > 1:
+        raise UsageError("Error: Wildcard model name '*' must be the ONLY startup model if specified at all.")
+    if mode != "none":
+        raise UsageError(
+            f"Error: --model-control-mode={mode} is not in this version of Trireme: models are loaded at start and "
+            "kept. Use --model-control-mode=none."
+        )
+    if "http-restricted-api" in flags:
+        raise UsageError(
+            "Error: --http-restricted-api is not in this version of Trireme: every call would be open to every client. "
+            "Leave it out, and restrict access in front of the server."
+        )
+    if "response-cache-byte-size" in flags and "cache-config" in flags:
+        raise UsageError(
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide "
+            "one or the other."
+        )
+
+
+def _check_restrictions(flags: ParsedFlags) -> None:
+    for name, word in (("http-restricted-api", "api"), ("grpc-restricted-protocol", "protocol")):
+        seen: set[str] = set()
+        for restriction in flags[name]:
+            for category in restriction.categories:
+                if category in seen:
+                    raise UsageError(
+                        f'Bad option: "--{name}".\n'
+                        f"restricted {word} '{category}' can not be specified in multiple config groups"
+                    )
+                seen.add(category)
+
+
+def _check_ports(flags: ParsedFlags) -> None:
+    """No two services at one place, and none outside the range that SageMaker leaves to the others."""
+    http_address = flags["http-address"]
+    services = [
+        (title, address, port)
+        for title, allowed, address, port in (
+            ("HTTP", flags["allow-http"], http_address, flags["http-port"]),
+            ("GRPC", flags["allow-grpc"], flags["grpc-address"], flags["grpc-port"]),
+            ("metrics", flags["allow-metrics"], flags["metrics-address"] or http_address, flags["metrics-port"]),
+            ("SageMaker", flags["allow-sagemaker"], http_address, flags["sagemaker-port"]),
+            ("Vertex AI", flags["allow-vertex-ai"], http_address, flags["vertex-ai-port"]),
+        )
+        if allowed and port
+    ]
+    for index, (title, address, port) in enumerate(services):
+        for other_title, other_address, other_port in services[index + 1 :]:
+            if (address, port) == (other_address, other_port):
+                raise UsageError(
+                    f"The server cannot listen to {title} requests and {other_title} requests at the same address and "
+                    f"port {address}:{port}"
+                )
+    safe_range = flags["sagemaker-safe-port-range"]
+    if safe_range is None:
+        return
+    first, last = safe_range
+    for title, _, port in services:
+        if title != "SageMaker" and not first <= port <= last:
+            raise UsageError(
+                f"The server cannot listen to {title} requests at port {port}, allowed port range is [{first}, {last}]"
+            )
+
+
+def _server_options(flags: ParsedFlags) -> ServerOptions:
+    repositories = sorted({*flags["model-repository"], *flags["model-store"]})
+    backend_config: dict[str, dict[str, str]] = {}
+    for setting in flags["backend-config"]:
+        backend_config.setdefault(setting.name, {})[setting.setting] = setting.value
+    return ServerOptions(
+        model_repository=tuple(Path(path) for path in repositories),
+        server_id=flags["id"],
+        exit_timeout_s=max(0, flags["exit-timeout-secs"]),
+        exit_on_error=flags["exit-on-error"],
+        strict_readiness=flags["strict-readiness"],
+        auto_complete=not (flags["disable-auto-complete-config"] or flags["strict-model-config"]),
+        model_control_mode=ControlMode(flags["model-control-mode"]),
+        startup_models=tuple(flags["load-model"]),
+        model_config_name=flags["model-config-name"],
+        model_load_thread_count=max(1, flags["model-load-thread-count"]),
+        backend_config=backend_config,
+        max_inflight_requests=flags["max-inflight-requests"],
+        max_inflight_bytes=flags["max-inflight-bytes"],
+        hang_limit_s=flags["hang-limit-secs"],
+    )
+
+
+def _http_settings(flags: ParsedFlags) -> HttpSettings:
+    tls = None
+    if flags["http-use-ssl"]:
+        for name in ("http-server-cert", "http-server-key"):
+            if not flags[name]:
+                raise UsageError(f"Error: --http-use-ssl needs --{name}.")
+        root_cert = flags["http-root-cert"]
+        tls = Tls(
+            Path(flags["http-server-cert"]), Path(flags["http-server-key"]), Path(root_cert) if root_cert else None
+        )
+    return HttpSettings(
+        listen=Listen(flags["http-address"], flags["http-port"], flags["reuse-http-port"]),
+        tls=tls,
+        max_input_bytes=flags["http-max-input-size"],
+        header_forward_pattern=flags["http-header-forward-pattern"],
+    )
+
+
+def _metrics_settings(flags: ParsedFlags) -> MetricsSettings:
+    config = {setting.setting: setting.value for setting in flags["metrics-config"]}
+    return MetricsSettings(
+        listen=Listen(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),
+        cpu=flags["allow-cpu-metrics"],
+        interval_s=flags["metrics-interval-ms"] / 1000,
+        counter_latencies=config.get("counter_latencies") != "false",
+    )
+
+
+def _deprecations(flags: ParsedFlags) -> Iterator[str]:
+    for name in flags.given:
+        if instead := flags.flags[name].instead:
+            yield f"Warning: '--{name}' is deprecated. Please use '{instead}' instead."
+
+
+def _warnings(flags: ParsedFlags) -> Iterator[str]:
+    for flag in flags.without_effect():
+        yield f"--{flag.name} has no effect in this version: {flag.missing}"
+    for setting in flags["metrics-config"]:
+        if setting.setting in ("summary_latencies", "histogram_latencies") and setting.value == "true":
+            yield (
+                f"--metrics-config {setting.setting}=true has no effect in this version: latencies are counted, "
+                "and not sorted into quantiles or buckets"
+            )

@@ -1,0 +1,240 @@
+"""The flags of `trireme serve` that configure what this version has (cli.md §2); data only."""
+
+from __future__ import annotations
+
+from .flags import Flag, Group, by_name
+from .later_flags import (
+    BACKEND_LATER,
+    DEPRECATED,
+    HTTP_LATER,
+    LATER_AFTER_METRICS,
+    LATER_BEFORE_METRICS,
+    METRICS_LATER,
+    REPOSITORY_LATER,
+)
+from .values import (
+    BOOLEAN,
+    FLOAT,
+    INT32_MAX,
+    INT64_MAX,
+    INTEGER,
+    PORT,
+    STRING,
+    Kind,
+    in_range,
+    named_setting,
+    not_empty,
+    one_of,
+    read_int,
+    read_int64,
+    read_metrics_setting,
+    read_pattern,
+    read_verbosity,
+)
+
+_SERVER = Group(
+    "Server",
+    (
+        Flag("id", STRING, "Name of this server in its metadata.", "triton"),
+        Flag(
+            "exit-timeout-secs",
+            INTEGER,
+            "Seconds that a shutdown may take to finish the requests in flight; after that the server exits at once.",
+            30,
+        ),
+    ),
+)
+
+_LOGGING = Group(
+    "Logging",
+    (
+        Flag(
+            "log-verbose",
+            Kind("<integer>", read_verbosity),
+            "Level of verbose logging: 0 for none, the higher the more.",
+            0,
+        ),
+        Flag("log-info", BOOLEAN, "Whether to log information.", True),
+        Flag("log-warning", BOOLEAN, "Whether to log warnings.", True),
+        Flag("log-error", BOOLEAN, "Whether to log errors.", True),
+        Flag(
+            "log-format",
+            Kind("<string>", one_of(("default", "ISO8601"), "invalid argument for --log-format")),
+            'How a log line starts: "default" for LMMDD hh:mm:ss.ssssss (L is the level\'s letter), "ISO8601" for '
+            "YYYY-MM-DDThh:mm:ssZ L.",
+            "default",
+        ),
+        Flag("log-file", STRING, "File for the log, in place of the console.", ""),
+    ),
+)
+
+_REPOSITORY = Group(
+    "Model Repository",
+    (
+        Flag(
+            "model-store",
+            Kind("<string>", not_empty("Error: empty argument for --model-store")),
+            "The same as --model-repository.",
+            repeatable=True,
+        ),
+        Flag(
+            "model-repository",
+            Kind("<string>", not_empty("Error: empty argument for --model-repository")),
+            "Directory with models, one sub-directory each. May be given several times for several repositories; a "
+            "name that is in two of them is not served.",
+            repeatable=True,
+        ),
+        Flag("exit-on-error", BOOLEAN, "Whether to exit when a model does not load at start.", True),
+        Flag(
+            "disable-auto-complete-config",
+            None,
+            "Take model configurations as they are written, and complete nothing from the model files.",
+            False,
+        ),
+        Flag(
+            "strict-readiness",
+            BOOLEAN,
+            "Whether the server counts as ready only while all of its models are.",
+            True,
+        ),
+        Flag(
+            "model-control-mode",
+            Kind(
+                "<string>",
+                one_of(("none", "poll", "explicit"), "invalid argument for --model-control-mode", any_case=True),
+            ),
+            'Who decides what is loaded: "none" loads every model at start and changes nothing later, "poll" follows '
+            'the repository, "explicit" follows load and unload calls. This version has "none".',
+            "none",
+        ),
+        Flag(
+            "load-model",
+            STRING,
+            "Model to load at start in explicit mode; may be given several times. '*' alone loads all.",
+            repeatable=True,
+        ),
+        Flag(
+            "model-config-name",
+            Kind("<string>", not_empty("Error: empty argument for --model-config-name")),
+            "Use configs/<name>.pbtxt of a model, where it is there, in place of its config.pbtxt.",
+            "",
+        ),
+        Flag("model-load-thread-count", INTEGER, "How many models may load at the same time.", 4),
+        *REPOSITORY_LATER,
+    ),
+)
+
+_HTTP = Group(
+    "HTTP",
+    (
+        Flag("allow-http", BOOLEAN, "Whether to serve HTTP.", True),
+        Flag("http-address", STRING, "Address to listen on for HTTP.", "0.0.0.0"),
+        Flag("http-port", PORT, "Port to listen on for HTTP; 0 for any free one.", 8000),
+        Flag("reuse-http-port", BOOLEAN, "Let several servers with this flag share the port.", False),
+        Flag(
+            "http-header-forward-pattern",
+            Kind("<string>", read_pattern),
+            "Regular expression; HTTP headers whose names match it become parameters of the inference request.",
+            "",
+        ),
+        Flag(
+            "http-max-input-size",
+            Kind(
+                "<integer>",
+                in_range(read_int64, 1, INT64_MAX, "Error: --http-max-input-size must be greater than 0."),
+            ),
+            "Most bytes that a request's body may have, also after decompression.",
+            67108864,
+        ),
+        Flag("http-use-ssl", BOOLEAN, "Serve HTTPS. Needs --http-server-cert and --http-server-key.", False),
+        Flag("http-server-cert", STRING, "File with the server's certificate chain, PEM.", ""),
+        Flag("http-server-key", STRING, "File with the server's private key, PEM.", ""),
+        Flag(
+            "http-root-cert",
+            STRING,
+            "File with the certificates, PEM, that clients' certificates are checked against; clients without one are "
+            "then refused.",
+            "",
+        ),
+        *HTTP_LATER,
+    ),
+)
+
+_METRICS = Group(
+    "Metrics",
+    (
+        Flag("allow-metrics", BOOLEAN, "Whether to serve metrics.", True),
+        Flag("allow-cpu-metrics", BOOLEAN, "Whether metrics tell about the CPU.", True),
+        Flag("metrics-address", STRING, "Address to listen on for metrics; that of HTTP by default.", ""),
+        Flag("metrics-port", PORT, "Port to listen on for metrics; 0 for any free one.", 8002),
+        Flag(
+            "metrics-interval-ms",
+            Kind("<float>", in_range(read_int, 1, INT32_MAX, "Error: --metrics-interval-ms must be greater than 0.")),
+            "Milliseconds; CPU metrics are taken twice in each interval.",
+            2000,
+        ),
+        Flag(
+            "metrics-config",
+            Kind("<<string>=<string>>", read_metrics_setting),
+            "Setting of the metrics. counter_latencies=false leaves out all counters of times and stops the others.",
+            repeatable=True,
+        ),
+        *METRICS_LATER,
+    ),
+)
+
+_BACKEND = Group(
+    "Backend",
+    (
+        Flag(
+            "backend-config",
+            Kind("<<string>,<string>=<string>>", named_setting("--backend-config", "backend", name_needed=False)),
+            "Setting for a backend, <backend name>,<setting>=<value>, or without the name for all of them.",
+            repeatable=True,
+        ),
+        *BACKEND_LATER,
+    ),
+)
+
+_LIMITS = Group(
+    "Limits",
+    (
+        Flag(
+            "max-inflight-requests",
+            Kind("<integer>", in_range(read_int, 1, INT32_MAX, "Error: --max-inflight-requests must be at least 1.")),
+            "Requests that may be accepted and not yet answered, in the whole server. At this bound it stops reading "
+            "from its connections.",
+            65_536,
+        ),
+        Flag(
+            "max-inflight-bytes",
+            Kind("<integer>", in_range(read_int64, 1, INT64_MAX, "Error: --max-inflight-bytes must be at least 1.")),
+            "The same for the bytes of their inputs.",
+            4 << 30,
+        ),
+        Flag(
+            "hang-limit-secs",
+            FLOAT,
+            "Seconds after which a batch's execution counts as hung, and its instance is replaced; 0 for never.",
+            0.0,
+        ),
+    ),
+)
+
+GROUPS: tuple[Group, ...] = (
+    Group("", (Flag("help", None, "Show this text.", False),)),
+    _SERVER,
+    _LOGGING,
+    _REPOSITORY,
+    _HTTP,
+    *LATER_BEFORE_METRICS,
+    _METRICS,
+    LATER_AFTER_METRICS[0],
+    _BACKEND,
+    *LATER_AFTER_METRICS[1:],
+    _LIMITS,
+    DEPRECATED,
+)
+"""Every flag, in the order of the usage text."""
+
+FLAGS = by_name(GROUPS)

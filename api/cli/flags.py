@@ -1,0 +1,80 @@
+"""What a flag is, and what comes out of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .values import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One row of the flag table.
+
+    Attributes:
+        name: without the dashes.
+        kind: what value it takes; None for a flag that takes none.
+        help: for the usage text.
+        default: its value when it is not given. A repeatable flag's value is a tuple, empty then.
+        repeatable: every value counts, not just the last.
+        missing: why it has no effect in this version; empty for a flag that works.
+        idle: the value that asks for nothing, so that giving it needs no warning.
+        instead: a deprecated flag's replacement.
+    """
+
+    name: str
+    kind: Kind | None
+    help: str
+    default: Any = None
+    repeatable: bool = False
+    missing: str = ""
+    idle: Any = None
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Flags that the usage text shows together."""
+
+    title: str
+    flags: tuple[Flag, ...]
+
+
+@dataclass(slots=True)
+class ParsedFlags:
+    """The values of all flags: what was given, else the default.
+
+    Attributes:
+        flags: the table, by name.
+        given: values by flag name, in the order of the command line, for the flags that were given.
+    """
+
+    flags: Mapping[str, Flag]
+    given: dict[str, list[Any]] = field(default_factory=dict)
+
+    def add(self, name: str, value: Any) -> None:
+        self.given.setdefault(name, []).append(value)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the flag was given."""
+        return name in self.given
+
+    def __getitem__(self, name: str) -> Any:
+        """The flag's value; a tuple of all of them for a repeatable flag."""
+        flag = self.flags[name]
+        if flag.repeatable:
+            return tuple(self.given.get(name, ()))
+        return self.given[name][-1] if name in self.given else flag.default
+
+    def without_effect(self) -> Iterable[Flag]:
+        """Flags that ask for something that this version has not got, in the order of the command line."""
+        for name, values in self.given.items():
+            flag = self.flags[name]
+            if flag.missing and any(value != flag.idle for value in values):
+                yield flag
+
+
+def by_name(groups: Iterable[Group]) -> dict[str, Flag]:
+    return {flag.name: flag for group in groups for flag in group.flags}

@@ -1,0 +1,153 @@
+"""The flags of the gRPC front end, which this version has not got: read and checked as ever (cli.md §2)."""
+
+from __future__ import annotations
+
+from .flags import Flag, Group
+from .values import (
+    BOOLEAN,
+    INT32_MAX,
+    INTEGER,
+    PORT,
+    STRING,
+    Kind,
+    in_range,
+    one_of,
+    read_int,
+    read_pattern,
+    restriction,
+)
+
+_NO_GRPC = "gRPC is not served yet"
+
+GRPC = Group(
+    "GRPC",
+    (
+        Flag("allow-grpc", BOOLEAN, "Whether to serve gRPC.", True, missing=_NO_GRPC, idle=False),
+        Flag("grpc-address", STRING, "Address to listen on for gRPC.", "0.0.0.0", missing=_NO_GRPC),
+        Flag("grpc-port", PORT, "Port to listen on for gRPC.", 8001, missing=_NO_GRPC),
+        Flag(
+            "reuse-grpc-port",
+            BOOLEAN,
+            "Let several servers with this flag share the port.",
+            False,
+            missing=_NO_GRPC,
+            idle=False,
+        ),
+        Flag(
+            "grpc-header-forward-pattern",
+            Kind("<string>", read_pattern),
+            "Regular expression; metadata whose keys match it become parameters of the inference request.",
+            "",
+            missing=_NO_GRPC,
+            idle="",
+        ),
+        Flag(
+            "grpc-infer-thread-count",
+            Kind(
+                "<integer>",
+                in_range(
+                    read_int, 2, 128, "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128."
+                ),
+            ),
+            "Threads for gRPC inference, in tritonserver.",
+            2,
+            missing=_NO_GRPC,
+        ),
+        Flag(
+            "grpc-infer-allocation-pool-size",
+            INTEGER,
+            "Request objects that are kept for reuse, in tritonserver.",
+            8,
+            missing=_NO_GRPC,
+        ),
+        Flag(
+            "grpc-max-response-pool-size",
+            Kind(
+                "<integer>",
+                in_range(read_int, 1, INT32_MAX, "Error: --grpc-max-response-pool-size must be greater than 0."),
+            ),
+            "Most response objects that are kept for reuse.",
+            INT32_MAX,
+            missing=_NO_GRPC,
+        ),
+        Flag("grpc-use-ssl", BOOLEAN, "Use TLS.", False, missing=_NO_GRPC, idle=False),
+        Flag("grpc-use-ssl-mutual", BOOLEAN, "Check clients' certificates.", False, missing=_NO_GRPC, idle=False),
+        Flag("grpc-server-cert", STRING, "File with the server's certificate chain, PEM.", "", missing=_NO_GRPC),
+        Flag("grpc-server-key", STRING, "File with the server's private key, PEM.", "", missing=_NO_GRPC),
+        Flag("grpc-root-cert", STRING, "File with the root certificates, PEM.", "", missing=_NO_GRPC),
+        Flag(
+            "grpc-infer-response-compression-level",
+            Kind(
+                "<string>",
+                one_of(
+                    ("none", "low", "medium", "high"),
+                    "invalid argument for --grpc_infer_response_compression_level",
+                    any_case=True,
+                ),
+            ),
+            "How hard to compress responses: none, low, medium or high.",
+            "none",
+            missing=_NO_GRPC,
+            idle="none",
+        ),
+        Flag(
+            "grpc-keepalive-time",
+            INTEGER,
+            "Milliseconds between keep-alive pings.",
+            7200000,
+            missing=_NO_GRPC,
+        ),
+        Flag(
+            "grpc-keepalive-timeout",
+            INTEGER,
+            "Milliseconds to wait for the answer to a ping.",
+            20000,
+            missing=_NO_GRPC,
+        ),
+        Flag(
+            "grpc-keepalive-permit-without-calls",
+            BOOLEAN,
+            "Ping also while no call is in flight.",
+            False,
+            missing=_NO_GRPC,
+            idle=False,
+        ),
+        Flag(
+            "grpc-http2-max-pings-without-data",
+            INTEGER,
+            "Pings that may be sent without data between them; 0 for any number.",
+            2,
+            missing=_NO_GRPC,
+        ),
+        Flag(
+            "grpc-http2-min-recv-ping-interval-without-data",
+            INTEGER,
+            "Milliseconds that must lie between a client's pings without data.",
+            300000,
+            missing=_NO_GRPC,
+        ),
+        Flag(
+            "grpc-http2-max-ping-strikes",
+            INTEGER,
+            "Bad pings after which a connection is closed; 0 for any number.",
+            2,
+            missing=_NO_GRPC,
+        ),
+        Flag("grpc-max-connection-age", INTEGER, "Most milliseconds a connection lives.", 0, missing=_NO_GRPC, idle=0),
+        Flag(
+            "grpc-max-connection-age-grace",
+            INTEGER,
+            "Milliseconds left to its calls after that.",
+            0,
+            missing=_NO_GRPC,
+            idle=0,
+        ),
+        Flag(
+            "grpc-restricted-protocol",
+            Kind("<<string>:<string>=<string>>", restriction("--grpc-restricted-protocol", "protocol")),
+            "Calls that need metadata: <category,...>:<key>=<value>.",
+            repeatable=True,
+            missing=_NO_GRPC,
+        ),
+    ),
+)

@@ -1,0 +1,334 @@
+"""tritonserver's flags for what this version has not got: read and checked as ever, so that start scripts keep working.
+
+Giving one of them a value that asks for something brings a warning; `Flag.missing` says what is not there.
+"""
+
+from __future__ import annotations
+
+from .flags import Flag, Group
+from .grpc_flags import GRPC
+from .values import (
+    BOOLEAN,
+    FLOAT,
+    INTEGER,
+    INTEGER64,
+    PORT,
+    STRING,
+    Kind,
+    named_setting,
+    one_of,
+    pair,
+    read_float,
+    read_host_policy,
+    read_int,
+    read_int64,
+    read_port,
+    read_rate_limit_resource,
+    read_trace_level,
+    read_trace_setting,
+    restriction,
+)
+
+_NO_SAGEMAKER = "the SageMaker front end is not served yet"
+_NO_VERTEX = "the Vertex AI front end is not served yet"
+_NO_TRACING = "requests are not traced yet"
+_NO_CACHE = "there is no response cache yet"
+_NO_RATE_LIMIT = "there is no rate limiter yet"
+_NO_GPU = "models run on CPUs only, for now"
+_ENTRY_POINTS = "what is installed with pip is found by itself"
+
+REPOSITORY_LATER = (
+    Flag(
+        "repository-poll-secs",
+        INTEGER,
+        "Seconds between two looks at the repository, in poll mode.",
+        15,
+        missing="the repository is read at start only",
+    ),
+    Flag(
+        "model-load-retry-count",
+        INTEGER,
+        "How often to try again to load a model that failed to.",
+        0,
+        missing="a model that fails to load is not tried again",
+        idle=0,
+    ),
+    Flag(
+        "model-namespacing",
+        BOOLEAN,
+        "Serve models of the same name from different repositories.",
+        False,
+        missing="there are no namespaces yet; a name that is in two repositories is not served",
+        idle=False,
+    ),
+    Flag(
+        "enable-peer-access",
+        BOOLEAN,
+        "Let GPUs read each other's memory.",
+        True,
+        missing=_NO_GPU,
+        idle=False,
+    ),
+)
+
+HTTP_LATER = (
+    Flag(
+        "http-thread-count",
+        INTEGER,
+        "Threads for HTTP, in tritonserver.",
+        8,
+        missing="one event loop serves all connections",
+    ),
+    Flag(
+        "http-restricted-api",
+        Kind("<<string>:<string>=<string>>", restriction("--http-restricted-api", "api")),
+        "Calls that need a header: <category,...>:<header>=<value>.",
+        repeatable=True,
+        missing="every call is open to every client; restrict access in front of the server",
+    ),
+)
+
+METRICS_LATER = (
+    Flag(
+        "allow-gpu-metrics",
+        BOOLEAN,
+        "Whether metrics tell about GPUs.",
+        True,
+        missing=_NO_GPU,
+        idle=False,
+    ),
+)
+
+BACKEND_LATER = (
+    Flag(
+        "backend-directory",
+        STRING,
+        "Directory of backend libraries.",
+        "/opt/tritonserver/backends",
+        missing=_ENTRY_POINTS,
+    ),
+)
+
+_SAGEMAKER = Group(
+    "Sagemaker",
+    (
+        Flag("allow-sagemaker", BOOLEAN, "Whether to serve SageMaker.", False, missing=_NO_SAGEMAKER, idle=False),
+        Flag("sagemaker-port", PORT, "Port to listen on for SageMaker.", 8080, missing=_NO_SAGEMAKER),
+        Flag(
+            "sagemaker-safe-port-range",
+            Kind("<<integer>-<integer>>", pair("-", read_port, read_port)),
+            "Ports that the other services may use.",
+            None,
+            missing=_NO_SAGEMAKER,
+        ),
+        Flag("sagemaker-thread-count", INTEGER, "Threads for SageMaker, in tritonserver.", 8, missing=_NO_SAGEMAKER),
+    ),
+)
+
+_VERTEX = Group(
+    "Vertex",
+    (
+        Flag("allow-vertex-ai", BOOLEAN, "Whether to serve Vertex AI.", False, missing=_NO_VERTEX, idle=False),
+        Flag("vertex-ai-port", PORT, "Port to listen on for Vertex AI.", 8080, missing=_NO_VERTEX),
+        Flag("vertex-ai-thread-count", INTEGER, "Threads for Vertex AI, in tritonserver.", 8, missing=_NO_VERTEX),
+        Flag("vertex-ai-default-model", STRING, "The model that requests are for.", "", missing=_NO_VERTEX, idle=""),
+    ),
+)
+
+_TRACING = Group(
+    "Tracing",
+    (
+        Flag(
+            "trace-config",
+            Kind("<<string>,<string>=<string>>", read_trace_setting),
+            "Setting of the traces: <mode>,<setting>=<value>, or <setting>=<value> for level, rate, count and mode.",
+            repeatable=True,
+            missing=_NO_TRACING,
+        ),
+    ),
+)
+
+_AGENTS = Group(
+    "Repository Agent",
+    (
+        Flag(
+            "repoagent-directory",
+            STRING,
+            "Directory of repository agent libraries.",
+            "/opt/tritonserver/repoagents",
+            missing="there are no repository agents yet",
+        ),
+    ),
+)
+
+_CACHE = Group(
+    "Response Cache",
+    (
+        Flag(
+            "cache-config",
+            Kind("<<string>,<string>=<string>>", named_setting("--cache-config", "cache", name_needed=True)),
+            "Setting of the response cache: <cache name>,<setting>=<value>. Giving one turns the cache on.",
+            repeatable=True,
+            missing=_NO_CACHE,
+        ),
+        Flag(
+            "cache-directory",
+            STRING,
+            "Directory of cache libraries.",
+            "/opt/tritonserver/caches",
+            missing=_NO_CACHE,
+        ),
+    ),
+)
+
+_RATE_LIMITER = Group(
+    "Rate Limiter",
+    (
+        Flag(
+            "rate-limit",
+            Kind("<string>", one_of(("execution_count", "off"), "invalid argument for --rate-limit")),
+            'How executions are limited: "execution_count" by the rate limiter settings of the models, "off" not.',
+            "off",
+            missing=_NO_RATE_LIMIT,
+            idle="off",
+        ),
+        Flag(
+            "rate-limit-resource",
+            Kind("<<string>:<integer>:<integer>>", read_rate_limit_resource),
+            "How much of a resource there is: <name>:<count>:<device>; without the device, on every device.",
+            repeatable=True,
+            missing=_NO_RATE_LIMIT,
+        ),
+    ),
+)
+
+_MEMORY = Group(
+    "Memory/Device Management",
+    (
+        Flag(
+            "pinned-memory-pool-byte-size",
+            INTEGER64,
+            "Bytes of pinned memory for copies to and from GPUs.",
+            268435456,
+            missing=_NO_GPU,
+            idle=0,
+        ),
+        Flag(
+            "cuda-memory-pool-byte-size",
+            Kind("<<integer>:<integer>>", pair(":", read_int, read_int64)),
+            "Bytes of GPU memory kept for tensors: <GPU>:<bytes>.",
+            repeatable=True,
+            missing=_NO_GPU,
+        ),
+        Flag(
+            "cuda-virtual-address-size",
+            Kind("<<integer>:<integer>>", pair(":", read_int, read_int64)),
+            "Address space for a sequence state that grows on a GPU: <GPU>:<bytes>.",
+            repeatable=True,
+            missing=_NO_GPU,
+        ),
+        Flag(
+            "min-supported-compute-capability",
+            FLOAT,
+            "GPUs of a lower compute capability are not used.",
+            0.0,
+            missing=_NO_GPU,
+        ),
+        Flag(
+            "buffer-manager-thread-count",
+            INTEGER,
+            "Threads that copy tensors, in tritonserver.",
+            0,
+            missing="an instance copies its tensors itself",
+            idle=0,
+        ),
+        Flag(
+            "host-policy",
+            Kind("<<string>,<string>=<string>>", read_host_policy),
+            "Where a policy's instances run: <policy name>,<setting>=<value>, settings numa-node and cpu-cores.",
+            repeatable=True,
+            missing="instances are not bound to cores yet",
+        ),
+        Flag(
+            "model-load-gpu-limit",
+            Kind("<<integer>:<fraction>>", pair(":", read_int, read_float)),
+            "Share of a GPU's memory above which no model is loaded: <GPU>:<fraction>.",
+            repeatable=True,
+            missing=_NO_GPU,
+        ),
+    ),
+)
+
+_SHARED_MEMORY = Group(
+    "Shared Memory",
+    (
+        Flag(
+            "allow-client-shm",
+            BOOLEAN,
+            "Whether clients may register shared memory.",
+            False,
+            missing="there is no shared memory yet",
+            idle=False,
+        ),
+    ),
+)
+
+LATER_BEFORE_METRICS = (GRPC, _SAGEMAKER, _VERTEX)
+LATER_AFTER_METRICS = (_TRACING, _AGENTS, _CACHE, _RATE_LIMITER, _MEMORY, _SHARED_MEMORY)
+
+DEPRECATED = Group(
+    "DEPRECATED",
+    (
+        Flag(
+            "strict-model-config",
+            BOOLEAN,
+            "true is the same as --disable-auto-complete-config.",
+            False,
+            instead="--disable-auto-complete-config",
+        ),
+        Flag(
+            "response-cache-byte-size",
+            INTEGER64,
+            "Size of the response cache.",
+            0,
+            missing=_NO_CACHE,
+            idle=0,
+            instead="--cache-config local,size=<bytes>",
+        ),
+        Flag("trace-file", STRING, "File for traces.", "", missing=_NO_TRACING, instead="--trace-config triton,file="),
+        Flag(
+            "trace-level",
+            Kind("<string>", read_trace_level),
+            "What is traced.",
+            missing=_NO_TRACING,
+            idle="OFF",
+            repeatable=True,
+            instead="--trace-config level=",
+        ),
+        Flag(
+            "trace-rate",
+            INTEGER,
+            "Every how many requests one is traced.",
+            1000,
+            missing=_NO_TRACING,
+            instead="--trace-config rate=",
+        ),
+        Flag(
+            "trace-count",
+            INTEGER,
+            "How many traces are taken.",
+            -1,
+            missing=_NO_TRACING,
+            idle=0,
+            instead="--trace-config count=",
+        ),
+        Flag(
+            "trace-log-frequency",
+            INTEGER,
+            "Traces a file.",
+            0,
+            missing=_NO_TRACING,
+            instead="--trace-config triton,log-frequency=",
+        ),
+    ),
+)

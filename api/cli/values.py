@@ -1,0 +1,319 @@
+"""How flag values are read: one function a kind of value, each from the text to the value or to a `BadValueError`.
+
+The texts of the errors are tritonserver's (cli.md §1, §2), because scripts that start servers look for them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+_INTEGER = re.compile(r"\s*([+-]?[0-9]+)", re.ASCII)
+_FLOAT = re.compile(r"(?ai)\s*([+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|nan))")
+
+RESTRICTABLE = (
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""Categories of calls that a restriction can name (http.md §8)."""
+
+
+class BadValueError(Exception):
+    """A flag's value was refused.
+
+    Attributes:
+        message: the reason.
+        part: which part of the option is to blame, appended to its name (``level`` of ``--trace-config``).
+    """
+
+    def __init__(self, message: str, part: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.part = part
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of value: how the usage text shows it, and how it is read."""
+
+    placeholder: str
+    read: Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """``name,setting=value``; `name` is empty where it was left out and may be."""
+
+    name: str
+    setting: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """Calls of these categories need this header with this value."""
+
+    categories: tuple[str, ...]
+    key: str
+    value: str
+
+
+def read_bool(text: str) -> bool:
+    match text.lower():
+        case "true" | "on" | "1":
+            return True
+        case "false" | "off" | "0":
+            return False
+    raise BadValueError(f"invalid value for bool option: {text}")
+
+
+def _read_integer(text: str, largest: int) -> int:
+    """The leading number of `text`, as C's ``strtol`` finds it; what follows it is ignored."""
+    found = _INTEGER.match(text)
+    if found is None:
+        raise BadValueError(f"Invalid option value. Got {text}")
+    digits = found[1]
+    if len(digits) > 40 or not -largest - 1 <= int(digits) <= largest:
+        raise BadValueError(f"Provided option value is out of bound. Got {text}")
+    return int(digits)
+
+
+def read_int(text: str) -> int:
+    return _read_integer(text, INT32_MAX)
+
+
+def read_int64(text: str) -> int:
+    return _read_integer(text, INT64_MAX)
+
+
+def read_float(text: str) -> float:
+    found = _FLOAT.match(text)
+    if found is None:
+        raise BadValueError(f"Invalid option value. Got {text}")
+    value = float(found[1])
+    if math.isinf(value) and "i" not in found[1].lower():
+        raise BadValueError(f"Provided option value is out of bound. Got {text}")
+    return value
+
+
+def read_verbosity(text: str) -> int:
+    """A level, or a bool in words: true is level 1."""
+    match text.lower():
+        case "true":
+            return 1
+        case "false":
+            return 0
+    return read_int(text)
+
+
+def read_port(text: str) -> int:
+    """A TCP port; 0 lets the system choose one."""
+    port = read_int(text)
+    if not 0 <= port <= 65535:
+        raise BadValueError(f"a port is a number from 0 to 65535. Got {text}")
+    return port
+
+
+def read_pattern(text: str) -> str:
+    """A regular expression, matched without regard to case."""
+    try:
+        re.compile(f"(?i){text}")
+    except re.error as error:
+        raise BadValueError(f"invalid regular expression '{text}': {error}") from error
+    return text
+
+
+def not_empty(message: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if not text:
+            raise BadValueError(message)
+        return text
+
+    return read
+
+
+def one_of(choices: tuple[str, ...], message: str, *, any_case: bool = False) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        choice = text.lower() if any_case else text
+        if choice not in choices:
+            raise BadValueError(message)
+        return choice
+
+    return read
+
+
+def in_range(read_number: Callable[[str], int], smallest: int, largest: int, message: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        number = read_number(text)
+        if not smallest <= number <= largest:
+            raise BadValueError(message)
+        return number
+
+    return read
+
+
+def pair(
+    separator: str, read_first: Callable[[str], Any], read_second: Callable[[str], Any]
+) -> Callable[[str], tuple[Any, Any]]:
+    def read(text: str) -> tuple[Any, Any]:
+        first, found, second = text.partition(separator)
+        if not found:
+            raise BadValueError(
+                "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format "
+                f"<first>{separator}<second>. Found: {text}"
+            )
+        return read_first(first), read_second(second)
+
+    return read
+
+
+def named_setting(option: str, what: str, *, name_needed: bool) -> Callable[[str], Setting]:
+    """``<name>,<setting>=<value>``, for ``--backend-config`` and its like; the name may be left out for some.
+
+    Args:
+        what: what is named, such as ``backend``.
+    """
+    form = f"<{what} name>,<setting>=<value>"
+    unnamed = f"No {what} specified. {option} option format is {form}"
+    if not name_needed:
+        unnamed += " or <setting>=<value>"
+
+    def read(text: str) -> Setting:
+        left, found, value = text.partition("=")
+        name, comma, setting = left.partition(",")
+        if not comma:
+            name, setting = "", left
+        wrong_form = BadValueError(f"{option} option format is '{form}'. Got {text}")
+        if not found:
+            raise wrong_form
+        if not name and (comma or name_needed):
+            raise BadValueError(f"{unnamed}. Got {text}")
+        if not setting or not value:
+            raise wrong_form
+        return Setting(name, setting, value)
+
+    return read
+
+
+def read_metrics_setting(text: str) -> Setting:
+    setting, _, value = text.partition("=")
+    if not setting or not value or "," in setting:
+        raise BadValueError(f"--metrics-config option format is <setting>=<value>. Got {text}")
+    return Setting("", setting, value)
+
+
+def read_host_policy(text: str) -> Setting:
+    policy = named_setting("--host-policy", "policy", name_needed=True)(text)
+    if policy.setting not in ("numa-node", "cpu-cores"):
+        raise BadValueError(
+            f"Unsupported host policy setting '{policy.setting}' is specified, supported settings are 'numa-node', "
+            "'cpu-cores'"
+        )
+    return policy
+
+
+def read_rate_limit_resource(text: str) -> tuple[str, int, int]:
+    """(name, count, device); device -1 stands for every device."""
+    parts = text.split(":")
+    if len(parts) not in (2, 3):
+        raise BadValueError(
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. "
+            f"Got {text}"
+        )
+    return parts[0], read_int(parts[1]), read_int(parts[2]) if len(parts) == 3 else -1
+
+
+def restriction(option: str, word: str) -> Callable[[str], Restriction]:
+    """``<category,...>:<key>=<value>``.
+
+    Args:
+        word: what the option calls a category: ``api`` or ``protocol``.
+    """
+
+    def read(text: str) -> Restriction:
+        names, _, rest = text.partition(":")
+        key, _, value = rest.partition("=")
+        if not names or not key or not value:
+            raise BadValueError(f"{option} option format is '<config name>:<setting>=<value>'. Got {text}")
+        categories = tuple(names.split(","))
+        for category in categories:
+            if category not in RESTRICTABLE:
+                raise BadValueError(f"unknown restricted {word} '{category}' ")
+            if categories.count(category) > 1:
+                raise BadValueError(f"restricted {word} '{category}' can not be specified in multiple config groups")
+        return Restriction(categories, key, value)
+
+    return read
+
+
+def read_trace_level(text: str) -> str:
+    match text.lower():
+        case "off" | "false":
+            return "OFF"
+        case "timestamps" | "true" | "on" | "min" | "max":
+            return "TIMESTAMPS"
+        case "tensors":
+            return "TENSORS"
+    raise BadValueError(f"invalid value for trace level option: {text}")
+
+
+def _read_trace_mode(text: str) -> str:
+    if text not in ("triton", "opentelemetry"):
+        raise BadValueError(
+            f'invalid value for trace mode option: {text}. Available options are "triton" and "opentelemetry"'
+        )
+    return text
+
+
+_TRACE_SETTINGS: Mapping[tuple[str, str], Callable[[str], object]] = {
+    ("", "level"): read_trace_level,
+    ("", "mode"): _read_trace_mode,
+    ("", "rate"): read_int,
+    ("", "count"): read_int,
+    ("triton", "log-frequency"): read_int,
+}
+
+
+def read_trace_setting(text: str) -> Setting:
+    """``[<mode>,]<setting>=<value>``; the values of the settings that are known are checked too."""
+    left, found, value = text.partition("=")
+    name, comma, setting = left.partition(",")
+    if not comma:
+        name, setting = "", left
+    if found and comma and not name:
+        raise BadValueError(
+            "No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> or "
+            f"<setting>=<value>. Got {text}"
+        )
+    if not setting or not value:
+        raise BadValueError(f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}")
+    if name:
+        _read_trace_mode(name)
+    check = _TRACE_SETTINGS.get((name, setting))
+    if check is not None:
+        try:
+            check(value)
+        except BadValueError as error:
+            raise BadValueError(error.message, part=left) from None
+    return Setting(name, setting, value)
+
+
+STRING = Kind("<string>", str)
+BOOLEAN = Kind("<boolean>", read_bool)
+INTEGER = Kind("<integer>", read_int)
+INTEGER64 = Kind("<integer>", read_int64)
+FLOAT = Kind("<float>", read_float)
+PORT = Kind("<integer>", read_port)

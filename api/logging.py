@@ -1,0 +1,224 @@
+"""The server's log, line by line as Triton writes it (observability.md §4).
+
+Everything logs through the standard library, under the logger `trireme`. Lines are made where they are logged and
+written by a thread of their own, so that a console that does not keep up (a full pipe, a stopped terminal) cannot hold
+up the event loop. What waits to be written is bounded; when it is full, lines are dropped, and their number is written
+once there is room again.
+
+Verbose level N shows what is logged at `verbose(N)` and below; `logger.debug` is level 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+logger = logging.getLogger("trireme")
+
+MAX_WAITING_LINES = 10_000
+CLOSE_LIMIT_S = 2.0
+
+_LETTERS = {logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
+_STDOUT, _STDERR = 1, 2
+
+Write = Callable[[bytes], object]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What is logged, how, and where to: the ``--log-…`` flags.
+
+    Attributes:
+        format: ``default`` or ``ISO8601``.
+        file: where everything goes; empty for the console.
+        escape: messages are quoted and escaped as JSON strings.
+    """
+
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    verbose: int = 0
+    format: str = "default"
+    file: str = ""
+    escape: bool = True
+
+
+def verbose(level: int) -> int:
+    """The logging level of verbose lines of `level` 1 to 9."""
+    return logging.DEBUG + 1 - level
+
+
+class LineFormatter(logging.Formatter):
+    """Makes a record into a line, or several.
+
+    A record with the attribute `table` prints as its preamble, the message as it stands, and an empty line; one with
+    the attribute `bare` as the message alone. `log_table` and `log_bare` make such records.
+    """
+
+    def __init__(self, settings: LogSettings) -> None:
+        super().__init__()
+        self._iso = settings.format == "ISO8601"
+        self._escape = settings.escape
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if getattr(record, "bare", False):
+            return message
+        preamble = self._preamble(record)
+        if getattr(record, "table", False):
+            return f"{preamble} \n{message}\n"
+        if record.exc_info:
+            message = f"{message}\n{self.formatException(record.exc_info)}"
+        if self._escape:
+            message = json.dumps(message, ensure_ascii=False)
+        return f"{preamble} {message}"
+
+    def _preamble(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC)
+        letter = _LETTERS.get(record.levelno, "I")
+        where = f"{record.process} {record.filename}:{record.lineno}]"
+        if self._iso:
+            return f"{time:%Y-%m-%dT%H:%M:%SZ} {letter} {where}"
+        return f"{letter}{time:%m%d %H:%M:%S.%f} {where}"
+
+
+class LevelSwitches(logging.Filter):
+    """``--log-info``, ``--log-warning`` and ``--log-error``. Verbose lines depend on the verbose level alone."""
+
+    def __init__(self, settings: LogSettings) -> None:
+        super().__init__()
+        self._on = {
+            logging.INFO: settings.info,
+            logging.WARNING: settings.warning,
+            logging.ERROR: settings.error,
+            logging.CRITICAL: settings.error,
+        }
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return getattr(record, "bare", False) or self._on.get(record.levelno, True)
+
+
+class Streams(NamedTuple):
+    """Two destinations, as a console has them.
+
+    Attributes:
+        ordinary: writes lines of level INFO and verbose lines.
+        troubled: writes warnings and errors.
+    """
+
+    ordinary: Write
+    troubled: Write
+
+
+class LineHandler(logging.Handler):
+    """Puts lines into a bounded queue, which a thread empties.
+
+    Attributes:
+        log: where log lines go; may be replaced at any time.
+        console: where bare lines go.
+    """
+
+    def __init__(self, log: Streams, console: Streams, max_waiting: int = MAX_WAITING_LINES) -> None:
+        super().__init__()
+        self.log = log
+        self.console = console
+        self._lines: queue.Queue[tuple[bool, bool, str] | None] = queue.Queue(max_waiting)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write_all, name="trireme log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except (TypeError, ValueError):  # arguments that do not fit the message
+            self.handleError(record)
+            return
+        try:
+            if self._dropped:
+                report = f"{self._dropped} log lines were dropped: they were not read fast enough"
+                self._lines.put_nowait((False, True, report))
+                self._dropped = 0
+            self._lines.put_nowait((getattr(record, "bare", False), record.levelno >= logging.WARNING, line))
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Write what is waiting, for a limited time (nobody may be reading), and end the thread."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=CLOSE_LIMIT_S)
+            self._thread.join(CLOSE_LIMIT_S)
+        super().close()
+
+    def _write_all(self) -> None:
+        while (waiting := self._lines.get()) is not None:
+            bare, troubled, text = waiting
+            streams = self.console if bare else self.log
+            # A reader that went away, or a full disk, must not end logging: it may come back.
+            with contextlib.suppress(OSError):
+                (streams.troubled if troubled else streams.ordinary)(f"{text}\n".encode(errors="backslashreplace"))
+
+
+@contextlib.contextmanager
+def logging_to(settings: LogSettings) -> Iterator[LineHandler]:
+    """Send the log where the settings say, for the length of a `with` block.
+
+    Raises:
+        OSError: the log file cannot be opened.
+    """
+    console = Streams(writer_to(_STDOUT), writer_to(_STDERR))
+    with contextlib.ExitStack() as stack:
+        log = console
+        if settings.file:
+            descriptor = os.open(settings.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            stack.callback(os.close, descriptor)
+            log = Streams(writer_to(descriptor), writer_to(descriptor))
+        handler = LineHandler(log, console)
+        stack.callback(handler.close)
+        handler.setFormatter(LineFormatter(settings))
+        handler.addFilter(LevelSwitches(settings))
+        level, propagate = logger.level, logger.propagate
+        logger.setLevel(verbose(min(settings.verbose, 9)) if settings.verbose > 0 else logging.INFO)
+        logger.propagate = False
+        logger.addHandler(handler)
+        try:
+            yield handler
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+
+def writer_to(descriptor: int) -> Write:
+    """Writes bytes to a file descriptor, all of them.
+
+    Not through `sys.stdout`: a thread that is stuck in there keeps the interpreter from exiting.
+    """
+
+    def write(line: bytes) -> None:
+        while line:
+            line = line[os.write(descriptor, line) :]
+
+    return write
+
+
+def log_table(table: str) -> None:
+    """Log a table of several lines, the last of which ends with a line break."""
+    logger.info("%s", table, extra={"table": True}, stacklevel=2)
+
+
+def log_bare(line: str, level: int = logging.INFO) -> None:
+    """Write a line without preamble on the console, whatever the switches are and wherever the log goes."""
+    logger.log(level, "%s", line, extra={"bare": True})
+
+
+def escape_wanted(environment: Mapping[str, str]) -> bool:
+    """Whether the environment leaves messages to be escaped (``TRITON_SERVER_ESCAPE_LOG_MESSAGES``)."""
+    return environment.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0"

@@ -1,0 +1,217 @@
+"""Flag values become options, checked against each other (cli.md §2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trireme.api.cli.command import Listen, ServeCommand, Tls, build_command
+from trireme.api.cli.flag_table import FLAGS, GROUPS
+from trireme.api.cli.getopt import UsageError, parse
+from trireme.api.cli.usage import usage_text
+
+
+def command(*words: str) -> ServeCommand:
+    return build_command(parse(words, FLAGS), {})
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        command(*words)
+    return raised.value.message
+
+
+def test_server_options_take_the_flags_values() -> None:
+    server = command(
+        "--model-repository=b",
+        "--model-store=a",
+        "--model-repository=b",
+        "--id=me",
+        "--exit-timeout-secs=-5",
+        "--exit-on-error=false",
+        "--strict-readiness=false",
+        "--disable-auto-complete-config",
+        "--model-config-name=fast",
+        "--model-load-thread-count=0",
+        "--backend-config=onnxruntime,threads=1",
+        "--backend-config=default-max-batch-size=2",
+        "--max-inflight-requests=10",
+        "--max-inflight-bytes=20",
+        "--hang-limit-secs=1.5",
+    ).server
+    assert server.model_repository == (Path("a"), Path("b"))
+    assert server.server_id == "me"
+    assert server.exit_timeout_s == 0
+    assert not server.exit_on_error
+    assert not server.strict_readiness
+    assert not server.auto_complete
+    assert server.model_config_name == "fast"
+    assert server.model_load_thread_count == 1
+    assert server.options_for_backend("onnxruntime") == {"threads": "1", "default-max-batch-size": "2"}
+    assert (server.max_inflight_requests, server.max_inflight_bytes, server.hang_limit_s) == (10, 20, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "auto_complete"),
+    [
+        ((), True),
+        (("--strict-model-config=true",), False),
+        (("--strict-model-config=false",), True),
+        (("--strict-model-config=false", "--disable-auto-complete-config"), False),
+    ],
+)
+def test_two_flags_turn_auto_completion_off(words: tuple[str, ...], auto_complete: bool) -> None:
+    assert command(*words).server.auto_complete is auto_complete
+
+
+def test_metrics_listen_where_http_does_unless_told_otherwise() -> None:
+    metrics = command("--http-address=127.0.0.1", "--metrics-port=7").metrics
+    assert metrics is not None
+    assert metrics.listen == Listen("127.0.0.1", 7)
+    metrics = command("--http-address=127.0.0.1", "--metrics-address=::1").metrics
+    assert metrics is not None
+    assert metrics.listen == Listen("::1", 8002)
+
+
+def test_services_can_be_switched_off() -> None:
+    off = command("--allow-http=0", "--allow-metrics=off")
+    assert off.http is None
+    assert off.metrics is None
+
+
+def test_tls_needs_a_certificate_and_a_key() -> None:
+    assert refusal("--http-use-ssl=1", "--http-server-key=k") == "Error: --http-use-ssl needs --http-server-cert."
+    assert refusal("--http-use-ssl=1", "--http-server-cert=c") == "Error: --http-use-ssl needs --http-server-key."
+    http = command(
+        "--http-use-ssl=1", "--http-server-cert=c", "--http-server-key=k", "--http-root-cert=r", "--reuse-http-port=1"
+    ).http
+    assert http is not None
+    assert http.tls == Tls(Path("c"), Path("k"), Path("r"))
+    assert http.listen.reuse_port
+
+
+def test_counters_can_be_frozen() -> None:
+    frozen = command("--metrics-config=counter_latencies=false", "--metrics-interval-ms=500").metrics
+    assert frozen is not None
+    assert not frozen.counter_latencies
+    assert frozen.interval_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "--http-port=8001",
+            "The server cannot listen to HTTP requests and GRPC requests at the same address and port 0.0.0.0:8001",
+        ),
+        (
+            "--http-port=8002",
+            "The server cannot listen to HTTP requests and metrics requests at the same address and port 0.0.0.0:8002",
+        ),
+        (
+            "--allow-sagemaker=1 --allow-vertex-ai=1",
+            (
+                "The server cannot listen to SageMaker requests and Vertex AI requests at the same address and port "
+                "0.0.0.0:8080"
+            ),
+        ),
+        (
+            "--sagemaker-safe-port-range=8000-8001",
+            "The server cannot listen to metrics requests at port 8002, allowed port range is [8000, 8001]",
+        ),
+        (
+            "--load-model=x",
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+        (
+            "--model-control-mode=explicit --load-model=* --load-model=x",
+            "Error: Wildcard model name '*' must be the ONLY startup model if specified at all.",
+        ),
+        (
+            "--model-control-mode=poll",
+            (
+                "Error: --model-control-mode=poll is not in this version of Trireme: models are loaded at start and "
+                "kept. Use --model-control-mode=none."
+            ),
+        ),
+        (
+            "--http-restricted-api=health:a=b --http-restricted-api=metadata,health:a=c",
+            (
+                'Bad option: "--http-restricted-api".\n'
+                "restricted api 'health' can not be specified in multiple config groups"
+            ),
+        ),
+        (
+            "--http-restricted-api=health:a=b",
+            (
+                "Error: --http-restricted-api is not in this version of Trireme: every call would be open to every "
+                "client. Leave it out, and restrict access in front of the server."
+            ),
+        ),
+        (
+            "--response-cache-byte-size=1 --cache-config=local,size=1",
+            (
+                "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide "
+                "one or the other."
+            ),
+        ),
+        ("--hang-limit-secs=-1", "Error: --hang-limit-secs must not be negative. Got -1.0"),
+    ],
+)
+def test_contradictions_are_refused(words: str, message: str) -> None:
+    assert refusal(*words.split()) == message
+
+
+@pytest.mark.parametrize("words", ["--allow-grpc=0 --http-port=8001", "--http-port=0 --metrics-port=0"])
+def test_ports_may_be_equal_where_they_do_not_meet(words: str) -> None:
+    command(*words.split())
+
+
+def test_flags_without_effect_are_warned_about_once_each_and_only_if_they_ask_for_something() -> None:
+    given = command(
+        "--allow-grpc=false",
+        "--rate-limit=off",
+        "--allow-client-shm=0",
+        "--grpc-port=9",
+        "--grpc-port=10",
+        "--trace-config=level=TIMESTAMPS",
+        "--metrics-config=summary_latencies=true",
+    )
+    assert given.warnings == (
+        "--grpc-port has no effect in this version: gRPC is not served yet",
+        "--trace-config has no effect in this version: requests are not traced yet",
+        (
+            "--metrics-config summary_latencies=true has no effect in this version: latencies are counted, and not "
+            "sorted into quantiles or buckets"
+        ),
+    )
+    assert command().warnings == ()
+
+
+def test_deprecated_flags_name_their_replacement() -> None:
+    assert command("--trace-rate=5").deprecations == (
+        "Warning: '--trace-rate' is deprecated. Please use '--trace-config rate=' instead.",
+    )
+
+
+def test_the_usage_text_names_every_flag_under_its_group() -> None:
+    text = usage_text("trireme serve", GROUPS)
+    assert text.startswith("Usage: trireme serve [options]\n  --help\n\tShow this text.\n\nServer:\n  --id <string>\n")
+    lines = text.splitlines()
+    for flag in FLAGS.values():
+        assert (f"  --{flag.name} {flag.kind.placeholder}" if flag.kind else f"  --{flag.name}") in lines
+    assert [line for line in lines if line.endswith(":") and not line.startswith("\t")] == [
+        *(
+            "Server:",
+            "Logging:",
+            "Model Repository:",
+            "HTTP:",
+            "GRPC:",
+            "Sagemaker:",
+            "Vertex:",
+            "Metrics:",
+            "Tracing:",
+        ),
+        *("Backend:", "Repository Agent:", "Response Cache:", "Rate Limiter:", "Memory/Device Management:"),
+        *("Shared Memory:", "Limits:", "DEPRECATED:"),
+    ]
