@@ -125,10 +125,10 @@ def test_everything_imported_is_declared(project: dict[str, Any]) -> None:
         allowed = declared | {normal(name) for name in extras.get(extra, ())}
         for line, module, _ in imports(source):
             top = module.split(".")[0]
-            if top not in {"trireme", *sys.stdlib_module_names} and not allowed & set(
-                map(normal, distributions.get(top, []))
-            ):
-                undeclared.append(f"{source.path}:{line}: {module}")
+            if top not in {"trireme", *sys.stdlib_module_names}:
+                providers = {normal(name) for name in distributions.get(top, [])}
+                if not providers & allowed:
+                    undeclared.append(f"{source.path}:{line}: {module}")
     assert undeclared == []
 
 
