@@ -1,0 +1,57 @@
+"""The onnxruntime package: imported when a model needs it, never before; and its errors in plain words."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+from ...errors import UnavailableError
+
+_ERROR_SEVERITY = 3
+
+_STATUS = re.compile(r"\[ONNXRuntimeError\] : (\d+) : [A-Z_]+ : ")
+# "Load model from FILE failed:", which says again what the text around it says.
+_LOAD_PREFIX = re.compile(r"Load model from .*? failed:")
+# "/onnxruntime_src/onnxruntime/core/graph/model.cc:256 onnxruntime::Model::Model(onnx::ModelProto&&, ...) "
+_SOURCE_POSITION = re.compile(r"\S+\.(?:cc|h|cpp|cu):\d+ .*?\) (?:const )?(?=[A-Za-z'\"])")
+
+
+def import_onnxruntime() -> Any:
+    """The package, told to log errors only.
+
+    Raises:
+        UnavailableError: it is not installed, or broken.
+    """
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise UnavailableError(
+            f"the backend 'onnxruntime' needs the package onnxruntime: pip install trireme[cpu] ({error})"
+        ) from error
+    runtime.set_default_logger_severity(_ERROR_SEVERITY)
+    return runtime
+
+
+def session_options(runtime: Any) -> Any:
+    """Fresh session options that log errors only."""
+    options = runtime.SessionOptions()
+    options.log_severity_level = _ERROR_SEVERITY
+    return options
+
+
+def error_types(runtime: Any) -> tuple[type[Exception], ...]:
+    """What onnxruntime's calls raise: a class for each of its status codes, and Python's own from its wrappers."""
+    state = runtime.capi.onnxruntime_pybind11_state
+    own = [cls for cls in vars(state).values() if isinstance(cls, type) and issubclass(cls, Exception)]
+    return (*own, RuntimeError, ValueError)
+
+
+def reason(error: Exception) -> str:
+    """``onnx runtime error <code>: <text>``, without the source positions and C++ signatures that come with it."""
+    text = str(error).strip()
+    status = _STATUS.match(text)
+    code = f" {status[1]}" if status else ""
+    text = text[status.end() :] if status else text
+    text = _SOURCE_POSITION.sub("", _LOAD_PREFIX.sub("", text, count=1))
+    return f"onnx runtime error{code}: {text.strip()}"

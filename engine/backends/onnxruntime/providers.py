@@ -1,0 +1,166 @@
+"""Execution providers: what runs the graph's nodes, and with which options (backends.md §2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...config.model import Accelerator, ModelConfig
+from ...errors import InvalidArgumentError, UnavailableError
+from ..interface import InstanceSpec
+from ..parameters import parse_bool, parse_int
+
+Options = dict[str, str]
+
+_CUDA = "CUDAExecutionProvider"
+_TENSORRT = "TensorrtExecutionProvider"
+_OPENVINO = "OpenVINOExecutionProvider"
+_CPU = "CPUExecutionProvider"
+
+_REMEDIES = {
+    _CUDA: "pip uninstall onnxruntime, then pip install trireme[gpu]",
+    _TENSORRT: "pip uninstall onnxruntime, then pip install trireme[gpu,tensorrt]",
+    _OPENVINO: "pip uninstall onnxruntime, then pip install onnxruntime-openvino in place of trireme[cpu]",
+}
+
+_PRECISIONS = {
+    "FP32": None,
+    "FP16": "trt_fp16_enable",
+    "BF16": "trt_bf16_enable",
+    "INT8": "trt_int8_enable",
+}
+_TENSORRT_OTHER_NAMES = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+_TENSORRT_BOOLEANS = {
+    "int8_use_native_calibration_table",
+    "trt_build_heuristics_enable",
+    "trt_context_memory_sharing_enable",
+    "trt_cuda_graph_enable",
+    "trt_detailed_build_log",
+    "trt_dla_enable",
+    "trt_dump_ep_context_model",
+    "trt_dump_subgraphs",
+    "trt_engine_cache_enable",
+    "trt_force_sequential_engine_build",
+    "trt_force_timing_cache",
+    "trt_layer_norm_fp32_fallback",
+    "trt_sparsity_enable",
+    "trt_timing_cache_enable",
+}
+_TENSORRT_INTEGERS = {
+    "max_workspace_size_bytes",
+    "trt_auxiliary_streams",
+    "trt_builder_optimization_level",
+    "trt_dla_core",
+    "trt_ep_context_embed_mode",
+    "trt_max_partition_iterations",
+    "trt_min_subgraph_size",
+}
+_TENSORRT_TEXTS = {
+    "int8_calibration_table_name",
+    "trt_engine_cache_path",
+    "trt_engine_cache_prefix",
+    "trt_ep_context_file_path",
+    "trt_extra_plugin_lib_paths",
+    "trt_profile_max_shapes",
+    "trt_profile_min_shapes",
+    "trt_profile_opt_shapes",
+    "trt_tactic_sources",
+    "trt_timing_cache_path",
+}
+_CUDA_BOOLEANS = {"do_copy_in_default_stream", "use_ep_level_unified_stream"}
+
+
+def providers(config: ModelConfig, spec: InstanceSpec, runtime: Any) -> list[tuple[str, Options]]:
+    """Providers of an instance's session, the preferred ones first.
+
+    Raises:
+        InvalidArgumentError: an accelerator or an option of one is unknown or malformed.
+        UnavailableError: the installed onnxruntime lacks a provider.
+    """
+    chosen: list[tuple[str, Options]] = []
+    if spec.kind == "KIND_GPU":
+        chosen += _gpu_providers(config, spec.device_id)
+    for accelerator in config.cpu_accelerators:
+        if accelerator.name != "openvino":
+            raise _unknown(accelerator)
+        chosen.append((_OPENVINO, {"device_type": "CPU"}))
+    available = runtime.get_available_providers()
+    for name, _ in chosen:
+        if name not in available:
+            raise UnavailableError(
+                f"unable to load model '{config.name}', instance '{spec.name}' of {spec.kind} needs {name}, which the "
+                f"installed ONNX Runtime does not have: {_REMEDIES[name]}"
+            )
+    return [*chosen, (_CPU, {})]
+
+
+def _gpu_providers(config: ModelConfig, device_id: int) -> list[tuple[str, Options]]:
+    chosen: list[tuple[str, Options]] = []
+    cuda: Options = {}
+    for accelerator in config.gpu_accelerators:
+        if accelerator.name == "tensorrt":
+            chosen.append((_TENSORRT, _tensorrt_options(accelerator.parameters, device_id)))
+        elif accelerator.name == "cuda":
+            cuda.update(_accelerator_cuda_options(accelerator.parameters))
+        else:
+            raise _unknown(accelerator)
+    cuda.update(_deprecated_cuda_options(config.parameters))
+    return [*chosen, (_CUDA, {**cuda, "device_id": str(device_id)})]
+
+
+def _unknown(accelerator: Accelerator) -> InvalidArgumentError:
+    return InvalidArgumentError(f"unknown Execution Accelerator '{accelerator.name}' is requested")
+
+
+def _tensorrt_options(parameters: Mapping[str, str], device_id: int) -> Options:
+    options: Options = {}
+    for key, value in parameters.items():
+        if key == "precision_mode":
+            if value not in _PRECISIONS:
+                raise InvalidArgumentError(f"unsupported precision mode '{value}' is requested")
+            enable = _PRECISIONS[value]
+            if enable:
+                options[enable] = "1"
+            continue
+        if key in _TENSORRT_BOOLEANS:
+            value = _boolean_text(value)
+        elif key in _TENSORRT_INTEGERS:
+            parse_int(value, bits=64)
+        elif key not in _TENSORRT_TEXTS:
+            raise InvalidArgumentError(f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator")
+        if value:
+            options[_TENSORRT_OTHER_NAMES.get(key, key)] = value
+    return {**options, "device_id": str(device_id)}
+
+
+def _boolean_text(value: str) -> str:
+    """The spelling of a boolean that every provider understands."""
+    return "1" if parse_bool(value) else "0"
+
+
+def _accelerator_cuda_options(parameters: Mapping[str, str]) -> Options:
+    return {key: _boolean_text(value) if key in _CUDA_BOOLEANS else value for key, value in parameters.items() if value}
+
+
+def _deprecated_cuda_options(parameters: Mapping[str, str]) -> Options:
+    """The model parameters of the days before the accelerator ``cuda``; only those that are given."""
+    options: Options = {}
+    for key, names in (
+        ("cudnn_conv_algo_search", ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")),
+        ("arena_extend_strategy", ("kNextPowerOfTwo", "kSameAsRequested")),
+    ):
+        if key in parameters:
+            number = parse_int(parameters[key])
+            if number not in range(len(names)):
+                raise InvalidArgumentError(f"unsupported {key} value '{number}' is requested")
+            options[key] = names[number]
+    if "gpu_mem_limit" in parameters:
+        parse_int(parameters["gpu_mem_limit"], bits=65)  # a size_t
+        options["gpu_mem_limit"] = parameters["gpu_mem_limit"]
+    if "do_copy_in_default_stream" in parameters:
+        options["do_copy_in_default_stream"] = _boolean_text(parameters["do_copy_in_default_stream"])
+    return options

@@ -1,0 +1,68 @@
+"""Which backend answers to a name: the entry points of group ``trireme.backends``, each imported when first used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+
+from ..errors import InvalidArgumentError, UnavailableError
+from .interface import Backend
+
+ENTRY_POINT_GROUP = "trireme.backends"
+
+
+class BackendRegistry:
+    """Makes each backend once, when it is first asked for. Callable from any thread.
+
+    Args:
+        options_for: the ``--backend-config`` settings of a backend, by its name.
+        extra: backend classes by name that need no entry point; they come before those that have one.
+    """
+
+    def __init__(
+        self,
+        options_for: Callable[[str], Mapping[str, str]],
+        extra: Mapping[str, type[Backend]] | None = None,
+    ) -> None:
+        self._options_for = options_for
+        self._extra = dict(extra or {})
+        self._lock = threading.Lock()
+        self._backends: dict[str, Backend] = {}
+
+    def get(self, name: str) -> Backend:
+        """The backend called `name`, always the same object.
+
+        Raises:
+            InvalidArgumentError: there is none.
+            UnavailableError: it is installed, but cannot be imported.
+            TriremeError: it does not like its options.
+        """
+        with self._lock:
+            backend = self._backends.get(name)
+            if backend is None:
+                backend = self._backends[name] = self._find(name)(self._options_for(name))
+            return backend
+
+    def _find(self, name: str) -> type[Backend]:
+        if name in self._extra:
+            return self._extra[name]
+        for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+            return _import(entry_point)
+        raise InvalidArgumentError(
+            f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
+        )
+
+
+def _import(entry_point: EntryPoint) -> type[Backend]:
+    try:
+        found = entry_point.load()
+    except (ImportError, AttributeError, OSError) as error:
+        raise UnavailableError(
+            f"backend '{entry_point.name}' cannot be imported from '{entry_point.value}': {error}"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Backend)):
+        raise UnavailableError(
+            f"backend '{entry_point.name}': '{entry_point.value}' is not a subclass of the interface's Backend"
+        )
+    return found
