@@ -1,0 +1,177 @@
+"""Tensors from the ``data`` of a JSON input (http.md §4.4).
+
+A regular list of plain elements is converted by numpy as a whole. Whatever is unusual (ragged nesting, a wrong type, a
+wrong count, a number out of range) is walked element by element in the order in which Triton does, so that the first
+thing wrong is the one reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...engine.datatypes import (
+    BF16,
+    BOOL,
+    BYTES,
+    FP16,
+    FP32,
+    FP64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    DataType,
+)
+from ...engine.errors import InternalError, InvalidArgumentError
+from ...engine.tensor import Tensor, pack_bytes
+from .json_strict import MAX_NESTING, NESTING_ERROR
+from .json_values import INT64_MAX, as_bool, as_double, as_signed, as_string, as_unsigned
+
+
+class _Element(NamedTuple):
+    """How the elements of some datatypes stand in JSON.
+
+    Attributes:
+        access: checks and converts one value.
+        kinds: the Python types that it may have.
+        wide: numpy dtype of the values before they are cut to the width of the datatype.
+    """
+
+    access: Callable[[Any], Any]
+    kinds: frozenset[type]
+    wide: str
+
+
+_BOOLEAN = _Element(as_bool, frozenset({bool}), "?")
+_UNSIGNED = _Element(as_unsigned, frozenset({int}), "u8")
+_SIGNED = _Element(as_signed, frozenset({int}), "i8")
+_DOUBLE = _Element(as_double, frozenset({float, int}), "f8")
+_STRING = frozenset({str})
+
+_ELEMENTS = {
+    BOOL: _BOOLEAN,
+    **dict.fromkeys((UINT8, UINT16, UINT32, UINT64), _UNSIGNED),
+    **dict.fromkeys((INT8, INT16, INT32, INT64), _SIGNED),
+    **dict.fromkeys((FP32, FP64), _DOUBLE),
+}
+
+
+def tensor_from_json(name: str, datatype: DataType, shape: tuple[int, ...], data: Any) -> Tensor:
+    """A tensor from a JSON input.
+
+    Nesting is ignored, ragged or not. Integers wrap to the width of their type. With a zero in the shape, or no
+    dimension at all, `data` is not looked at. A wrong number of BYTES elements is left to validation, which has a text
+    of its own for it.
+
+    Args:
+        name: of the input.
+        datatype: of the elements; `INVALID` is refused when there is data to read.
+        shape: unsigned integers.
+        data: the parsed ``data`` member, of any type.
+
+    Raises:
+        InternalError: not an array, an element of the wrong type, too few or too many elements.
+        InvalidArgumentError: a type that JSON cannot carry, an impossible shape, nesting that is too deep.
+    """
+    count = math.prod(shape)
+    if count * (datatype.size or 1) > INT64_MAX or max(shape, default=0) > INT64_MAX:
+        raise _impossible_shape(name, datatype, shape, count)
+    if not shape or not count:
+        return Tensor(name, datatype, shape, b"")
+    if type(data) is not list:
+        raise InternalError("Unable to parse 'data': attempt to access JSON non-array as array")
+    if datatype is BYTES:
+        return _strings(name, shape, count, data)
+    element = _ELEMENTS.get(datatype)
+    if element is None:
+        if datatype is FP16 or datatype is BF16:
+            raise InvalidArgumentError(
+                f"receiving {datatype.name} data via JSON is not supported. Please use the binary data format for "
+                f"input {name}"
+            )
+        raise InvalidArgumentError(f"invalid datatype for input {name}")
+    array = _numbers(data, count, element)
+    with np.errstate(over="ignore"):  # beyond FP32 is infinite
+        array = array.astype(datatype.storage, copy=False)
+    return Tensor(name, datatype, shape, array=array.reshape(shape))
+
+
+def _impossible_shape(name: str, datatype: DataType, shape: tuple[int, ...], count: int) -> InvalidArgumentError:
+    printed = ",".join(str(dim if dim <= INT64_MAX else dim - 2**64) for dim in shape)
+    invalid = f"invalid shape for input '{name}': shape [{printed}]"
+    if max(shape) > INT64_MAX:
+        return InvalidArgumentError(f"{invalid} contains one or more invalid dimensions")
+    if count > INT64_MAX:
+        return InvalidArgumentError(f"{invalid} causes total element count to exceed maximum size of {INT64_MAX}")
+    return InvalidArgumentError(
+        f"byte size overflow for input '{name}': element count ({count}) * data type size ({datatype.size}) exceeds "
+        f"maximum allowed size ({INT64_MAX})"
+    )
+
+
+def _numbers(data: list[Any], count: int, element: _Element) -> np.ndarray:
+    flat, kinds = _flatten(data)
+    if len(flat) == count and kinds <= element.kinds and not (element is _UNSIGNED and min(flat) < 0):
+        try:
+            return np.array(flat, dtype=element.wide)
+        except OverflowError:  # beyond 64 bits, signed or not: refused below
+            pass
+    flat = []
+    try:
+        _walk(data, element.access, count, 0, flat)
+    except (InternalError, InvalidArgumentError) as error:
+        raise type(error)(f"Unable to parse 'data': {error.message}") from None
+    if len(flat) < count:
+        raise InternalError("Failed to parse 'data' field: shape does not match true shape")
+    return np.array(flat, dtype=element.wide)
+
+
+def _strings(name: str, shape: tuple[int, ...], count: int, data: list[Any]) -> Tensor:
+    flat, kinds = _flatten(data)
+    if kinds != _STRING:
+        flat = []
+        try:
+            _walk(data, as_string, None, 0, flat)
+        except InternalError as error:
+            raise InternalError(f"Unable to parse JSON bytes array: {error.message}") from None
+    elements = [text.encode("utf-8", "surrogateescape") for text in flat]
+    if len(elements) != count:
+        return Tensor(name, BYTES, shape, pack_bytes(elements))
+    array = np.empty(count, dtype=object)
+    array[:] = elements
+    return Tensor(name, BYTES, shape, array=array.reshape(shape))
+
+
+def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
+    """The innermost elements of evenly nested lists and their types, among which is `list` if nesting is uneven."""
+    flat = data
+    kinds = set(map(type, flat))
+    levels = 1
+    while len(kinds) == 1 and list in kinds and levels < MAX_NESTING - 1:
+        flat = list(chain.from_iterable(flat))
+        kinds = set(map(type, flat))
+        levels += 1
+    return flat, kinds
+
+
+def _walk(data: list[Any], access: Callable[[Any], Any], count: int | None, depth: int, flat: list[Any]) -> None:
+    """Append the elements in `data`, depth first, to `flat`; at most `count` of them if that is given."""
+    depth += 1
+    for value in data:
+        if depth >= MAX_NESTING:
+            raise InvalidArgumentError(NESTING_ERROR)
+        if type(value) is list:
+            _walk(value, access, count, depth, flat)
+        elif count is not None and len(flat) >= count:
+            raise InternalError("Shape does not match true shape of 'data' field")
+        else:
+            flat.append(access(value))

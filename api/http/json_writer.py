@@ -1,0 +1,138 @@
+"""Writing JSON as Triton does (http.md §2): compact, raw bytes in strings, its own notation for doubles.
+
+orjson writes whatever it writes the same way. That is all but doubles with an exponent, NaN and infinities, control
+characters without a short escape, and strings that hold bytes that are no UTF-8; those are found in its
+output, or refused by it, and written here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ...engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64
+from ...engine.errors import InternalError, InvalidArgumentError
+from ...engine.tensor import Tensor
+
+_SPECIAL = re.compile(rb'[\x00-\x1f"\\]')
+_SHORT_ESCAPES = {ord("\b"): b"\\b", ord("\f"): b"\\f", ord("\n"): b"\\n", ord("\r"): b"\\r", ord("\t"): b"\\t"}
+_ESCAPES = {
+    **{bytes([code]): _SHORT_ESCAPES.get(code, b"\\u%04X" % code) for code in range(0x20)},
+    b'"': b'\\"',
+    b"\\": b"\\\\",
+}
+_EXPONENT = re.compile(rb"e[-+]?[0-9]")
+_MILLIONTHS = re.compile(rb"([0-9])(?:\.([0-9]+))?e-6(?=[],])")
+_HUNDRED_THOUSANDTHS = re.compile(rb"([0-9])(?:\.([0-9]+))?e-5(?=[],])")
+
+
+def dumps(value: Any) -> bytes:
+    """A document of None, bools, integers, floats, strings, lists, tuples and mappings with string keys.
+
+    Members stand in the order of the mapping. Strings may be ``bytes``, or hold ``surrogateescape`` characters; such
+    bytes are written as they are.
+    """
+    try:
+        text = orjson.dumps(value)
+    except TypeError:  # bytes, lone surrogates, integers beyond 64 bits
+        return _dumps_slowly(value)
+    if b"\\u00" in text or b"null" in text or _EXPONENT.search(text):  # in strings too: no harm but the time
+        return _dumps_slowly(value)
+    return text
+
+
+def string(text: str | bytes) -> bytes:
+    """A string with its quotation marks."""
+    raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    return b'"' + _escape(raw) + b'"'
+
+
+def double(value: float) -> bytes:
+    """A double: shortest digits that read back the same; fixed notation for magnitudes from 1e-6 to below 1e21."""
+    if not math.isfinite(value):
+        return b"NaN" if math.isnan(value) else b"Infinity" if value > 0 else b"-Infinity"
+    text = repr(float(value))
+    mantissa, exponential, exponent = text.partition("e")
+    if not exponential:
+        return text.encode()
+    power = int(exponent)
+    if not -6 <= power < 21:
+        return f"{mantissa}e{power}".encode()
+    sign = "-" if mantissa.startswith("-") else ""
+    digits = mantissa.lstrip("-").replace(".", "")
+    if power < 0:
+        return f"{sign}0.{'0' * (-power - 1)}{digits}".encode()
+    return f"{sign}{digits.ljust(power + 1, '0')}.0".encode()
+
+
+def tensor_data(tensor: Tensor) -> bytes:
+    """The elements of a tensor as one flat array. FP32 is widened to double first.
+
+    Raises:
+        InvalidArgumentError: JSON cannot carry the datatype (FP16, BF16).
+        InternalError: the tensor's data does not fit its shape.
+    """
+    datatype = tensor.datatype
+    if datatype is FP16 or datatype is BF16:
+        raise InvalidArgumentError(
+            f"sending {datatype.name} data via JSON is not supported. Please use the binary data format for output"
+        )
+    try:
+        flat = tensor.array.reshape(-1)
+    except ValueError:
+        raise InternalError(f"output tensor shape does not match size of output for '{tensor.name}'") from None
+    if datatype is BYTES:
+        return _strings(flat.tolist())
+    if datatype is FP32 or datatype is FP64:
+        return _doubles(np.ascontiguousarray(flat, dtype=np.float64))
+    flat = np.ascontiguousarray(flat, dtype=np.bool_ if datatype is BOOL else datatype.storage)
+    return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _doubles(flat: np.ndarray) -> bytes:
+    text = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    if b"e" in text:
+        text = text.replace(b"e+", b"e")
+        text = _MILLIONTHS.sub(rb"0.00000\1\2", text)
+        text = _HUNDRED_THOUSANDTHS.sub(rb"0.0000\1\2", text)
+    magnitude = np.abs(flat)
+    plain = (magnitude < 1e16) | (magnitude >= 1e21) & (magnitude < np.inf)
+    if plain.all():
+        return text
+    numbers = text[1:-1].split(b",")
+    for index in np.flatnonzero(~plain).tolist():
+        numbers[index] = double(float(flat[index]))
+    return b"[" + b",".join(numbers) + b"]"
+
+
+def _strings(elements: list[bytes]) -> bytes:
+    if not elements:
+        return b"[]"
+    if not _SPECIAL.search(b"".join(elements)):
+        return b'["' + b'","'.join(elements) + b'"]'
+    return b'["' + b'","'.join(map(_escape, elements)) + b'"]'
+
+
+def _escape(raw: bytes) -> bytes:
+    return _SPECIAL.sub(lambda match: _ESCAPES[match[0]], raw) if _SPECIAL.search(raw) else raw
+
+
+def _dumps_slowly(value: Any) -> bytes:
+    if isinstance(value, str | bytes):
+        return string(value)
+    if isinstance(value, float):
+        return double(value)
+    if value is None or isinstance(value, bool):
+        return orjson.dumps(value)
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, Mapping):
+        return b"{" + b",".join(string(name) + b":" + _dumps_slowly(item) for name, item in value.items()) + b"}"
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(map(_dumps_slowly, value)) + b"]"
+    raise TypeError(f"cannot write a {type(value).__name__} as JSON")
