@@ -45,12 +45,12 @@ class OrderedRelease:
             final: the job answers no more.
 
         Returns:
-            The answers that may go out now, in order. Answers of jobs without a place (it ends with the final answer)
-            are dropped.
+            The answers that may go out now, in order. What follows a job's final answer is dropped, and so is the
+            answer of a job that was never admitted.
         """
         places = self._places
         held = places.get(job)
-        if held is None:
+        if held is None or (held and held[-1][2]):
             return []
         if job is not next(iter(places)):
             held.append((job, outcome, final))
