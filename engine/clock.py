@@ -18,7 +18,7 @@ class Clock(Protocol):
         ...
 
     def now_ns(self) -> int:
-        """Nanoseconds since the same origin. For measurements: statistics and traces."""
+        """Nanoseconds since an origin of its own. For measurements: statistics and traces."""
         ...
 
     def wall_ms(self) -> int:

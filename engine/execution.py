@@ -52,7 +52,7 @@ class ExecutionBatch:
         rows: sum of the jobs' batch sizes.
         instance_name: who executes it.
         sealed: why the batch was closed.
-        marks: nanoseconds for each `Phase`; 0 for not yet.
+        marks: nanoseconds for each `Phase`; -1 for not yet.
         answers: what the backend answered so far, in order: (job, outcome, final).
     """
 
@@ -70,7 +70,7 @@ class ExecutionBatch:
         self.rows = sum(job.rows for job in jobs)
         self.instance_name = instance_name
         self.sealed = sealed
-        self.marks = [0, 0, 0, 0]
+        self.marks = [-1, -1, -1, -1]
         self.answers: list[tuple[Job, Outcome, bool]] = []
         self.rescheduled: list[Job] = []
         self._clock = clock
@@ -111,7 +111,8 @@ class ExecutionBatch:
         marks = self.marks
         marks[Phase.COMPUTE_END] = self._clock.now_ns()
         for phase in (Phase.OUTPUT_START, Phase.INFER_START, Phase.COMPUTE_START):
-            marks[phase] = marks[phase] or marks[phase + 1]
+            if marks[phase] < 0:
+                marks[phase] = marks[phase + 1]
         for job in self.jobs:
             if not job.answered:
                 self.answer(job, error or _unanswered(self.instance_name), True)

@@ -20,7 +20,9 @@ Outcome = InferenceResponse | TriremeError | None
 class Reply(Protocol):
     """Where a job's answers go. Called on the event loop only."""
 
-    def deliver(self, outcome: Outcome, final: bool) -> None: ...
+    def deliver(self, outcome: Outcome, final: bool) -> bool:
+        """Pass an answer on; True if this was the final one, False for any other, late ones included."""
+        ...
 
 
 class Job:

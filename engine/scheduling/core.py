@@ -2,8 +2,8 @@
 
 A core is synchronous and owns no clock. Its actor feeds it events (`enqueue`, `instance_idle`, `cancel` …) and then
 calls `next_action` until it answers `Wait` or `WaitUntil`. Asking again without a new event and with the same `now`
-gives that answer again. Cores decide; they never answer a job themselves: a refusal at the door is raised, a later one is a
-`Reject`.
+gives that answer again. Cores decide; they never answer a job themselves: a refusal at the door is raised, a later one
+is a `Reject`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,150 @@
+"""Where backends run: the executor interface, and its implementation with one thread an instance.
+
+An executor runs one thing at a time. `run` is for making and closing an instance, `execute` for its batches. What a
+backend raises inside a batch is answered to that batch's requests and the executor lives on; anything else that goes
+wrong is raised to the instance actor, which dies of it and is replaced by its supervisor.
+
+A thread cannot be killed. When the task that waits for it is cancelled (a batch outlived the hang limit, or the
+server's time to stop is up), the thread is abandoned: it ends by itself when the backend returns, and nobody listens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
+
+import outcome
+import trio
+
+from ..engine.backends.interface import ModelInstance
+from ..engine.errors import FailureReason, InternalError, TriremeError
+from ..engine.execution import ExecutionBatch, Phase
+
+T = TypeVar("T")
+
+
+class ExecutorDiedError(Exception):
+    """The executor failed outside the backend's own error handling; its instance is lost."""
+
+
+class Executor(Protocol):
+    """Runs one instance's work, one thing at a time."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work` where the instance lives and give back its result; what it raises is raised here."""
+        ...
+
+    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
+        """Execute a batch; when this returns, ``batch.finish`` has been called.
+
+        Raises:
+            ExecutorDiedError: the instance cannot go on.
+        """
+        ...
+
+    def close(self) -> None:
+        """No more work will come. Does not wait."""
+        ...
+
+
+class Executors(Protocol):
+    """Makes executors, and runs loading work; injected into the server."""
+
+    def instance_executor(self, name: str) -> Executor: ...
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Run loading work (reading files, building models) without holding up the event loop."""
+        ...
+
+
+def run_backend(instance: ModelInstance, batch: ExecutionBatch) -> None:
+    """Run a batch to its end on the calling thread: the backend's errors become the requests' answers."""
+    try:
+        instance.execute(batch)
+    except TriremeError as error:
+        batch.finish(error)
+    except Exception as error:  # noqa: BLE001 - the boundary to foreign code: whatever it raises is its requests' answer
+        batch.finish(InternalError(f"{type(error).__name__}: {error}", reason=FailureReason.BACKEND))
+    else:
+        batch.finish()
+
+
+class ThreadExecutor:
+    """One dedicated daemon thread."""
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()  # bounded by the one caller, who waits for each result
+        self._token = trio.lowlevel.current_trio_token()
+        self._thread = threading.Thread(target=_serve, args=(self._work, self._token), name=name, daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        item = _Work(work, trio.lowlevel.current_task())
+        self._work.put(item)
+        return await trio.lowlevel.wait_task_rescheduled(item.abandon)
+
+    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
+        def work() -> None:
+            batch.mark(Phase.COMPUTE_START)
+            run_backend(instance, batch)
+
+        await self.run(work)
+
+    def close(self) -> None:
+        self._work.put(None)
+
+    def __repr__(self) -> str:
+        return f"<ThreadExecutor {self._thread.name}{'' if self._thread.is_alive() else ' (ended)'}>"
+
+
+class _Work:
+    """One piece of work and the task that waits for it."""
+
+    __slots__ = ("task", "work")
+
+    def __init__(self, work: Callable[[], object], task: trio.lowlevel.Task) -> None:
+        self.work = work
+        self.task: trio.lowlevel.Task | None = task
+
+    def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def done(self, result: outcome.Outcome[object]) -> None:
+        """On the event loop: hand the result to the task, if it is still there."""
+        if self.task is not None:
+            trio.lowlevel.reschedule(self.task, result)
+
+
+def _serve(queue: SimpleQueue[_Work | None], token: trio.lowlevel.TrioToken) -> None:
+    """The thread: work until told to stop, or until the event loop is gone."""
+    while (item := queue.get()) is not None:
+        try:
+            result: outcome.Outcome[object] = outcome.Value(item.work())
+        except Exception as error:  # noqa: BLE001 - carried to the waiting task, which raises it
+            result = outcome.Error(error)
+        except SystemExit as error:  # a backend called sys.exit(): its instance is lost, the server is not
+            result = outcome.Error(ExecutorDiedError(f"the backend ended its thread (exit status {error.code})"))
+        try:
+            token.run_sync_soon(item.done, result)
+        except trio.RunFinishedError:
+            return
+
+
+class ThreadExecutors:
+    """Threads for everything: the real server's executors.
+
+    Args:
+        load_threads: loads that may run at once.
+    """
+
+    def __init__(self, load_threads: int) -> None:
+        self._limiter = trio.CapacityLimiter(load_threads)
+
+    def instance_executor(self, name: str) -> Executor:
+        return ThreadExecutor(name)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self._limiter)

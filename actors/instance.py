@@ -1,0 +1,154 @@
+"""The instance actor: one executable copy of a model, and the executor it lives on.
+
+It makes its copy, says that it is idle, executes the batch that its scheduler then sends, hands it back, and says so
+again. States: STARTING -> IDLE <-> BUSY -> STOPPED, and from any of them DEAD, when something other than the backend's
+own handling of a batch goes wrong, or a batch outlives the hang limit. A dead instance is never revived: its supervisor
+buries it (`bury` answers what it held) and starts another.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import trio
+
+from ..engine.backends.interface import InstanceSpec, LoadedModel
+from ..engine.errors import FailureReason, InternalError, TriremeError
+from ..engine.execution import ExecutionBatch
+from ..engine.scheduling.core import InstanceId
+from .executors import Executor
+from .mailbox import Mailbox, MailboxStatistics
+from .messages import BatchSealed, InstanceIdle, InstanceMessage, StopInstance
+from .scheduler import InstanceAddress, Scheduler
+
+CREDITS = 1
+"""Batches that an instance may have at once. A GPU instance will have two, so that copies overlap compute."""
+
+
+class InstanceState(enum.Enum):
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+class InstanceHungError(Exception):
+    """A batch took longer than the hang limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatistics:
+    name: str
+    state: InstanceState
+    executed: int
+    mailbox: MailboxStatistics
+
+
+class Instance:
+    """One instance.
+
+    Args:
+        identity: unique among the scheduler's instances, over restarts too.
+        hang_limit_s: most seconds that a batch may take; 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        identity: InstanceId,
+        spec: InstanceSpec,
+        model: LoadedModel,
+        executor: Executor,
+        scheduler: Scheduler,
+        hang_limit_s: float = 0.0,
+    ) -> None:
+        self.identity = identity
+        self.spec = spec
+        self.state = InstanceState.STARTING
+        self.mailbox: Mailbox[InstanceMessage] = Mailbox(f"instance {spec.name}", CREDITS + 1)
+        self.executed = 0
+        self.stopped = trio.Event()
+        self._model = model
+        self._executor = executor
+        self._scheduler = scheduler
+        self._hang_limit_s = hang_limit_s or math.inf
+        self._held: ExecutionBatch | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Live until told to stop.
+
+        Raises:
+            TriremeError: the copy could not be made.
+            InstanceHungError: a batch outlived the hang limit.
+            Exception: whatever else this instance dies of.
+        """
+        copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
+        scheduler = self._scheduler
+        scheduler.attach(self.identity, InstanceAddress(self.spec.name, self.mailbox))
+        task_status.started()
+        idle = InstanceIdle(self.identity)
+        while True:
+            self.state = InstanceState.IDLE
+            scheduler.mailbox.put_nowait(idle)
+            message = await self._next_message()
+            if isinstance(message, StopInstance):
+                break
+            self.state = InstanceState.BUSY
+            batch = self._held = message.batch
+            with trio.move_on_after(self._hang_limit_s) as limit:
+                await self._executor.execute(copy, batch)
+            if limit.cancelled_caught:
+                raise InstanceHungError(
+                    f"instance '{self.spec.name}' gave no answer within {self._hang_limit_s:g} s and was given up"
+                )
+            self._held = None
+            self.executed += 1
+            scheduler.settle(batch)
+        scheduler.detach(self.identity)
+        await self._executor.run(copy.close)
+        self._executor.close()
+        self.state = InstanceState.STOPPED
+        self.stopped.set()
+
+    def stop(self) -> None:
+        """Close once the batch in hand is done; `stopped` tells when."""
+        if not self.stopped.is_set():
+            self.mailbox.put_nowait(StopInstance())
+
+    async def _next_message(self) -> BatchSealed | StopInstance:
+        """The next thing to do. A batch goes before a stop: what was sealed is executed."""
+        messages = await self.mailbox.get_all()
+        first, *later = sorted(messages, key=lambda message: isinstance(message, StopInstance))
+        for message in later:
+            self.mailbox.put_nowait(message)
+        return first
+
+    def bury(self, error: TriremeError) -> None:
+        """Answer what a dead instance held with `error`, tell the scheduler, give up the executor."""
+        self.state = InstanceState.DEAD
+        batches = [] if self._held is None else [self._held]
+        self._held = None
+        batches += [message.batch for message in self.mailbox.drain() if isinstance(message, BatchSealed)]
+        for batch in batches:
+            batch.finish(error)
+            self._scheduler.settle(batch)
+        self._scheduler.detach(self.identity)
+        self._executor.close()
+        self.stopped.set()
+
+    def statistics(self) -> InstanceStatistics:
+        return InstanceStatistics(self.spec.name, self.state, self.executed, self.mailbox.statistics())
+
+    def __repr__(self) -> str:
+        return f"<Instance {self.spec.name} {self.state.value}, {self.executed} batches>"
+
+
+def obituary(spec: InstanceSpec, cause: Exception) -> TriremeError:
+    """The answer to the requests that a dead instance held."""
+    if isinstance(cause, TriremeError | InstanceHungError):
+        text = str(cause)
+    else:
+        text = f"instance '{spec.name}' died: {type(cause).__name__}: {cause}"
+    return InternalError(text, reason=FailureReason.BACKEND)

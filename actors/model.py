@@ -1,0 +1,342 @@
+"""The model actor: one version of a model, from loading to unloading, and the supervisor of its parts.
+
+States (repository.md §5): LOADING -> READY -> UNLOADING -> UNAVAILABLE, or UNAVAILABLE straight from LOADING (the load
+failed) or from READY (a part died too often). `reason` says why a version is unavailable.
+
+Its children are a scheduler and the instances. An instance that dies is buried and started again after a growing delay;
+one that dies more often than the restart policy allows takes the model with it: unready, with the reason, and every
+request answered. A scheduler never dies of its jobs; if it dies at all, so does the model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import trio
+
+from ..engine.backends.interface import InstanceSpec, LoadedModel
+from ..engine.backends.registry import BackendRegistry
+from ..engine.clock import Clock
+from ..engine.config.model import ModelConfig
+from ..engine.description import ModelDescription, ModelState
+from ..engine.errors import InternalError, TriremeError, UnavailableError
+from ..engine.options import ServerOptions
+from ..engine.repository.source import ModelSource
+from ..engine.restart import RestartPolicy
+from ..engine.scheduling import make_scheduler
+from ..engine.scheduling.ordering import OrderedRelease
+from ..engine.statistics import ModelStatistics
+from ..engine.validation import RequestValidator
+from .executors import Executors
+from .instance import Instance, InstanceHungError, InstanceState, obituary
+from .scheduler import Scheduler
+
+logger = logging.getLogger("trireme.model")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every model of a server shares."""
+
+    options: ServerOptions
+    clock: Clock
+    executors: Executors
+    backends: BackendRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class ModelActorStatistics:
+    """`abandoned` counts the instances whose thread was given up because a batch hung; `restarts`, all rebirths."""
+
+    name: str
+    version: int
+    state: ModelState
+    reason: str
+    instances_alive: int
+    instances: int
+    restarts: int
+    abandoned: int
+    inflight: int
+
+
+class Model:
+    """One version of one model.
+
+    Args:
+        source: where its files are.
+        config: as read in the poll phase; replaced by the complete one when loaded.
+        on_state: called at each change of state.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        config: ModelConfig,
+        version: int,
+        surroundings: Surroundings,
+        on_state: Callable[[Model], None] = lambda _model: None,
+    ) -> None:
+        self.name = source.name
+        self.version = version
+        self.config = config
+        self.state = ModelState.UNKNOWN
+        self.reason = ""
+        self.statistics = ModelStatistics()
+        self.labels: Mapping[str, tuple[str, ...]] = {}
+        self._source = source
+        self._surroundings = surroundings
+        self._on_state = on_state
+        self._instances: dict[str, Instance] = {}
+        self._identities = 0
+        self._expected = 0
+        self._restarts = 0
+        self._abandoned = 0
+        self._failure: TriremeError | None = None
+        self._end = trio.Event()
+        self._draining = False
+        self._scheduler: Scheduler | None = None
+        self._validator: RequestValidator | None = None
+
+    # What others ask.
+
+    @property
+    def ready(self) -> bool:
+        return self.state is ModelState.READY
+
+    @property
+    def healthy(self) -> bool:
+        """Ready, and every instance is alive (none hung, none waiting for its restart)."""
+        return self.ready and self._alive() == self._expected
+
+    @property
+    def scheduler(self) -> Scheduler:
+        assert self._scheduler is not None, "only a loaded model has a scheduler"
+        return self._scheduler
+
+    @property
+    def validator(self) -> RequestValidator:
+        assert self._validator is not None, "only a loaded model can check requests"
+        return self._validator
+
+    def describe(self, versions: tuple[int, ...]) -> ModelDescription:
+        return ModelDescription(self.name, self.version, versions, self.config, self.labels)
+
+    def actor_statistics(self) -> ModelActorStatistics:
+        return ModelActorStatistics(
+            self.name,
+            self.version,
+            self.state,
+            self.reason,
+            self._alive(),
+            self._expected,
+            self._restarts,
+            self._abandoned,
+            0 if self._scheduler is None else self._scheduler.inflight,
+        )
+
+    def stop(self) -> None:
+        """Begin to drain: refuse new requests, answer those in flight, then end `run`."""
+        self._draining = True
+        if self.state is ModelState.READY:
+            self._enter(ModelState.UNLOADING)
+        if self._scheduler is not None:
+            self._scheduler.stop()
+        self._end.set()
+
+    # Its life.
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Load, serve, drain, unload. `task_status` is started when loading has succeeded or failed; see `state`."""
+        status = _Once(task_status)
+        self._enter(ModelState.LOADING)
+        began_s = self._surroundings.clock.now_s()
+        try:
+            loaded = await self._load()
+        except TriremeError as error:
+            self._fail(error)
+            status.started()
+            return
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._start_children(nursery, loaded)
+                if self._failure is None:
+                    self.statistics.load_duration_s = self._surroundings.clock.now_s() - began_s
+                    self._enter(ModelState.READY)
+                    status.started()
+                    await self._end.wait()
+                await self._stop_children(nursery)
+        finally:
+            self.scheduler.fail_queued(_stopping_error())
+        await self._surroundings.executors.offload(loaded.close)
+        if self._failure is not None:
+            self._fail(self._failure)
+            status.started()
+        else:
+            self._enter(ModelState.UNAVAILABLE, "unloaded")
+
+    async def _load(self) -> LoadedModel:
+        """The load phase (model-config.md §1), off the event loop."""
+
+        def load() -> tuple[ModelConfig, Mapping[str, tuple[str, ...]], LoadedModel]:
+            backend = self._surroundings.backends.get(self.config.backend)
+            files = self._source.files(self.version)
+            completion = None
+            if self._surroundings.options.auto_complete:
+                completion = backend.auto_complete(self.config, files)
+            config = self._source.prepare(self.config, completion)
+            labels = self._source.labels(config)
+            return config, labels, backend.load(config, files)
+
+        try:
+            self.config, self.labels, loaded = await self._surroundings.executors.offload(load)
+        except TriremeError:
+            raise
+        except Exception as error:
+            raise InternalError(f"{type(error).__name__}: {error}") from error
+        self._validator = RequestValidator(self.config)
+        return loaded
+
+    async def _start_children(self, nursery: trio.Nursery, loaded: LoadedModel) -> None:
+        specs = list(instance_specs(self.config))
+        self._expected = len(specs)
+        batching = self.config.dynamic_batching
+        self._scheduler = Scheduler(
+            self.name,
+            make_scheduler(self.config),
+            self._surroundings.clock,
+            self.statistics,
+            instance_limit=len(specs),
+            ordering=OrderedRelease() if batching is not None and batching.preserve_ordering else None,
+            decoupled=self.config.decoupled,
+        )
+        nursery.start_soon(self._keep_scheduler, self._scheduler)
+        async with trio.open_nursery() as starting:
+            for spec in specs:
+                starting.start_soon(nursery.start, self._keep_instance, spec, loaded)
+
+    async def _stop_children(self, nursery: trio.Nursery) -> None:
+        scheduler = self.scheduler
+        if self._failure is not None:
+            scheduler.stop()
+            scheduler.fail_queued(self._failure)
+        else:
+            await scheduler.drained()
+        for instance in self._instances.values():
+            instance.stop()
+        async with trio.open_nursery() as stopping:
+            for instance in self._instances.values():
+                stopping.start_soon(instance.stopped.wait)
+        nursery.cancel_scope.cancel()
+
+    async def _keep_scheduler(self, scheduler: Scheduler) -> None:
+        try:
+            await scheduler.run()
+        except Exception as error:
+            logger.exception("the scheduler of model '%s' version %d died", self.name, self.version)
+            self._give_up(InternalError(f"the scheduler of model '{self.name}' died: {error}"))
+
+    async def _keep_instance(
+        self, spec: InstanceSpec, loaded: LoadedModel, *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Run an instance; bury it when it dies; start the next one, as long as the policy allows."""
+        surroundings = self._surroundings
+        options = surroundings.options
+        policy = RestartPolicy(options.restart_limit, options.restart_window_s)
+        started = _Once(task_status)
+        while True:
+            instance = self._new_instance(spec, loaded)
+            try:
+                await instance.run(task_status=started)
+                return
+            except Exception as error:  # noqa: BLE001 - supervision: a child's crash is handled here, by policy
+                instance.bury(obituary(spec, error))
+                delay_s = self._next_step(spec, error, policy, started.done)
+            finally:
+                if instance.state not in (InstanceState.STOPPED, InstanceState.DEAD):
+                    instance.bury(_stopping_error())
+            if delay_s is None:
+                started.started()
+                return
+            await trio.sleep(delay_s)
+            self._restarts += 1
+
+    def _next_step(self, spec: InstanceSpec, error: Exception, policy: RestartPolicy, was_up: bool) -> float | None:
+        """What to do about a death: seconds until the restart, or None when the model is given up."""
+        if isinstance(error, InstanceHungError):
+            self._abandoned += 1
+        if not was_up:
+            known = isinstance(error, TriremeError)
+            self._give_up(error if known else InternalError(f"{type(error).__name__}: {error}"))
+            return None
+        delay_s = policy.died(self._surroundings.clock.now_s())
+        if delay_s is None:
+            options = self._surroundings.options
+            text = (
+                f"instance '{spec.name}' died {options.restart_limit + 1} times within {options.restart_window_s:g} s"
+            )
+            logger.error("model '%s' version %d is given up: %s; last: %s", self.name, self.version, text, error)
+            self._give_up(InternalError(f"{text}; last: {error}"))
+            return None
+        logger.error("instance '%s' died: %s; restarting in %g s", spec.name, error, delay_s)
+        return None if self._end.is_set() else delay_s
+
+    def _new_instance(self, spec: InstanceSpec, loaded: LoadedModel) -> Instance:
+        self._identities += 1
+        executor = self._surroundings.executors.instance_executor(spec.name)
+        limit_s = self._surroundings.options.hang_limit_s
+        instance = Instance(self._identities, spec, loaded, executor, self.scheduler, limit_s)
+        self._instances[spec.name] = instance
+        return instance
+
+    def _give_up(self, error: TriremeError) -> None:
+        """A part is lost for good: stop serving, answer what is queued."""
+        if self._failure is None:
+            self._failure = error
+        if self.state is ModelState.READY:
+            self._enter(ModelState.UNAVAILABLE, error.status_text)
+        self._end.set()
+
+    def _fail(self, error: TriremeError) -> None:
+        self._enter(ModelState.UNAVAILABLE, error.status_text)
+
+    def _enter(self, state: ModelState, reason: str = "") -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state = state
+            self.reason = reason
+            self._on_state(self)
+
+    def _alive(self) -> int:
+        alive = (InstanceState.IDLE, InstanceState.BUSY)
+        return sum(instance.state in alive for instance in self._instances.values())
+
+    def __repr__(self) -> str:
+        return f"<Model {self.name}:{self.version} {self.state.value}{f' ({self.reason})' if self.reason else ''}>"
+
+
+class _Once(trio.TaskStatus[None]):
+    """Passes the first `started` on; a restarted instance starts, too, but nobody waits for it any more."""
+
+    def __init__(self, task_status: trio.TaskStatus[None]) -> None:
+        self._task_status = task_status
+        self.done = False
+
+    def started(self, value: None = None) -> None:
+        if not self.done:
+            self.done = True
+            self._task_status.started(value)
+
+
+def instance_specs(config: ModelConfig) -> Iterator[InstanceSpec]:
+    """The instances that a configuration asks for: ``<group name>_<i>`` (model-config.md §5). Passive ones wait for
+    work of their own and are not made here."""
+    for group in config.instance_group:
+        if not group.passive:
+            devices = group.gpus or (0,)
+            for index in range(group.count * len(devices)):
+                yield InstanceSpec(f"{group.name}_{index}", group.kind, devices[index // group.count])
+
+
+def _stopping_error() -> TriremeError:
+    return UnavailableError("Server is stopping, scheduler for model has stopped accepting new inference requests")

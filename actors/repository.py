@@ -1,0 +1,230 @@
+"""The repository actor: which models there are, in which versions and states, and who answers a request.
+
+It owns the model actors. Looking things up (`find`, `index` …) is synchronous, for it happens on every request. Loading
+is serialised per model name, runs in parallel across models, and is all or nothing per model: if one of the
+selected versions fails, the others are released again (repository.md §3).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ..engine.description import IndexEntry, ModelDescription, ModelState
+from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from ..engine.repository.source import ModelSource, RepositorySource, Scan
+from ..engine.request import LATEST
+from ..engine.statistics import ModelStatisticsEntry
+from .model import Model, Surroundings
+
+logger = logging.getLogger("trireme.repository")
+
+LoadProgress = Callable[[str, int, str], None]
+"""Called with model name, version and state whenever a version changes its state."""
+
+
+class Repository:
+    """All models of a server.
+
+    Args:
+        source: tells which models exist.
+        nursery: the model actors' owner.
+        on_progress: told about every change of a version's state.
+    """
+
+    def __init__(
+        self,
+        source: RepositorySource,
+        surroundings: Surroundings,
+        nursery: trio.Nursery,
+        on_progress: LoadProgress,
+    ) -> None:
+        self._source = source
+        self._surroundings = surroundings
+        self._nursery = nursery
+        self._on_progress = on_progress
+        self._models: dict[str, dict[int, Model]] = {}
+        self._latest: dict[str, Model] = {}
+        self._scan = Scan(())
+        self._watchers = trio.lowlevel.ParkingLot()
+
+    # Loading.
+
+    async def load_all(self) -> bool:
+        """Load every model of every repository; True if all of them are ready.
+
+        Raises:
+            TriremeError: a repository cannot be read at all.
+        """
+        self._scan = await self._surroundings.executors.offload(self._source.scan)
+        for name in self._scan.duplicates:
+            logger.error("failed to load model '%s': model appears in two or more repositories", name)
+        outcomes: list[bool] = [not self._scan.duplicates]
+
+        async def load(source: ModelSource) -> None:
+            outcomes.append(await self._load(source))
+
+        async with trio.open_nursery() as nursery:
+            for source in self._scan.models:
+                nursery.start_soon(load, source)
+        return all(outcomes)
+
+    async def _load(self, source: ModelSource) -> bool:
+        offload = self._surroundings.executors.offload
+        try:
+            config = await offload(lambda: source.read(self._surroundings.options))
+        except TriremeError as error:
+            logger.error("Poll failed for model directory '%s': %s", source.name, error)
+            return False
+        try:
+            versions = await offload(lambda: source.versions(config))
+        except TriremeError as error:
+            logger.error("failed to load '%s': %s", source.name, error.message)
+            return False
+        models = {version: Model(source, config, version, self._surroundings, self._changed) for version in versions}
+        self._models[source.name] = models
+        async with trio.open_nursery() as nursery:
+            for model in models.values():
+                nursery.start_soon(self._nursery.start, model.run)
+        if all(model.ready for model in models.values()):
+            logger.info("successfully loaded '%s'", source.name)
+            return True
+        for model in models.values():
+            if model.ready:
+                model.stop()
+        return False
+
+    def _changed(self, model: Model) -> None:
+        """A version entered another state: remember who is latest, and tell whoever watches."""
+        match model.state:
+            case ModelState.LOADING:
+                logger.info("loading: %s:%d", model.name, model.version)
+            case ModelState.UNAVAILABLE if model.reason == "unloaded":
+                logger.info("successfully unloaded '%s' version %d", model.name, model.version)
+            case ModelState.UNAVAILABLE:
+                logger.error("failed to load '%s' version %d: %s", model.name, model.version, model.reason)
+        ready = [each for each in self._models.get(model.name, {}).values() if each.ready]
+        if ready:
+            self._latest[model.name] = max(ready, key=lambda each: each.version)
+        else:
+            self._latest.pop(model.name, None)
+        self._watchers.unpark_all()
+        self._on_progress(model.name, model.version, model.state.value)
+
+    # Looking up.
+
+    def find(self, name: str, version: int = LATEST) -> Model:
+        """The ready version that answers (http.md §3.3).
+
+        Raises:
+            NotFoundError: no such model, no such version, or none that is ready.
+            UnavailableError: the version exists and is not ready.
+        """
+        if version == LATEST:
+            latest = self._latest.get(name)
+            if latest is not None:
+                return latest
+        versions = self._models.get(name)
+        if versions is None:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        if version == LATEST:
+            raise NotFoundError(f"Request for unknown model: '{name}' has no available versions")
+        model = versions.get(version)
+        if model is None:
+            raise NotFoundError(f"Request for unknown model: '{name}' version {version} is not found")
+        if not model.ready:
+            raise UnavailableError(f"Request for unknown model: '{name}' version {version} is not at ready state")
+        return model
+
+    def describe(self, name: str, version: int = LATEST) -> ModelDescription:
+        """The version that answers, described.
+
+        Raises:
+            TriremeError: see `find`.
+        """
+        model = self.find(name, version)
+        ready = tuple(sorted(each.version for each in self._models[name].values() if each.ready))
+        return model.describe(ready)
+
+    def model_ready(self, name: str, version: int = LATEST) -> bool:
+        """Whether the version is ready and all its parts are alive."""
+        try:
+            return self.find(name, version).healthy
+        except TriremeError:
+            return False
+
+    def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
+        """Records of ready versions, by name and version (http.md §3.5).
+
+        Raises:
+            InvalidArgumentError: the named model, or version, is not there.
+        """
+        if not name:
+            return [_entry(model) for model in self.models() if model.ready]
+        ready = [model for model in self._versions(name) if model.ready]
+        if not ready:
+            raise InvalidArgumentError(f"requested model '{name}' is not available")
+        if version != LATEST:
+            ready = [model for model in ready if model.version == version]
+            if not ready:
+                raise InvalidArgumentError(f"requested model version is not available for model '{name}'")
+        return [_entry(model) for model in ready]
+
+    def index(self, ready_only: bool = False) -> list[IndexEntry]:
+        """The repository index (repository.md §5)."""
+        names = {source.name for source in self._scan.models}
+        entries = []
+        for name in sorted(names | set(self._scan.duplicates)):
+            if name in self._scan.duplicates:
+                reason = "model appears in two or more repositories"
+                entries.append(IndexEntry(name, state=ModelState.UNAVAILABLE, reason=reason))
+                continue
+            models = self._versions(name)
+            if not models and not ready_only:
+                entries.append(IndexEntry(name))
+            entries += [
+                IndexEntry(name, str(model.version), model.state, model.reason)
+                for model in models
+                if model.ready or not ready_only
+            ]
+        return entries
+
+    def models(self) -> list[Model]:
+        """Every version that was ever loaded or tried, by name and version."""
+        return [model for name in sorted(self._models) for model in self._versions(name)]
+
+    def all_ready(self) -> bool:
+        """Strict readiness (cli.md §6): every version that was loaded or tried is well, unless it was unloaded."""
+        return all(model.healthy or model.reason == "unloaded" for model in self.models())
+
+    def inflight_versions(self) -> int:
+        """Versions that still have requests in flight."""
+        return sum(model.actor_statistics().inflight > 0 for model in self.models())
+
+    def live_versions(self) -> int:
+        """Versions not yet unloaded."""
+        return sum(model.state is not ModelState.UNAVAILABLE for model in self.models())
+
+    async def unloaded(self) -> None:
+        """Wait until no version is live any more."""
+        while self.live_versions():
+            await self._watchers.park()
+
+    def stop(self) -> None:
+        """Drain every model; each ends when it has answered what it accepted."""
+        for model in self.models():
+            model.stop()
+
+    def _versions(self, name: str) -> list[Model]:
+        return [model for _, model in sorted(self._models.get(name, {}).items())]
+
+    def __repr__(self) -> str:
+        models = self.models()
+        return f"<Repository: {sum(model.ready for model in models)} of {len(models)} versions ready>"
+
+
+def _entry(model: Model) -> ModelStatisticsEntry:
+    tags = tuple(sorted(model.config.metric_tags.items()))
+    return ModelStatisticsEntry(model.name, model.version, model.statistics, tags)

@@ -1,0 +1,236 @@
+"""The scheduler actor: a shell around a scheduler core.
+
+The core decides (`engine.scheduling`); this task asks it what to do whenever something happened or a deadline has come,
+and does it: batches go to instances, refusals go to clients.
+
+Jobs come in through a door instead of the mailbox: `submit` and `cancel` are synchronous, run in the caller's task and
+cannot be interrupted, so a full queue is refused to the caller's face, and nobody ever waits for the scheduler to say
+so. The door only touches the core, and leaves word in the mailbox. On the other side `settle` takes a finished batch
+back and lets the answers go, in order of arrival if the model preserves ordering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from ..engine.clock import Clock
+from ..engine.errors import TriremeError
+from ..engine.execution import ExecutionBatch
+from ..engine.job import Job, Outcome
+from ..engine.scheduling.core import Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
+from ..engine.scheduling.ordering import OrderedRelease
+from ..engine.statistics import ModelStatistics
+from .mailbox import Mailbox, MailboxStatistics
+from .messages import (
+    QUEUE_CHANGED,
+    BatchSealed,
+    InstanceIdle,
+    InstanceMessage,
+    SchedulerMessage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    """`inflight` counts jobs accepted and not finally answered, `queued` those of them that no instance has yet."""
+
+    queued: int
+    inflight: int
+    instances: int
+    mailbox: MailboxStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceAddress:
+    """Where to send an instance's batches."""
+
+    name: str
+    mailbox: Mailbox[InstanceMessage]
+
+
+class Scheduler:
+    """One model version's scheduler.
+
+    Args:
+        name: the model's, for people.
+        core: takes the decisions.
+        instance_limit: instances that may be attached at once.
+        ordering: releases answers in order of arrival; None lets them go as they come.
+        decoupled: the model answers any number of times, each answer going out at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        core: SchedulerCore,
+        clock: Clock,
+        statistics: ModelStatistics,
+        instance_limit: int,
+        ordering: OrderedRelease | None = None,
+        decoupled: bool = False,
+    ) -> None:
+        self.name = name
+        self.mailbox: Mailbox[SchedulerMessage] = Mailbox(f"scheduler of {name}", 2 * instance_limit + 1)
+        self.inflight = 0
+        self._core = core
+        self._clock = clock
+        self._statistics = statistics
+        self._ordering = ordering
+        self._decoupled = decoupled
+        self._addresses: dict[InstanceId, InstanceAddress] = {}
+        self._word_left = False
+        self._idle = trio.lowlevel.ParkingLot()
+        self._token = trio.lowlevel.current_trio_token()
+
+    # The door: synchronous, in the caller's task.
+
+    def submit(self, job: Job) -> None:
+        """Take a job in.
+
+        Raises:
+            TriremeError: refused (queue full, stopping).
+        """
+        clock = self._clock
+        job.enqueued_ns = clock.now_ns()
+        self._core.enqueue(job, clock.now_s())
+        self.inflight += 1
+        self._statistics.pending += 1
+        if self._ordering is not None:
+            self._ordering.admit(job)
+        self._leave_word()
+
+    def cancel(self, job: Job) -> None:
+        """The job's client gave up."""
+        job.cancelled = True
+        self._core.cancel(job)
+        self._leave_word()
+
+    def stop(self) -> None:
+        """Refuse new jobs, drain the queue without waiting for delays."""
+        self._core.stop()
+        self._leave_word()
+
+    def fail_queued(self, error: TriremeError) -> None:
+        """Answer everything in the queue with `error`."""
+        for job in self._core.drop_all():
+            self._reject(job, error)
+
+    def attach(self, instance: InstanceId, address: InstanceAddress) -> None:
+        """A new instance may get batches, once it says that it is idle."""
+        self._addresses[instance] = address
+
+    def detach(self, instance: InstanceId) -> None:
+        """This instance takes no more batches."""
+        self._addresses.pop(instance, None)
+        self._core.instance_gone(instance)
+        self._leave_word()
+
+    async def drained(self) -> None:
+        """Wait until every accepted job has its final answer."""
+        while self.inflight:
+            await self._idle.park()
+
+    # The task.
+
+    async def run(self) -> None:
+        """Dispatch until cancelled."""
+        while True:
+            wait = self._act()
+            if isinstance(wait, WaitUntil):
+                with trio.move_on_at(wait.when_s):
+                    self._hear(await self.mailbox.get_all())
+            else:
+                self._hear(await self.mailbox.get_all())
+
+    def _hear(self, messages: list[SchedulerMessage]) -> None:
+        for message in messages:
+            match message:
+                case InstanceIdle(instance):
+                    if instance in self._addresses:
+                        self._core.instance_idle(instance)
+                case _:
+                    self._word_left = False
+
+    def _act(self) -> object:
+        """Do what the core says until it has nothing more to say; the last word is how long to wait."""
+        now = self._clock.now_s()
+        next_action = self._core.next_action
+        while True:
+            action = next_action(now)
+            if isinstance(action, Dispatch):
+                self._dispatch(action)
+            elif isinstance(action, Reject):
+                self._reject(action.job, action.error)
+            else:
+                return action
+
+    def _dispatch(self, action: Dispatch) -> None:
+        address = self._addresses[action.instance]
+        stream = self._stream if self._decoupled else None
+        batch = ExecutionBatch(action.jobs, address.name, self._clock, action.reason, stream)
+        self._statistics.pending -= len(batch.jobs)
+        address.mailbox.put_nowait(BatchSealed(batch))
+
+    def _reject(self, job: Job, error: TriremeError) -> None:
+        self._statistics.pending -= 1
+        job.answered = True
+        self._statistics.record_failure(job.received_ns, self._clock.now_ns(), error.reason)
+        self._release(job, error, True)
+
+    def _leave_word(self) -> None:
+        if not self._word_left:
+            self._word_left = True
+            self.mailbox.put_nowait(QUEUE_CHANGED)
+
+    # The way out.
+
+    def settle(self, batch: ExecutionBatch) -> None:
+        """A batch is over: count it, and let its answers go."""
+        statistics = self._statistics
+        marks = batch.marks
+        statistics.record_execution(batch.rows, marks, self._clock.wall_ms(), batch.sealed)
+        succeeded = [
+            (job.received_ns, job.enqueued_ns, job.rows)
+            for job, outcome, final in batch.answers
+            if final and not isinstance(outcome, TriremeError)
+        ]
+        if succeeded:
+            statistics.record_successes(succeeded, marks, self._clock.now_ns())
+        for job, outcome, final in batch.answers:
+            if isinstance(outcome, TriremeError):
+                statistics.record_failure(job.received_ns, self._clock.now_ns(), outcome.reason)
+            self._release(job, outcome, final)
+
+    def _stream(self, job: Job, outcome: Outcome, final: bool) -> None:
+        """An answer of a decoupled model, from any thread."""
+        self._token.run_sync_soon(self._streamed, job, outcome, final)
+
+    def _streamed(self, job: Job, outcome: Outcome, final: bool) -> None:
+        now_ns = self._clock.now_ns()
+        if isinstance(outcome, TriremeError):
+            self._statistics.record_failure(job.received_ns, now_ns, outcome.reason)
+        elif final:
+            assert job.batch is not None
+            self._statistics.record_successes([(job.received_ns, job.enqueued_ns, job.rows)], job.batch.marks, now_ns)
+        self._release(job, outcome, final)
+
+    def _release(self, job: Job, outcome: Outcome, final: bool) -> None:
+        if self._ordering is None:
+            self._let_go(job, outcome, final)
+            return
+        for released in self._ordering.settle(job, outcome, final):
+            self._let_go(*released)
+
+    def _let_go(self, job: Job, outcome: Outcome, final: bool) -> None:
+        if job.reply.deliver(outcome, final):
+            self.inflight -= 1
+            if not self.inflight:
+                self._idle.unpark_all()
+
+    def statistics(self) -> SchedulerStatistics:
+        return SchedulerStatistics(self._core.queued, self.inflight, len(self._addresses), self.mailbox.statistics())
+
+    def __repr__(self) -> str:
+        return f"<Scheduler of {self.name}: {self._core.queued} queued, {self.inflight} in flight>"

@@ -1,0 +1,270 @@
+"""The facade: everything that a front end, or a program that embeds Trireme, needs to know of a server.
+
+    async with InferenceServer(ServerOptions(model_repository=(Path("model_repository"),))) as server:
+        response = await server.infer(InferenceRequest("simple", inputs=[...]))
+
+Arguments and results are plain engine values. Opening the block loads the models; leaving it drains them: nothing new
+is accepted, what is in flight is answered, for at most ``exit_timeout_s``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from ..engine.backends.registry import BackendRegistry
+from ..engine.clock import Clock
+from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
+from ..engine.errors import InternalError, UnavailableError, request_prefix
+from ..engine.job import Job
+from ..engine.options import ServerOptions
+from ..engine.repository.local import LocalRepository
+from ..engine.repository.source import RepositorySource
+from ..engine.request import LATEST, InferenceRequest
+from ..engine.response import InferenceResponse
+from ..engine.statistics import ModelStatisticsEntry
+from .budget import BudgetStatistics, InflightBudget
+from .clock import default_clock
+from .executors import Executors, ThreadExecutors
+from .model import ModelActorStatistics, Surroundings
+from .reply import Reply
+from .repository import LoadProgress, Repository
+
+logger = logging.getLogger("trireme.server")
+
+
+class StartupError(InternalError):
+    """The server could not start as it was told to."""
+
+
+class InferenceServer:
+    """A server without sockets.
+
+    Args:
+        options: what to serve, and how.
+        on_load_progress: called with (model name, version, state name) at every change of state.
+        source: where models come from, if not from ``options.model_repository``.
+        executors: where backends run, if not on threads.
+        clock: time, if not trio's.
+        backends: which backends there are, if not the installed ones.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        on_load_progress: LoadProgress = lambda _name, _version, _state: None,
+        *,
+        source: RepositorySource | None = None,
+        executors: Executors | None = None,
+        clock: Clock | None = None,
+        backends: BackendRegistry | None = None,
+    ) -> None:
+        self.options = options
+        self._on_load_progress = on_load_progress
+        self._source = source or LocalRepository(options.model_repository)
+        self._executors = executors
+        self._given_clock = clock
+        self._backends = backends or BackendRegistry(options.options_for_backend)
+        self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)
+        self._exiting = False
+        self._startup_failed = False
+        self._drained = True
+
+    async def __aenter__(self) -> Self:
+        """Load the models.
+
+        Raises:
+            StartupError: a model could not be loaded, and ``exit_on_error`` is set; everything is unloaded again.
+            TriremeError: a repository cannot be read.
+        """
+        self._clock = self._given_clock or default_clock()
+        executors = self._executors or ThreadExecutors(self.options.model_load_thread_count)
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        surroundings = Surroundings(self.options, self._clock, executors, self._backends)
+        self._repository = Repository(self._source, surroundings, self._nursery, self._on_load_progress)
+        started = False
+        try:
+            await self._start()
+            started = True
+        finally:
+            if not started:
+                await self._close(None)
+        return self
+
+    async def _start(self) -> None:
+        if await self._repository.load_all():
+            return
+        self._startup_failed = True
+        logger.error("failed to load all models")
+        if self.options.exit_on_error:
+            raise StartupError("failed to load all models")
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close(exc)
+
+    async def _close(self, error: BaseException | None) -> None:
+        """Drain within the time allowed, shielded from whatever ends the block; then end every actor."""
+        with trio.CancelScope(shield=True):
+            if not isinstance(error, trio.Cancelled):
+                await self.stop(self.options.exit_timeout_s)
+        self._exiting = True
+        self._nursery.cancel_scope.cancel()
+        await self._nursery_manager.__aexit__(None, None, None)
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Stop accepting, answer what is in flight, unload.
+
+        Args:
+            timeout_s: give up after this many seconds.
+
+        Returns:
+            Whether everything was answered and unloaded in time.
+        """
+        if not self._exiting:
+            logger.info("Waiting for in-flight requests to complete.")
+        self._exiting = True
+        self._repository.stop()
+        remaining = max(0, round(timeout_s))
+        while self._repository.live_versions():
+            inflight = self._repository.inflight_versions()
+            logger.info("Timeout %d: Found %d model versions that have in-flight inferences", remaining, inflight)
+            if remaining <= 0:
+                break
+            with trio.move_on_after(1.0):
+                await self._repository.unloaded()
+            remaining -= 1
+        self._drained = not self._repository.live_versions()
+        return self._drained
+
+    # Inference.
+
+    async def submit(self, request: InferenceRequest) -> Reply:
+        """Check a request and queue it. Suspends only while the server-wide budget is used up.
+
+        Raises:
+            TriremeError: refused: no such model, invalid, queue full, stopping.
+        """
+        received_ns = self._clock.now_ns()
+        if self._exiting:
+            raise UnavailableError(
+                f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
+                "inference requests"
+            )
+        model = self._repository.find(request.model_name, request.model_version)
+        inputs, rows = model.validator.check(request)
+        nbytes = sum(tensor.nbytes for tensor in inputs.values())
+        budget = self._budget
+        if not budget.acquire_nowait(nbytes):
+            await budget.acquire(nbytes)
+        reply = Reply(lambda: budget.release(nbytes))
+        job = Job(request, inputs, rows, model.name, model.version, reply, received_ns)
+        accepted = False
+        try:
+            scheduler = model.scheduler
+            scheduler.submit(job)
+            accepted = True
+        finally:
+            if not accepted:
+                budget.release(nbytes)
+        reply.attach(job, scheduler.cancel)
+        return reply
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """Ask a model that answers once. Cancelling this cancels the request.
+
+        Raises:
+            TriremeError: refused, or the model failed.
+        """
+        reply = await self.submit(request)
+        return await reply.response()
+
+    # Asking about the server.
+
+    @property
+    def exiting(self) -> bool:
+        return self._exiting
+
+    @property
+    def drained(self) -> bool:
+        """After the block: whether everything in flight was answered in time."""
+        return self._drained
+
+    def live(self) -> bool:
+        return not self._exiting
+
+    def ready(self) -> bool:
+        """Whether requests are welcome; with strict readiness, whether every model is well (cli.md §6)."""
+        if self._exiting:
+            return False
+        if not self.options.strict_readiness:
+            return True
+        return not self._startup_failed and self._repository.all_ready()
+
+    def metadata(self) -> ServerMetadata:
+        return ServerMetadata(self.options.server_id, server_version())
+
+    def model_ready(self, name: str, version: int = LATEST) -> bool:
+        return self._repository.model_ready(name, version)
+
+    def describe(self, name: str, version: int = LATEST) -> ModelDescription:
+        """A ready model version.
+
+        Raises:
+            TriremeError: there is none (http.md §3.3).
+        """
+        return self._repository.describe(name, version)
+
+    def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
+        """Statistics of all ready versions, or of one model's, or of one version.
+
+        Raises:
+            InvalidArgumentError: not available (http.md §3.5).
+        """
+        return self._repository.statistics(name, version)
+
+    def repository_index(self, ready_only: bool = False) -> list[IndexEntry]:
+        return self._repository.index(ready_only)
+
+    def model_statistics(self) -> list[ModelActorStatistics]:
+        """How the model actors are: states, instances alive, restarts, abandoned threads."""
+        return [model.actor_statistics() for model in self._repository.models()]
+
+    def budget_statistics(self) -> BudgetStatistics:
+        return self._budget.statistics()
+
+    # Model control.
+
+    async def load_model(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
+        """Load a model.
+
+        Raises:
+            UnavailableError: not in this control mode.
+        """
+        raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
+
+    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+        """Unload a model.
+
+        Raises:
+            UnavailableError: not in this control mode.
+        """
+        raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
+
+    def __repr__(self) -> str:
+        return f"<InferenceServer {self.options.server_id}: {'exiting' if self._exiting else 'serving'}>"
+
+
+def server_version() -> str:
+    """Trireme's version, from the installed package's metadata."""
+    try:
+        return version("trireme")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,102 @@
+"""Model repositories on the local file system (repository.md §1, §3).
+
+Every sub-directory of a repository is a model, every sub-directory of a model that is a plain number is a version.
+Nothing else in there matters, so rubbish in one model's directory never keeps the others from being found.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..backends.interface import Completion, ModelFiles
+from ..config import prepare_for_load, read_config, read_labels, select_versions
+from ..config.model import ModelConfig
+from ..errors import InternalError
+from ..options import ServerOptions
+from .source import ModelSource, Scan
+
+logger = logging.getLogger("trireme.repository")
+
+RESERVED_DIRECTORIES = frozenset({"warmup", "initial_state", "configs"})
+
+
+class LocalRepository:
+    """Any number of repository directories, looked at as one.
+
+    Args:
+        paths: the directories; the same one twice counts once.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = sorted(set(paths))
+
+    def scan(self) -> Scan:
+        """See `RepositorySource.scan`."""
+        found: dict[str, list[Path]] = {}
+        for path in self._paths:
+            for directory in _directories(path):
+                found.setdefault(directory.name, []).append(directory)
+        models = tuple(LocalModel(places[0]) for _, places in sorted(found.items()) if len(places) == 1)
+        duplicates = tuple(name for name, places in sorted(found.items()) if len(places) > 1)
+        return Scan(models, duplicates)
+
+
+class LocalModel(ModelSource):
+    """A model directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    def read(self, options: ServerOptions) -> ModelConfig:
+        return read_config(self.directory, config_name=options.model_config_name, auto_complete=options.auto_complete)
+
+    def versions(self, config: ModelConfig) -> tuple[int, ...]:
+        return select_versions(config, version_directories(self.directory))
+
+    def files(self, version: int) -> ModelFiles:
+        return ModelFiles(self.directory, version)
+
+    def prepare(self, config: ModelConfig, completion: Completion | None) -> ModelConfig:
+        return prepare_for_load(config, completion)
+
+    def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
+        return read_labels(self.directory, config)
+
+    def __repr__(self) -> str:
+        return f"<LocalModel {self.name}>"
+
+
+def version_directories(model_directory: Path) -> tuple[int, ...]:
+    """The versions that a model directory holds, ascending."""
+    versions = []
+    for directory in _directories(model_directory):
+        name = directory.name
+        if name in RESERVED_DIRECTORIES:
+            continue
+        if not (name.isascii() and name.isdigit()):
+            logger.warning("ignore version directory '%s' which fails to convert to integral number", name)
+        elif name.startswith("0") and name != "0":
+            logger.warning("ignore version directory '%s' which contains leading zeros in its directory name", name)
+        else:
+            versions.append(int(name))
+    return tuple(sorted(versions))
+
+
+def _directories(path: Path) -> list[Path]:
+    """The sub-directories of `path` by name; links to directories count.
+
+    Raises:
+        InternalError: `path` is not a directory that can be read.
+    """
+    try:
+        with os.scandir(path) as entries:
+            return sorted(path / entry.name for entry in entries if entry.is_dir())
+    except OSError as error:
+        raise InternalError(f"failed to stat file {path}") from error

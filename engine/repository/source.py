@@ -1,0 +1,81 @@
+"""Where models come from, as the repository actor sees it.
+
+The actor never looks at a disk itself: it asks a `RepositorySource` what there is. On the real server that is
+`LocalRepository`; a simulation brings its models along in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..backends.interface import Completion, ModelFiles
+from ..config.model import ModelConfig
+from ..options import ServerOptions
+
+
+class ModelSource(Protocol):
+    """One model, not yet loaded. Its methods may read files, so they are called off the event loop."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read(self, options: ServerOptions) -> ModelConfig:
+        """The poll phase (model-config.md §1, steps 1-8): the configuration, normalised and checked.
+
+        Raises:
+            TriremeError: it cannot be read or is invalid.
+        """
+        ...
+
+    def versions(self, config: ModelConfig) -> tuple[int, ...]:
+        """The versions to serve, ascending, chosen by the version policy.
+
+        Raises:
+            TriremeError: none is left.
+        """
+        ...
+
+    def files(self, version: int) -> ModelFiles: ...
+
+    def prepare(self, config: ModelConfig, completion: Completion | None) -> ModelConfig:
+        """The load phase: the configuration completed by the backend's answer, normalised and checked again.
+
+        Raises:
+            TriremeError: it is invalid.
+        """
+        ...
+
+    def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
+        """Labels by output name.
+
+        Raises:
+            TriremeError: a label file cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a look at the repositories found.
+
+    Attributes:
+        models: in order of name; a name that several repositories have is not among them.
+        duplicates: names that stand in two or more repositories; none of them is served.
+    """
+
+    models: tuple[ModelSource, ...]
+    duplicates: tuple[str, ...] = ()
+
+
+class RepositorySource(Protocol):
+    """All repositories of a server together."""
+
+    def scan(self) -> Scan:
+        """Look what is there now.
+
+        Raises:
+            TriremeError: a repository cannot be read.
+        """
+        ...

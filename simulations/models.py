@@ -1,0 +1,122 @@
+"""Models that exist only in memory, and a backend that takes virtual time.
+
+A `SimulatedModel` is a repository entry without files: a configuration, and a `Work` that says what a batch does to the
+clock. Its backend answers every wanted output with zeros of the right shape, which is all that scheduling can tell
+apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import trio
+
+from ..engine.backends.interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
+from ..engine.backends.registry import BackendRegistry
+from ..engine.config.model import ModelConfig
+from ..engine.execution import ExecutionBatch
+from ..engine.options import ServerOptions
+from ..engine.repository.source import ModelSource, Scan
+from ..engine.tensor import Tensor
+
+BACKEND = "simulated"
+
+Work = Callable[[InstanceSpec, ExecutionBatch], Awaitable[None]]
+"""What executing a batch on an instance takes: awaits virtual time, may raise what a backend would raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Work that takes ``fixed_s + per_row_s * rows`` seconds."""
+
+    fixed_s: float
+    per_row_s: float = 0.0
+
+    async def __call__(self, spec: InstanceSpec, batch: ExecutionBatch) -> None:
+        await trio.sleep(self.fixed_s + self.per_row_s * batch.rows)
+
+
+class SimulatedModel(ModelSource):
+    """A model in memory; its backend must be `BACKEND`."""
+
+    def __init__(self, config: ModelConfig, work: Work, versions: Sequence[int] = (1,)) -> None:
+        self._config = config
+        self._versions = tuple(versions)
+        self.work = work
+
+    @property
+    def name(self) -> str:
+        return self._config.name
+
+    def read(self, options: ServerOptions) -> ModelConfig:
+        return self._config
+
+    def versions(self, config: ModelConfig) -> tuple[int, ...]:
+        return self._versions
+
+    def files(self, version: int) -> ModelFiles:
+        return ModelFiles(Path(self.name), version)
+
+    def prepare(self, config: ModelConfig, completion: Completion | None) -> ModelConfig:
+        return config
+
+    def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
+        return {}
+
+
+class SimulatedRepository:
+    """A `RepositorySource` of models in memory."""
+
+    def __init__(self, models: Sequence[SimulatedModel]) -> None:
+        self._models = tuple(sorted(models, key=lambda model: model.name))
+
+    def scan(self) -> Scan:
+        return Scan(self._models)
+
+    def backends(self) -> BackendRegistry:
+        """A registry that knows only the simulated backend, bound to these models."""
+        works = {model.name: model.work for model in self._models}
+
+        class SimulatedBackend(Backend):
+            name: ClassVar[str] = BACKEND
+
+            def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
+                return _SimulatedLoadedModel(config, works[config.name])
+
+        return BackendRegistry(lambda _name: {}, {BACKEND: SimulatedBackend})
+
+
+class _SimulatedLoadedModel(LoadedModel):
+    def __init__(self, config: ModelConfig, work: Work) -> None:
+        self._config = config
+        self._work = work
+
+    def create_instance(self, spec: InstanceSpec) -> ModelInstance:
+        return SimulatedInstance(self._config, spec, self._work)
+
+
+class SimulatedInstance(ModelInstance):
+    """Answers with zeros; `work` is what the virtual executor awaits before."""
+
+    def __init__(self, config: ModelConfig, spec: InstanceSpec, work: Work) -> None:
+        self._config = config
+        self._spec = spec
+        self._work = work
+
+    async def work(self, batch: ExecutionBatch) -> None:
+        await self._work(self._spec, batch)
+
+    def execute(self, batch: ExecutionBatch) -> None:
+        for job in batch.jobs:
+            outputs = []
+            for output in self._config.output:
+                if job.wants(output.name):
+                    dims = tuple(max(1, dim) for dim in output.dims)
+                    shape = (job.rows, *dims) if self._config.max_batch_size else dims
+                    array = np.zeros(shape, output.datatype.storage)
+                    outputs.append(Tensor(output.name, output.datatype, shape, array=array))
+            job.respond(job.response(outputs))

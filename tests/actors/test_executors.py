@@ -1,0 +1,72 @@
+"""The thread executor: one thread, one thing at a time, results and errors back on the loop, abandonable."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+import trio
+from trireme.actors.executors import ExecutorDiedError, ThreadExecutor, ThreadExecutors
+
+
+async def test_work_runs_on_one_thread_of_its_own() -> None:
+    executor = ThreadExecutor("digits_0")
+    threads = {await executor.run(threading.current_thread) for _ in range(3)}
+    assert {thread.name for thread in threads} == {"digits_0"}
+    assert threading.current_thread() not in threads
+    executor.close()
+
+
+async def test_errors_are_raised_to_the_caller() -> None:
+    executor = ThreadExecutor("tests")
+
+    def fail() -> None:
+        raise KeyError("what")
+
+    with pytest.raises(KeyError, match="what"):
+        await executor.run(fail)
+    assert await executor.run(lambda: 5) == 5, "the thread lives on"
+    executor.close()
+
+
+async def test_a_backend_that_exits_kills_its_executor_only() -> None:
+    executor = ThreadExecutor("tests")
+    with pytest.raises(ExecutorDiedError, match="exit status 3"):
+        await executor.run(lambda: sys.exit(3))
+    executor.close()
+
+
+async def test_a_cancelled_wait_abandons_the_work_and_the_thread_ends_by_itself() -> None:
+    executor = ThreadExecutor("tests")
+    release = threading.Event()
+    thread = await executor.run(threading.current_thread)
+    with trio.move_on_after(0.01) as scope:
+        await executor.run(lambda: release.wait(30))
+    assert scope.cancelled_caught
+    executor.close()
+    release.set()
+    await trio.to_thread.run_sync(thread.join)
+    assert not thread.is_alive()
+
+
+async def test_loads_run_no_more_than_so_many_at_once() -> None:
+    executors = ThreadExecutors(load_threads=2)
+    running = 0
+    peak = 0
+    lock = threading.Lock()
+    barrier = threading.Barrier(2)
+
+    def load() -> None:
+        nonlocal running, peak
+        with lock:
+            running += 1
+            peak = max(peak, running)
+        barrier.wait(10)
+        with lock:
+            running -= 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(executors.offload, load)
+    assert peak == 2
