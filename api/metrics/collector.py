@@ -1,0 +1,61 @@
+"""Everything a server can tell, as metric families in the order in which they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ...engine.metrics import HostReadings, host_families, model_families, sealed_families
+
+if TYPE_CHECKING:
+    from ...actors import InferenceServer
+    from ...actors.model import ModelActorStatistics
+
+
+class ServerCollector(Collector):
+    """Collects from a server whenever it is asked; can be registered with any prometheus-client registry.
+
+    Args:
+        host: reads the machine; called at each collection.
+        counter_latencies: see `model_families`.
+    """
+
+    def __init__(
+        self, server: InferenceServer, host: Callable[[], HostReadings], *, counter_latencies: bool = True
+    ) -> None:
+        self._server = server
+        self._host = host
+        self._counter_latencies = counter_latencies
+
+    def describe(self) -> Iterable[Metric]:
+        """No names in advance: a registry would collect once to learn them."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        entries = self._server.statistics()
+        yield from model_families(entries, counter_latencies=self._counter_latencies)
+        yield from host_families(self._host())
+        yield from sealed_families(entries)
+        yield from _instance_families(self._server.model_statistics())
+        budget = self._server.budget_statistics()
+        yield GaugeMetricFamily(
+            "trireme_inflight_requests", "Number of requests accepted and not yet answered", value=budget.requests
+        )
+        yield GaugeMetricFamily("trireme_inflight_bytes", "Size of their inputs, in bytes", value=budget.bytes)
+
+
+def _instance_families(models: Iterable[ModelActorStatistics]) -> Iterator[Metric]:
+    names = ("model", "version")
+    alive = GaugeMetricFamily("trireme_instance_count", "Number of instances that can execute batches", labels=names)
+    restarts = CounterMetricFamily(
+        "trireme_instance_restart_count", "Number of times that an instance died and was replaced", labels=names
+    )
+    for model in models:
+        labels = (model.name, str(model.version))
+        alive.add_metric(labels, model.instances_alive)
+        restarts.add_metric(labels, model.restarts)
+    yield alive
+    yield restarts

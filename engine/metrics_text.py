@@ -1,0 +1,79 @@
+"""Metric families as text, the way Triton's library writes them (observability.md §1).
+
+Differences from prometheus-client's own writer, which is why this one exists: counters keep their names (no ``_total``,
+no ``_created``), labels are sorted, whole numbers have no decimals, a family without series is left out, and summaries
+and histograms begin with ``_count`` and ``_sum``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
+
+_LAST_LABELS = ("quantile", "le")
+_ORDER = ("_count", "_sum")
+_LARGEST_PLAIN = 2**64
+
+
+def write_text(families: Iterable[Metric]) -> str:
+    """The families in the text format, in the order given."""
+    lines: list[str] = []
+    for family in families:
+        samples = _series_in_order(family)
+        if samples:
+            lines.append(f"# HELP {family.name} {_escape_help(family.documentation)}")
+            lines.append(f"# TYPE {family.name} {family.type}")
+            lines += samples
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _series_in_order(family: Metric) -> list[str]:
+    if family.type == "counter":
+        return [
+            _line(family.name, sample.labels, sample.value)
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        ]
+    if family.type in ("summary", "histogram"):
+        return [_line(sample.name, sample.labels, sample.value) for sample in _grouped(family)]
+    return [_line(sample.name, sample.labels, sample.value) for sample in family.samples]
+
+
+def _grouped(family: Metric) -> Iterable[Sample]:
+    """Samples series by series, each with its count and sum first."""
+    series: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
+    for sample in family.samples:
+        if not sample.name.endswith("_created"):
+            identity = tuple(sorted(item for item in sample.labels.items() if item[0] not in _LAST_LABELS))
+            series.setdefault(identity, []).append(sample)
+    for samples in series.values():
+        yield from sorted(samples, key=lambda sample: _position(sample.name.removeprefix(family.name)))
+
+
+def _position(suffix: str) -> int:
+    return _ORDER.index(suffix) if suffix in _ORDER else len(_ORDER)
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    names = sorted(labels, key=lambda label: (label in _LAST_LABELS, label))
+    written = ",".join(f'{label}="{_escape_value(labels[label])}"' for label in names)
+    return f"{name}{{{written}}} {_number(value)}" if written else f"{name} {_number(value)}"
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "Nan"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) and abs(value) < _LARGEST_PLAIN else repr(float(value))
+
+
+def _escape_value(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _escape_help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,0 +1,37 @@
+"""Readings of the machine (observability.md §1.4)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from trireme.api.metrics.cpu import CpuMeter
+from trireme.engine.metrics import CpuReading
+
+
+def test_everything_is_zero_before_the_first_reading() -> None:
+    assert CpuMeter().latest == CpuReading(0.0, 0, 0)
+
+
+def test_a_reading_covers_the_time_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ("user", "nice", "system", "irq", "softirq", "steal", "idle", "iowait", "guest")
+    readings = iter(
+        [
+            dict.fromkeys(kinds, 100.0),
+            dict.fromkeys(kinds, 101.0) | {"idle": 110.0, "iowait": 108.0},
+            dict.fromkeys(kinds, 101.0) | {"idle": 110.0, "iowait": 108.0},
+        ]
+    )
+    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(**next(readings)))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=1000, available=400))
+    meter = CpuMeter()
+    assert meter.read() == CpuReading(6 / 24, 1000, 600)
+    assert meter.latest == CpuReading(6 / 24, 1000, 600)
+    assert meter.read().utilization == 0.0, "no time has passed"
+
+
+def test_this_machine_can_be_read() -> None:
+    reading = CpuMeter().read()
+    assert 0.0 <= reading.utilization <= 1.0
+    assert 0 < reading.used_bytes < reading.total_bytes
