@@ -1,0 +1,137 @@
+"""The ASGI application: requests in, facade calls, answers out.
+
+It is what every HTTP connection of the server runs, whoever parses the protocol: the HTTP/1.1 loop or hypercorn's
+HTTP/2. It needs nothing from them but ASGI; two things it says beyond ASGI are ignored where they are not understood:
+the key ``reason`` (bytes) of ``http.response.start``, and header names that are not all lower case.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ...engine.errors import TriremeError
+from ...engine.tensor import Buffer
+from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
+from .exchange import Answer, Context, HttpRequest
+from .options import HttpOptions
+from .routes import Match, Router
+
+if TYPE_CHECKING:
+    from ...actors import InferenceServer
+
+Scope = dict[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_ENDING_WITH_CONNECTION = ("1.1", "1.0")
+"""HTTP versions whose requests end with their connection, so that whoever runs the connection cancels them."""
+
+_log = logging.getLogger(__name__)
+
+
+class HttpApplication:
+    """The KServe/Triton HTTP interface of an `InferenceServer` (http.md), as an ASGI 3 application on trio.
+
+    Args:
+        server: the facade that does the work.
+        options: of this front end.
+
+    Raises:
+        InvalidArgumentError: the options name a header pattern that is none.
+    """
+
+    def __init__(self, server: InferenceServer, options: HttpOptions) -> None:
+        self._context = Context(server, options)
+        self._router = Router()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection scope: an HTTP request, or the lifespan of the application."""
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _live_until_shutdown(receive, send)
+        else:
+            raise ValueError(f"an ASGI scope of type 'http' or 'lifespan' was expected, got '{scope['type']}'")
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        match = self._router.match(scope["raw_path"])
+        if match is None:
+            answer = not_found()
+        elif method not in match.route.handlers:
+            answer = method_not_allowed(match.route.error_media)
+        else:
+            body = await _read_body(receive)
+            if body is None:
+                return
+            if scope["http_version"] in _ENDING_WITH_CONNECTION:
+                answer = await self._answer(match, scope, body)
+            else:
+                answer = await self._answer_unless_gone(match, scope, body, receive)
+            if answer is None:
+                return
+        await _send(send, answer, with_body=method != "HEAD")
+
+    async def _answer(self, match: Match, scope: Scope, body: Buffer) -> Answer:
+        """Run the handler; whatever it raises becomes an answer."""
+        request = HttpRequest(match, scope, body)
+        try:
+            return await match.route.handlers[scope["method"]](self._context, request)
+        except TriremeError as error:
+            return error_answer(error, request.error_media)
+        except Exception:  # noqa: BLE001 - the one place: a defect must cost its own request, not the connection
+            _log.exception("unexpected failure while handling %s %s", scope["method"], scope["raw_path"])
+            return unexpected_failure(request.error_media)
+
+    async def _answer_unless_gone(self, match: Match, scope: Scope, body: Buffer, receive: Receive) -> Answer | None:
+        """The same, but None as soon as the client gives up: one HTTP/2 stream can end while its connection lives."""
+        answer = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
+            answer = await self._answer(match, scope, body)
+            nursery.cancel_scope.cancel()
+        return answer
+
+
+async def _read_body(receive: Receive) -> Buffer | None:
+    """The whole body, not copied if it came in one message; None if the client left before its end."""
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        return message.get("body", b"")
+    parts: list[Buffer] = []
+    while message["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+        message = await receive()
+    return None
+
+
+async def _cancel_when_gone(receive: Receive, cancel_scope: trio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    cancel_scope.cancel()
+
+
+async def _send(send: Send, answer: Answer, with_body: bool) -> None:
+    body = answer.body
+    headers = [(b"Content-Type", answer.media), (b"Content-Length", b"%d" % len(body)), *answer.headers]
+    start: Message = {"type": "http.response.start", "status": answer.status, "headers": headers}
+    if answer.reason is not None:
+        start["reason"] = answer.reason
+    await send(start)
+    await send({"type": "http.response.body", "body": body if with_body else b"", "more_body": False})
+
+
+async def _live_until_shutdown(receive: Receive, send: Send) -> None:
+    """Nothing to start or stop here: the server that the application speaks for is opened and closed by its owner."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,62 @@
+"""The classification extension: the top classes of an output in place of its values (http.md §4.7)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...engine.datatypes import BF16, BOOL, BYTES, FP16
+from ...engine.errors import InvalidArgumentError
+from ...engine.tensor import Tensor
+
+_UNSUPPORTED = (BOOL, FP16, BF16, BYTES)
+_MAX_ELEMENTS = 1_000_000
+
+
+def classify(tensor: Tensor, class_count: int, labels: Sequence[str], batched: bool) -> Tensor:
+    """The `class_count` greatest values of each row, as ``<value>:<index>[:<label>]``.
+
+    Args:
+        tensor: an output, any shape; a row is everything behind the first dimension if `batched`, else everything.
+        class_count: at least 1; more than there are values is fine.
+        labels: by index; those missing or empty are left out.
+        batched: whether the model has a batch dimension.
+
+    Returns:
+        A BYTES tensor of shape ``[batch, n]`` if `batched`, else ``[n]``, greatest value first; equal values keep
+        their order.
+
+    Raises:
+        InvalidArgumentError: a datatype without an order, or rows of more than a million values.
+    """
+    datatype = tensor.datatype
+    if datatype in _UNSUPPORTED:
+        raise InvalidArgumentError(f"class result not available for output due to unsupported type '{datatype.name}'")
+    batch = (tensor.shape[0],) if batched and tensor.shape else ()
+    rows = math.prod(batch)
+    width = math.prod(tensor.shape[len(batch) :])
+    if width > _MAX_ELEMENTS:
+        raise InvalidArgumentError("classification output tensor too large")
+    shown = min(class_count, width)
+    template = "%f" if datatype.storage.kind == "f" else "%d"
+    classes: list[bytes] = []
+    for row in tensor.array.reshape(rows, width):
+        classes += [_class_text(template % row[index], index, labels) for index in _descending(row)[:shown]]
+    array = np.empty(len(classes), dtype=object)
+    array[:] = classes
+    return Tensor(tensor.name, BYTES, (*batch, shown), array=array.reshape(*batch, shown))
+
+
+def _descending(row: np.ndarray) -> list[int]:
+    """Indices by falling value; sorted backwards, so that equal values keep their order and unsigned ones need no
+    negation."""
+    order = np.argsort(row[::-1], kind="stable")[::-1]
+    return (len(row) - 1 - order).tolist()
+
+
+def _class_text(value: str, index: int, labels: Sequence[str]) -> bytes:
+    label = labels[index] if index < len(labels) else ""
+    text = f"{value}:{index}:{label}" if label else f"{value}:{index}"
+    return text.encode("utf-8", "surrogateescape")

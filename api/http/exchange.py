@@ -1,0 +1,91 @@
+"""What a handler gets and what it gives back: the request, the server around it, the answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...engine.errors import InvalidArgumentError
+from ...engine.tensor import Buffer
+from .options import HttpOptions
+
+if TYPE_CHECKING:
+    from ...actors import InferenceServer
+    from .routes import Match
+
+TEXT = b"text/plain"
+JSON = b"application/json"
+BINARY = b"application/octet-stream"
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Context:
+    """What all requests share: the server, the options, the compiled header pattern.
+
+    Raises:
+        InvalidArgumentError: the header pattern is not a regular expression.
+    """
+
+    __slots__ = ("forward_pattern", "options", "server")
+
+    def __init__(self, server: InferenceServer, options: HttpOptions) -> None:
+        self.server = server
+        self.options = options
+        self.forward_pattern: re.Pattern[str] | None = None
+        pattern = options.header_forward_pattern
+        if pattern:
+            try:
+                self.forward_pattern = re.compile(pattern, re.IGNORECASE)
+            except re.error as error:
+                raise InvalidArgumentError(f"invalid header forward pattern '{pattern}': {error}") from error
+
+
+class HttpRequest:
+    """One request, its body complete.
+
+    Attributes:
+        match: the route and what its path said.
+        scope: the ASGI scope.
+        body: the whole body, as received.
+        error_media: Content-Type of an error answer from here on. It changes while a request is processed, because
+            clients see which stage refused them (http.md §4.1).
+    """
+
+    __slots__ = ("body", "error_media", "match", "scope")
+
+    def __init__(self, match: Match, scope: dict[str, Any], body: Buffer) -> None:
+        self.match = match
+        self.scope = scope
+        self.body = body
+        self.error_media = match.route.error_media
+
+    def headers(self) -> dict[bytes, bytes]:
+        """Values by lower-case name; of a repeated header, the first."""
+        return dict(reversed(self.scope["headers"]))
+
+
+class Answer:
+    """One complete answer.
+
+    Attributes:
+        status: HTTP status code.
+        media: Content-Type.
+        headers: further headers; Content-Length is added when the answer is sent.
+        reason: reason phrase, where it differs from the status code's usual one.
+    """
+
+    __slots__ = ("body", "headers", "media", "reason", "status")
+
+    def __init__(
+        self, status: int, media: bytes, body: bytes = b"", headers: Headers = (), reason: bytes | None = None
+    ) -> None:
+        self.status = status
+        self.media = media
+        self.body = body
+        self.headers = headers
+        self.reason = reason
+
+
+Handler = Callable[[Context, HttpRequest], Awaitable[Answer]]

@@ -1,0 +1,51 @@
+"""``POST /v2/models/M[/versions/V]/infer``: the processing order of http.md §4.1, line by line."""
+
+from __future__ import annotations
+
+from ...engine.errors import UnsupportedError
+from . import compression
+from .errors import error_answer
+from .exchange import JSON, TEXT, Answer, Context, HttpRequest
+from .infer_parameters import forward_headers
+from .infer_request import decode_infer, header_length
+from .infer_response import encode_infer
+
+
+async def infer(context: Context, request: HttpRequest) -> Answer:
+    """Decode, submit, await, encode. Errors up to the header length are plain text, those up to the acceptance of the
+    request are JSON, those of the execution are plain text again."""
+    name = request.match.name
+    version = request.match.model_version()
+    limit_bytes = context.options.max_input_bytes
+    server = context.server
+    model = server.describe(name, version)
+    if model.config.decoupled:
+        raise UnsupportedError("HTTP end point doesn't support models with decoupled transaction policy")
+    headers = request.headers()
+    body = request.body
+    encoding = headers.get(b"content-encoding")
+    if encoding is not None:
+        try:
+            body = compression.decompress(memoryview(body), encoding.decode("latin-1"), limit_bytes)
+        except UnsupportedError as error:
+            return error_answer(error, request.error_media, [(b"Accept-Encoding", compression.SUPPORTED.encode())])
+    json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
+    request.error_media = JSON
+    decoded = decode_infer(body, json_length, name, version, limit_bytes)
+    if context.forward_pattern is not None:
+        forward_headers(request.scope["headers"], context.forward_pattern, decoded.request)
+    reply = await server.submit(decoded.request)
+    request.error_media = TEXT
+    response = await reply.response()
+    answer = encode_infer(response, decoded, model)
+    accepted = headers.get(b"accept-encoding")
+    if accepted is not None:
+        _compress(answer, accepted.decode("latin-1"))
+    return answer
+
+
+def _compress(answer: Answer, accept_encoding: str) -> None:
+    encoding = compression.choose_encoding(accept_encoding)
+    if encoding is not None:
+        answer.body = compression.compress(answer.body, encoding)
+        answer.headers = [*answer.headers, (b"Content-Encoding", encoding.encode())]

@@ -1,0 +1,95 @@
+"""What the server tells about models: readiness, metadata, configuration, statistics (http.md §3.1, §3.3 to §3.5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine.config.build import config_json
+from ...engine.config.model import ModelInput, ModelOutput
+from ...engine.statistics import Duration, ModelStatisticsEntry
+from . import json_writer
+from .errors import error_body
+from .exchange import JSON, TEXT, Answer, Context, HttpRequest
+from .handlers_server import refuse_when_exiting
+
+
+async def ready(context: Context, request: HttpRequest) -> Answer:
+    """``GET /v2/models/M[/versions/V]/ready``: why a model is not ready is not told."""
+    version = request.match.model_version()
+    refuse_when_exiting(context)
+    if context.server.model_ready(request.match.name, version):
+        return Answer(200, TEXT)
+    return Answer(400, TEXT, error_body("Model version not ready"))
+
+
+async def metadata(context: Context, request: HttpRequest) -> Answer:
+    """``GET /v2/models/M[/versions/V]``."""
+    version = request.match.model_version()
+    model = context.server.describe(request.match.name, version)
+    config = model.config
+    versions = (model.version,) if request.match.version_text else model.versions
+    batched = config.max_batch_size > 0
+    body = {
+        "name": model.name,
+        "versions": [str(version) for version in versions],
+        "platform": config.platform_name,
+        "inputs": [_tensor_metadata(tensor, batched) for tensor in config.input],
+        "outputs": [_tensor_metadata(tensor, batched) for tensor in config.output],
+    }
+    return Answer(200, JSON, json_writer.dumps(body))
+
+
+async def config(context: Context, request: HttpRequest) -> Answer:
+    """``GET /v2/models/M[/versions/V]/config``."""
+    version = request.match.model_version()
+    return Answer(200, JSON, config_json(context.server.describe(request.match.name, version).config))
+
+
+async def statistics(context: Context, request: HttpRequest) -> Answer:
+    """``GET /v2/models/stats`` (no name in the path) and ``GET /v2/models/M[/versions/V]/stats``."""
+    version = request.match.model_version()
+    entries = context.server.statistics(request.match.name, version)
+    body = {"model_stats": [_model_statistics(entry) for entry in entries]}
+    return Answer(200, JSON, json_writer.dumps(body))
+
+
+def _tensor_metadata(tensor: ModelInput | ModelOutput, batched: bool) -> dict[str, Any]:
+    shape = [-1, *tensor.dims] if batched else list(tensor.dims)
+    return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": shape}
+
+
+def _model_statistics(entry: ModelStatisticsEntry) -> dict[str, Any]:
+    """One version's record, members in the order of http.md §3.5."""
+    counted = entry.statistics
+    return {
+        "name": entry.name,
+        "version": str(entry.version),
+        "last_inference": counted.last_inference_ms,
+        "inference_count": counted.inference_count,
+        "execution_count": counted.execution_count,
+        "inference_stats": {
+            "success": _duration(counted.success),
+            "fail": _duration(counted.fail),
+            "queue": _duration(counted.queue),
+            "compute_input": _duration(counted.compute_input),
+            "compute_infer": _duration(counted.compute_infer),
+            "compute_output": _duration(counted.compute_output),
+            "cache_hit": _duration(counted.cache_hit),
+            "cache_miss": _duration(counted.cache_miss),
+        },
+        "response_stats": {},
+        "batch_stats": [
+            {
+                "batch_size": rows,
+                "compute_input": _duration(batch.compute_input),
+                "compute_infer": _duration(batch.compute_infer),
+                "compute_output": _duration(batch.compute_output),
+            }
+            for rows, batch in sorted(counted.batches.items())
+        ],
+        "memory_usage": [],
+    }
+
+
+def _duration(duration: Duration) -> dict[str, int]:
+    return {"count": duration.count, "ns": duration.ns}

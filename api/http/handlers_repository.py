@@ -1,0 +1,92 @@
+"""The model repository: index, load, unload (http.md §3.6 to §3.8)."""
+
+from __future__ import annotations
+
+import binascii
+from typing import Any
+
+from ...engine.description import IndexEntry
+from ...engine.errors import InternalError, InvalidArgumentError, UnsupportedError
+from . import json_reader, json_writer
+from .bodies import parse_optional_json
+from .exchange import JSON, Answer, Context, HttpRequest
+
+
+async def index(context: Context, request: HttpRequest) -> Answer:
+    """``POST /v2/repository[/REPO]/index``; REPO is ignored."""
+    body = parse_optional_json(request.body, context.options.max_input_bytes)
+    ready_only = body.get("ready", False)
+    if type(ready_only) is not bool:
+        raise InvalidArgumentError("Invalid value for 'ready': expected a boolean")
+    entries = context.server.repository_index(ready_only)
+    return Answer(200, JSON, json_writer.dumps([_index_entry(entry) for entry in entries]))
+
+
+async def load(context: Context, request: HttpRequest) -> Answer:
+    """``POST /v2/repository/models/M/load``: answered when the model is loaded."""
+    _refuse_repository_name(request)
+    body = parse_optional_json(request.body, context.options.max_input_bytes)
+    await context.server.load_model(request.match.name, _load_parameters(body))
+    return Answer(200, JSON)
+
+
+async def unload(context: Context, request: HttpRequest) -> Answer:
+    """``POST /v2/repository/models/M/unload``: answered when unloading has begun."""
+    _refuse_repository_name(request)
+    await context.server.unload_model(request.match.name, _unload_dependents(context, request))
+    return Answer(200, JSON)
+
+
+def _index_entry(entry: IndexEntry) -> dict[str, str]:
+    row = {"name": entry.name}
+    if entry.version:
+        row["version"] = entry.version
+    if entry.state is not None:
+        row["state"] = entry.state.value
+    if entry.reason:
+        row["reason"] = entry.reason
+    return row
+
+
+def _refuse_repository_name(request: HttpRequest) -> None:
+    if request.match.repository:
+        raise UnsupportedError("'repository_name' specification is not supported")
+
+
+def _load_parameters(body: dict[str, Any]) -> dict[str, str | bytes]:
+    """``config`` as text, files as bytes.
+
+    Raises:
+        InternalError: not an object, a value is not a string, or an unknown name.
+        InvalidArgumentError: a file is not base64.
+    """
+    parameters: dict[str, str | bytes] = {}
+    if "parameters" not in body:
+        return parameters
+    given = body["parameters"]
+    for name in json_reader.members(given):
+        text = json_reader.as_string(given[name])
+        if name == "config":
+            parameters[name] = text
+        elif name.startswith("file:"):
+            parameters[name] = _file_content(name, text)
+        else:
+            raise InternalError("unexpected error on creating Triton parameter")
+    return parameters
+
+
+def _file_content(name: str, text: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"failed to decode parameter '{name}' as base64: {error}") from error
+
+
+def _unload_dependents(context: Context, request: HttpRequest) -> bool:
+    """Whether the models that only this one needs go too. What cannot be read does not say so (http.md §3.8)."""
+    try:
+        body = parse_optional_json(request.body, context.options.max_input_bytes)
+    except InternalError:
+        return False
+    parameters = body.get("parameters")
+    return type(parameters) is dict and parameters.get("unload_dependents") is True

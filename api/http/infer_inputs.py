@@ -1,0 +1,101 @@
+"""The ``inputs`` of an infer request: tensors from JSON, or views on the bytes behind it (http.md §4.2, §4.4, §4.5)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...engine.datatypes import BY_NAME, BYTES, DataType
+from ...engine.errors import InvalidArgumentError
+from ...engine.tensor import Tensor
+from . import json_reader
+from .json_access import converted, members_of, read_member, refuse_shared_memory
+
+_INVALID = DataType("<invalid>", "TYPE_INVALID", 0, 0, np.dtype("u1"), "")
+"""Stands for a datatype that the protocol does not know; no model expects it, so validation refuses it by this name."""
+
+_INT64_MAX = 2**63 - 1
+
+
+def read_inputs(inputs: list[Any], blobs: memoryview, model_name: str, limit_bytes: int) -> list[Tensor]:
+    """The tensors of a request, in order.
+
+    Args:
+        inputs: the JSON member ``inputs``.
+        blobs: the bytes that follow the JSON text; binary tensors become views on them.
+        limit_bytes: bound on a tensor given as JSON.
+
+    Raises:
+        InternalError: a member is missing or has the wrong type.
+        InvalidArgumentError: no or several sources of data, bytes missing or left over, a bad shape or datatype.
+        NotFoundError: an input is in shared memory.
+    """
+    tensors: list[Tensor] = []
+    at = 0
+    end = len(blobs)
+    for value in inputs:
+        members = members_of(value)
+        parameters = members_of(members.get("parameters"))
+        _check_source(members, parameters)
+        name = read_member(json_reader.as_string, members, "name")
+        datatype = BY_NAME.get(read_member(json_reader.as_string, members, "datatype"), _INVALID)
+        shape = _read_shape(members)
+        if "binary_data_size" not in parameters:
+            refuse_shared_memory(parameters)
+            tensors.append(_from_json(name, datatype, shape, members.get("data"), limit_bytes))
+            continue
+        size = converted(json_reader.as_unsigned, parameters["binary_data_size"], "binary_data_size")
+        stop = at + size
+        if stop > end:
+            raise InvalidArgumentError(
+                f"unexpected size for input '{name}', expecting {stop - end} additional bytes for model '{model_name}'"
+            )
+        tensors.append(Tensor(name, datatype, shape, blobs[at:stop]))
+        at = stop
+    if at != end:
+        raise InvalidArgumentError(f"unexpected additional input data for model '{model_name}'")
+    return tensors
+
+
+def _check_source(members: dict[str, Any], parameters: dict[str, Any]) -> None:
+    """Exactly one member must say where the data is."""
+    has_data = "data" in members
+    has_binary = "binary_data_size" in parameters
+    has_region = "shared_memory_region" in parameters
+    if has_data + has_binary + has_region == 1:
+        return
+    found = " no field is set"
+    if has_data or has_binary or has_region:
+        present = ((has_data, "data"), (has_binary, "binary_data_size"), (has_region, "shared_memory_region"))
+        found = " set" + "".join(f" '{name}'" for has, name in present if has)
+    raise InvalidArgumentError(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+        f"'shared_memory_region' in 'parameters'. But{found}"
+    )
+
+
+def _read_shape(members: dict[str, Any]) -> tuple[int, ...]:
+    dims = read_member(json_reader.as_array, members, "shape")
+    for dim in dims:
+        converted(json_reader.as_unsigned, dim, "shape")
+    return tuple(dims)
+
+
+def _from_json(name: str, datatype: DataType, shape: tuple[int, ...], data: Any, limit_bytes: int) -> Tensor:
+    size = math.prod(shape) * datatype.size
+    # A size beyond 64 bits has a text of its own, which the reader knows.
+    if limit_bytes < size <= _INT64_MAX:
+        raise _too_large(name, size, limit_bytes)
+    tensor = json_reader.tensor_from_json(name, datatype, shape, data)
+    if datatype is BYTES and tensor.nbytes > limit_bytes:
+        raise _too_large(name, tensor.nbytes, limit_bytes)
+    return tensor
+
+
+def _too_large(name: str, size: int, limit_bytes: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit_bytes} "
+        "bytes. Use --http-max-input-size to increase the limit."
+    )

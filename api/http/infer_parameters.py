@@ -1,0 +1,90 @@
+"""Request parameters: those that mean something to the server, and those that are handed to the model.
+
+Rules: http.md §4.3 for the JSON member ``parameters``, §4.11 for headers that become parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ...engine.errors import InternalError, InvalidArgumentError
+from ...engine.request import InferenceRequest, ParameterValue
+from . import json_reader
+from .exchange import Headers
+from .json_access import converted
+
+_RESERVED_PREFIX = "triton_"
+_RESERVED = frozenset(
+    ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")
+)
+_INT64 = range(-(2**63), 2**63)
+_UINT64 = range(2**64)
+
+
+def read_parameters(value: Any, request: InferenceRequest) -> bool:
+    """Put the parameters of a request into `request`.
+
+    Args:
+        value: the JSON member ``parameters``.
+
+    Returns:
+        ``binary_data_output``: whether outputs that the client does not list are to be binary.
+
+    Raises:
+        InternalError: not an object, or a value of the wrong type for a name that the server knows.
+        InvalidArgumentError: a reserved name, or a value that cannot be handed to a model.
+    """
+    if type(value) is not dict:
+        raise InternalError("failed to get request params.: attempt to get members for non-object")
+    binary_output = False
+    for name, given in value.items():
+        if name == "binary_data_output":
+            binary_output = converted(json_reader.as_bool, given, name)
+        elif name == "sequence_id":
+            request.correlation_id = _correlation_id(given)
+        elif name == "sequence_start":
+            request.sequence_start = converted(json_reader.as_bool, given, name)
+        elif name == "sequence_end":
+            request.sequence_end = converted(json_reader.as_bool, given, name)
+        elif name == "priority":
+            request.priority = converted(json_reader.as_unsigned, given, name)
+        elif name == "timeout":
+            request.timeout_us = converted(json_reader.as_unsigned, given, name)
+        elif name.startswith(_RESERVED_PREFIX):
+            raise InvalidArgumentError(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+            )
+        else:
+            request.parameters[name] = _custom(name, given)
+    return binary_output
+
+
+def forward_headers(headers: Headers, pattern: re.Pattern[str], request: InferenceRequest) -> None:
+    """Make parameters of the headers whose name `pattern` is found in.
+
+    Raises:
+        InvalidArgumentError: such a header has a name that means something to the server.
+    """
+    for raw_name, raw_value in headers:
+        name = raw_name.decode("utf-8", "surrogateescape")
+        if pattern.search(name) is None:
+            continue
+        if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+            raise InvalidArgumentError(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+        request.parameters[name] = raw_value.decode("utf-8", "surrogateescape")
+
+
+def _correlation_id(value: Any) -> int | str:
+    if type(value) is int and value in _UINT64:
+        return value
+    return converted(json_reader.as_string, value, "sequence_id")
+
+
+def _custom(name: str, value: Any) -> ParameterValue:
+    kind = type(value)
+    if kind is int:
+        return value if value in _INT64 else float(value)
+    if kind is str or kind is bool or kind is float:
+        return value
+    raise InvalidArgumentError(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")

@@ -1,0 +1,104 @@
+"""Decodes infer requests: from the body and its headers to an `InferenceRequest` (http.md §4.1 to §4.6)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ...engine.errors import InvalidArgumentError
+from ...engine.request import InferenceRequest
+from ...engine.tensor import Buffer
+from . import json_reader
+from .bodies import parse_json
+from .infer_inputs import read_inputs
+from .infer_outputs import AS_BINARY, AS_JSON, OutputForm, read_outputs
+from .infer_parameters import read_parameters
+from .json_access import converted, read_member
+
+_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
+_INTEGER = re.compile(r"[ \t]*([+-]?[0-9]+)")
+
+
+@dataclass(slots=True)
+class DecodedInfer:
+    """What the client asks for.
+
+    Attributes:
+        request: for the engine.
+        forms: forms of the outputs listed, by name.
+        default_form: form of outputs that are not listed.
+    """
+
+    request: InferenceRequest
+    forms: dict[str, OutputForm]
+    default_form: OutputForm
+
+
+def header_length(text: bytes | None, body_length: int) -> int:
+    """How many bytes of the body are JSON; 0 for a raw request.
+
+    Args:
+        text: the header ``Inference-Header-Content-Length``, None if there is none.
+
+    Raises:
+        InvalidArgumentError: it is not a number, or not one in range. As in Triton, what follows the number is ignored.
+    """
+    if text is None:
+        return body_length
+    shown = text.decode("utf-8", "surrogateescape")
+    number = _INTEGER.match(shown)
+    if number is None:
+        raise InvalidArgumentError(f"Unable to parse Inference-Header-Content-Length, got: {shown}")
+    digits = number[1]
+    # int() refuses texts of thousands of digits, and such a number is out of range anyway.
+    length = int(digits) if len(digits) <= 4000 else _INT32_MAX + 1
+    if not _INT32_MIN <= length <= _INT32_MAX:
+        raise InvalidArgumentError(
+            "Unable to parse Inference-Header-Content-Length, value is out of range "
+            f"[ {_INT32_MIN}, {_INT32_MAX} ], got: {shown}"
+        )
+    if not 0 <= length <= body_length:
+        raise InvalidArgumentError(f"inference header size should be in range (0, {body_length}), got: {shown}")
+    return length
+
+
+def decode_infer(body: Buffer, json_length: int, model_name: str, version: int, limit_bytes: int) -> DecodedInfer:
+    """The request that `body` holds.
+
+    Args:
+        body: as sent, unpacked. Binary tensors become views on it.
+        json_length: how much of it is JSON, from `header_length`.
+        version: as asked for in the path.
+        limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
+
+    Raises:
+        InternalError, InvalidArgumentError, NotFoundError: http.md §4.2 to §4.7, first failure wins.
+    """
+    if json_length == 0:
+        return _decode_raw(body, model_name, version, limit_bytes)
+    view = memoryview(body)
+    document = parse_json(view[:json_length], limit_bytes)
+    members = document if type(document) is dict else {}
+    request = InferenceRequest(model_name, version)
+    if "id" in members:
+        request.id = converted(json_reader.as_string, members["id"], "id")
+    default_form = AS_JSON
+    if "parameters" in members and read_parameters(members["parameters"], request):
+        default_form = AS_BINARY
+    inputs = read_member(json_reader.as_array, members, "inputs")
+    request.inputs = read_inputs(inputs, view[json_length:], model_name, limit_bytes)
+    forms: dict[str, OutputForm] = {}
+    if "outputs" in members:
+        forms = read_outputs(converted(json_reader.as_array, members["outputs"], "outputs"))
+        request.requested_outputs = tuple(forms)
+    return DecodedInfer(request, forms, default_form)
+
+
+def _decode_raw(body: Buffer, model_name: str, version: int, limit_bytes: int) -> DecodedInfer:
+    """A body that is the data of the model's only input (http.md §4.6)."""
+    if len(body) > limit_bytes:
+        raise InvalidArgumentError(
+            f"Raw input has a byte_size ({len(body)} bytes) that exceeds the maximum allowed value of {limit_bytes} "
+            "bytes. Use --http-max-input-size to increase the limit."
+        )
+    return DecodedInfer(InferenceRequest(model_name, version, raw_input=body), {}, AS_BINARY)

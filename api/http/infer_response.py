@@ -1,0 +1,68 @@
+"""Encodes infer responses: JSON by hand, binary tensors behind it (http.md §4.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...engine.description import ModelDescription
+from ...engine.errors import UnsupportedError
+from ...engine.request import ParameterValue
+from ...engine.response import InferenceResponse
+from ...engine.tensor import Buffer
+from . import json_writer
+from .classification import classify
+from .exchange import BINARY, JSON, Answer
+from .infer_request import DecodedInfer
+
+
+def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: ModelDescription) -> Answer:
+    """The answer to a request that the model has answered.
+
+    Args:
+        decoded: the request, for the forms in which it wants its outputs.
+        model: for labels, and for whether there is a batch dimension.
+
+    Raises:
+        InvalidArgumentError: an output cannot be given in the form asked for.
+        UnsupportedError: a response parameter that JSON cannot carry.
+    """
+    forms = decoded.forms
+    default_form = decoded.default_form
+    outputs: list[bytes] = []
+    blobs: list[Buffer] = []
+    for tensor in response.outputs:
+        form = forms.get(tensor.name, default_form)
+        if form.class_count:
+            labels = model.labels.get(tensor.name, ())
+            tensor = classify(tensor, form.class_count, labels, model.config.max_batch_size > 0)
+        if form.binary:
+            blob = tensor.buffer
+            if blob:
+                blobs.append(blob)
+            data = b'"parameters":{"binary_data_size":%d}' % len(blob)
+        else:
+            data = b'"data":' + json_writer.tensor_data(tensor)
+        shape = ",".join(map(str, tensor.shape))
+        outputs.append(
+            b'{"name":%b,"datatype":"%b","shape":[%b],%b}'
+            % (json_writer.string(tensor.name), tensor.datatype.name.encode(), shape.encode(), data)
+        )
+    head = b'{"model_name":%b,"model_version":"%d"' % (json_writer.string(response.model_name), response.model_version)
+    if response.id:
+        head = b'{"id":%b,%b' % (json_writer.string(response.id), head[1:])
+    if response.parameters:
+        head = b'%b,"parameters":%b' % (head, _parameters(response.parameters))
+    text = b'%b,"outputs":[%b]}' % (head, b",".join(outputs))
+    if not blobs:
+        return Answer(200, JSON, text)
+    body = b"".join((text, *blobs))
+    return Answer(200, BINARY, body, [(b"Inference-Header-Content-Length", b"%d" % len(text))])
+
+
+def _parameters(parameters: Mapping[str, ParameterValue]) -> bytes:
+    for value in parameters.values():
+        if not isinstance(value, (bool, int, float, str)):
+            raise UnsupportedError(
+                "Response parameter of type 'TRITONSERVER_PARAMETER_BYTES' is not currently supported"
+            )
+    return json_writer.dumps(dict(parameters))

@@ -1,0 +1,57 @@
+"""Reading members of request objects, with errors that name the member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ...engine.errors import InternalError, NotFoundError
+from . import json_reader
+
+T = TypeVar("T")
+
+
+def converted(convert: Callable[[Any], T], value: Any, name: str, verb: str = "parse") -> T:
+    """`value` as `convert` reads it.
+
+    Raises:
+        InternalError: it cannot; the text starts with ``Unable to <verb> '<name>': ``.
+    """
+    try:
+        return convert(value)
+    except InternalError as error:
+        raise InternalError(f"Unable to {verb} '{name}': {error.message}") from None
+
+
+def read_member(convert: Callable[[Any], T], value: Any, name: str) -> T:
+    """The member `name` of the object `value` as `convert` reads it.
+
+    Raises:
+        InternalError: there is none, or it has another type; the text starts with ``Unable to parse '<name>': ``.
+    """
+    try:
+        return convert(json_reader.member(value, name))
+    except InternalError as error:
+        raise InternalError(f"Unable to parse '{name}': {error.message}") from None
+
+
+def members_of(value: Any) -> dict[str, Any]:
+    """The members of `value`; none, if it is no object: looking for a member that may be absent never fails."""
+    return value if type(value) is dict else {}
+
+
+def refuse_shared_memory(parameters: dict[str, Any]) -> None:
+    """Check the shared-memory parameters of a tensor. There are no regions, so naming one is an error (http.md §4.12).
+
+    Raises:
+        InternalError: one of them has the wrong type.
+        NotFoundError: they name a region.
+    """
+    region = None
+    if "shared_memory_region" in parameters:
+        region = read_member(json_reader.as_string, parameters, "shared_memory_region")
+    for name in ("shared_memory_offset", "shared_memory_byte_size"):
+        if name in parameters:
+            read_member(json_reader.as_unsigned, parameters, name)
+    if region is not None:
+        raise NotFoundError(f"Unable to find shared memory region: '{region}'")

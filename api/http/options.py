@@ -1,0 +1,22 @@
+"""What the HTTP front end is told at start: plain values, one field a flag (cli.md §2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """Options of an `HttpApplication`; the flag's name where it is not obvious.
+
+    Attributes:
+        max_input_bytes: ``--http-max-input-size``, bound on JSON text, on one tensor given as JSON, on a raw request
+            and on what a compressed body unpacks to. Binary tensors are not bounded (http.md §4.10).
+        header_forward_pattern: ``--http-header-forward-pattern``, a regular expression; headers whose name it matches
+            become request parameters (http.md §4.11). Empty: none does.
+        allow_client_shm: whether clients may register shared-memory regions (http.md §6).
+    """
+
+    max_input_bytes: int = 67_108_864
+    header_forward_pattern: str = ""
+    allow_client_shm: bool = False

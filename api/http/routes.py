@@ -1,0 +1,153 @@
+"""The route table, and how a path finds its route.
+
+Paths are matched whole and as received: case counts, nothing is percent-decoded, ``//`` is not collapsed, a trailing
+slash is another path, the query string is ignored (http.md §1, §3).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...engine.errors import InvalidArgumentError
+from ...engine.request import LATEST
+from . import handlers_models as models
+from . import handlers_repository as repository
+from . import handlers_server as server
+from . import handlers_unsupported as unsupported
+from .exchange import JSON, TEXT, Handler
+from .handlers_infer import infer
+
+_MODEL = rb"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = rb"/v2/repository(?:/(?P<repository>[^/]+))?"
+_REGION = rb"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
+
+_CACHED_PATHS = 1024
+_CACHED_PATH_BYTES = 512
+_MAX_VERSION = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """One row of the table in http.md §3.
+
+    Attributes:
+        pattern: what the whole path must match; its named groups fill a `Match`.
+        handlers: by method; any other method is refused.
+        category: what a restricted-API setting calls this route (http.md §8).
+        error_media: Content-Type of its errors: some routes announce JSON before they look at the request.
+    """
+
+    pattern: re.Pattern[bytes]
+    handlers: Mapping[str, Handler]
+    category: str
+    error_media: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A path that belongs to a route; what it does not name is empty.
+
+    Attributes:
+        name: of the model, or of the shared-memory region.
+        version_text: the digits in the path.
+        kind: ``system`` or ``cuda``, for shared memory.
+        version: `LATEST` when the path names none; None when it is too large for 64 bits.
+    """
+
+    route: Route
+    name: str = ""
+    version_text: str = ""
+    repository: str = ""
+    kind: str = ""
+    version: int | None = field(init=False, default=LATEST)
+
+    def __post_init__(self) -> None:
+        if self.version_text:
+            object.__setattr__(self, "version", _parse_version(self.version_text))
+
+    def model_version(self) -> int:
+        """The version asked for, or `LATEST`.
+
+        Raises:
+            InvalidArgumentError: it does not fit into 64 bits.
+        """
+        if self.version is None:
+            raise InvalidArgumentError(
+                f"failed to get model version from specified version string '{self.version_text}' (details: stol), "
+                "version should be an integral value > 0"
+            )
+        return self.version
+
+
+def _route(pattern: bytes, category: str, error_media: bytes = JSON, **handlers: Handler) -> Route:
+    return Route(re.compile(pattern), handlers, category, error_media)
+
+
+ROUTES = (
+    _route(rb"/v2/models/stats", "statistics", GET=models.statistics),
+    _route(rb"/v2/logging", "logging", GET=unsupported.logging_settings, POST=unsupported.logging_settings),
+    _route(_MODEL + rb"/infer", "inference", TEXT, POST=infer),
+    _route(_MODEL + rb"/generate", "inference", POST=unsupported.generate),
+    _route(_MODEL + rb"/generate_stream", "inference", POST=unsupported.generate),
+    _route(_MODEL + rb"/ready", "health", TEXT, GET=models.ready),
+    _route(_MODEL + rb"/config", "model-config", GET=models.config),
+    _route(_MODEL + rb"/stats", "statistics", GET=models.statistics),
+    _route(_MODEL, "metadata", GET=models.metadata),
+    _route(
+        rb"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", "trace", GET=unsupported.tracing, POST=unsupported.tracing
+    ),
+    _route(rb"/v2/health/live", "health", TEXT, GET=server.live),
+    _route(rb"/v2/health/ready", "health", TEXT, GET=server.ready),
+    _route(rb"/v2", "metadata", GET=server.metadata),
+    _route(_REPOSITORY + rb"/index", "model-repository", POST=repository.index),
+    _route(_REPOSITORY + rb"/models/(?P<name>[^/]+)/load", "model-repository", POST=repository.load),
+    _route(_REPOSITORY + rb"/models/(?P<name>[^/]+)/unload", "model-repository", POST=repository.unload),
+    _route(_REGION + rb"/status", "shared-memory", GET=unsupported.region_status),
+    _route(_REGION + rb"/register", "shared-memory", POST=unsupported.change_regions),
+    _route(_REGION + rb"/unregister", "shared-memory", POST=unsupported.change_regions),
+)
+"""The first route whose pattern matches wins."""
+
+
+class Router:
+    """Finds the route of a path; remembers a bounded number of paths, since clients repeat theirs."""
+
+    __slots__ = ("_matches", "_routes")
+
+    def __init__(self, routes: Sequence[Route] = ROUTES) -> None:
+        self._routes = routes
+        self._matches: dict[bytes, Match] = {}
+
+    def match(self, raw_path: bytes) -> Match | None:
+        """The route that `raw_path` belongs to, or None."""
+        match = self._matches.get(raw_path)
+        if match is None:
+            match = self._search(raw_path.partition(b"?")[0])
+            if match is not None and len(raw_path) <= _CACHED_PATH_BYTES:
+                if len(self._matches) >= _CACHED_PATHS:
+                    self._matches.clear()
+                self._matches[raw_path] = match
+        return match
+
+    def _search(self, path: bytes) -> Match | None:
+        for route in self._routes:
+            found = route.pattern.fullmatch(path)
+            if found is not None:
+                groups = {key: _text(value) for key, value in found.groupdict().items() if value is not None}
+                return Match(route, version_text=groups.pop("version", ""), **groups)
+        return None
+
+
+def _text(raw: bytes) -> str:
+    # Bytes that are no UTF-8 survive, so that an error can quote the name as it came.
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _parse_version(digits: str) -> int | None:
+    # Compare lengths first: int() refuses texts of thousands of digits.
+    significant = digits.lstrip("0") or "0"
+    if len(significant) > len(str(_MAX_VERSION)) or int(significant) > _MAX_VERSION:
+        return None
+    return int(significant)
