@@ -56,7 +56,7 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 $(TRAIN)/train.stamp: pyproject.toml constraints.txt
 	$(call make_venv,$(TRAIN))
-	$(TRAIN)/bin/python -m pip install $(PIP_FLAGS) '.[train]'
+	$(TRAIN)/bin/python -m pip install $(PIP_FLAGS) --editable '.[train]'
 	touch $@
 
 $(BIN)/python:
