@@ -29,7 +29,7 @@ from ..engine.request import LATEST, InferenceRequest
 from ..engine.response import InferenceResponse
 from ..engine.statistics import ModelStatisticsEntry
 from .budget import BudgetStatistics, InflightBudget
-from .clock import default_clock
+from .clock import TrioClock
 from .executors import Executors, ThreadExecutors
 from .model import ModelActorStatistics, Surroundings
 from .reply import Reply
@@ -82,7 +82,7 @@ class InferenceServer:
             StartupError: a model could not be loaded, and ``exit_on_error`` is set; everything is unloaded again.
             TriremeError: a repository cannot be read.
         """
-        self._clock = self._given_clock or default_clock()
+        self._clock = self._given_clock or TrioClock()
         executors = self._executors or ThreadExecutors(self.options.model_load_thread_count)
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()

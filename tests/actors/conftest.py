@@ -15,6 +15,7 @@ from trireme.engine.datatypes import FP32
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
+from trireme.simulations.clock import VirtualClock
 from trireme.simulations.executors import VirtualExecutors
 from trireme.simulations.models import BACKEND, SimulatedModel, SimulatedRepository, Work
 
@@ -70,6 +71,7 @@ def open_server() -> OpenServer:
             ServerOptions(**options),
             source=repository,
             executors=VirtualExecutors(),
+            clock=VirtualClock(),
             backends=repository.backends(),
         )
         async with server:
