@@ -1,0 +1,21 @@
+"""Model configuration: read, filled in, checked, completed and printed as Triton does it (model-config.md)."""
+
+from .build import config_json, model_config
+from .complete import complete, prepare_for_load
+from .labels import read_labels
+from .model import ModelConfig
+from .read import read_config
+from .validate import validate
+from .versions import select_versions
+
+__all__ = [
+    "ModelConfig",
+    "complete",
+    "config_json",
+    "model_config",
+    "prepare_for_load",
+    "read_config",
+    "read_labels",
+    "select_versions",
+    "validate",
+]

@@ -11,9 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..datatypes import DataType
 
 Dims = tuple[int, ...]
+
+UNSPECIFIED = DataType("INVALID", "TYPE_INVALID", 0, 0, np.dtype("V"), "")
+"""Stands in a configuration that is not validated yet for a type that it does not give; never in one that is."""
 
 
 class TimeoutAction(enum.Enum):

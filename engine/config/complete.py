@@ -1,0 +1,100 @@
+"""The load phase: merge what the backend found out, then fill in and check the rest (model-config.md §1, §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InternalError
+from .build import model_config
+from .instance_groups import normalize_instance_groups, validate_instance_groups
+from .model import ModelConfig, ModelInput, ModelOutput
+from .normalize import normalize
+from .schema import copy_message
+from .validate import validate
+
+if TYPE_CHECKING:
+    from ..backends.interface import Completion
+
+
+def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: Sequence[int] = ()) -> ModelConfig:
+    """Everything between the poll phase and the backend's load.
+
+    Args:
+        config: what `read_config` returned.
+        completion: the backend's answer about the model file; None if it was not asked or has nothing to add.
+        gpus: ids of the GPUs that may be used.
+
+    Returns:
+        A complete, valid configuration.
+
+    Raises:
+        InvalidArgumentError: instance groups or the completed configuration are invalid.
+        InternalError: the completion contradicts the configured scheduler.
+    """
+    message = copy_message(config.message)
+    normalize_instance_groups(message, gpus)
+    validate_instance_groups(message, gpus)
+    prepared = complete(model_config(message), completion)
+    validate(prepared)
+    return prepared
+
+
+def complete(config: ModelConfig, completion: Completion | None) -> ModelConfig:
+    """The configuration with a backend's answer merged in, normalised again; nothing is checked.
+
+    Inputs and outputs are taken only where the configuration lists none.
+
+    Raises:
+        InternalError: dynamic batching is to be added to a model with another scheduler.
+    """
+    message = copy_message(config.message)
+    if completion is not None:
+        message.max_batch_size = completion.max_batch_size
+        if not message.input:
+            for tensor in completion.input:
+                _add_input(message, tensor)
+        if not message.output:
+            for tensor in completion.output:
+                _add_output(message, tensor)
+        if completion.dynamic_batching:
+            _add_dynamic_batching(message)
+        if completion.decoupled is not None:
+            message.model_transaction_policy.decoupled = completion.decoupled
+    normalize(message)
+    return model_config(message)
+
+
+def _add_dynamic_batching(message: Any) -> None:
+    chosen = message.WhichOneof("scheduling_choice")
+    if chosen is None:
+        message.dynamic_batching.SetInParent()
+    elif chosen != "dynamic_batching":
+        numbers = message.DESCRIPTOR.fields_by_name
+        raise InternalError(
+            f"Cannot update scheduling choice from {numbers[chosen].number} to {numbers['dynamic_batching'].number} "
+            "when auto-completing."
+        )
+
+
+def _add_input(message: Any, tensor: ModelInput) -> None:
+    added = message.input.add(
+        is_shape_tensor=tensor.is_shape_tensor,
+        allow_ragged_batch=tensor.allow_ragged_batch,
+        optional=tensor.optional,
+    )
+    _describe(added, tensor)
+
+
+def _add_output(message: Any, tensor: ModelOutput) -> None:
+    added = message.output.add(label_filename=tensor.label_filename, is_shape_tensor=tensor.is_shape_tensor)
+    _describe(added, tensor)
+
+
+def _describe(added: Any, tensor: ModelInput | ModelOutput) -> None:
+    added.name = tensor.name
+    added.data_type = tensor.datatype.number
+    added.dims.extend(tensor.dims)
+    if tensor.reshape is not None:
+        added.reshape.SetInParent()
+        added.reshape.shape.extend(tensor.reshape)

@@ -1,0 +1,77 @@
+"""The poll phase: from a model directory to a normalised configuration (model-config.md §1, steps 1 to 8)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+
+from ..errors import InternalError, InvalidArgumentError
+from .build import model_config
+from .files import read_text
+from .json_reader import read_json
+from .model import ModelConfig
+from .normalize import normalize
+from .platforms import complete_backend
+from .schema import ModelConfigMessage
+from .validate import validate_settings
+from .validate_tensors import validate_tensors
+
+_log = logging.getLogger(__name__)
+
+
+def read_config(
+    model_directory: Path, *, config_name: str = "", override_json: str | None = None, auto_complete: bool = True
+) -> ModelConfig:
+    """Read, fill in and check the configuration of a model, before any backend is asked.
+
+    Args:
+        model_directory: the model's directory; its name is the model's.
+        config_name: ``--model-config-name``: prefer ``configs/<name>.pbtxt``, if it exists.
+        override_json: the ``config`` parameter of a load request; replaces the file.
+        auto_complete: False demands a complete configuration: a file, with valid inputs and outputs.
+
+    Raises:
+        InternalError: the file cannot be read, or is no text form of a configuration; where it is wrong is logged.
+        InvalidArgumentError: the override cannot be parsed, or the configuration is invalid.
+    """
+    if override_json is not None:
+        message = read_json(override_json)
+    else:
+        path = _choose_file(model_directory, config_name)
+        message = ModelConfigMessage() if auto_complete and not path.exists() else read_text_proto(path)
+    complete_backend(message, model_directory)
+    normalize(message)
+    validate_settings(message)
+    if message.name != model_directory.name:
+        raise InvalidArgumentError(
+            f"unexpected directory name '{model_directory.name}' for model '{message.name}', directory name must "
+            "equal model name"
+        )
+    if not auto_complete:
+        validate_tensors(message)
+    return model_config(message)
+
+
+def read_text_proto(path: Path) -> Any:
+    """A `ModelConfigMessage` from a file in protobuf's text form.
+
+    Raises:
+        InternalError: it cannot be read or parsed; line and column are logged.
+    """
+    text = read_text(path)
+    try:
+        return text_format.Parse(text, ModelConfigMessage())
+    except text_format.ParseError as error:
+        _log.error("Error parsing text-format inference.ModelConfig: %s: %s", path, error)
+        raise InternalError(f"failed to read text proto from {path}") from error
+
+
+def _choose_file(model_directory: Path, config_name: str) -> Path:
+    if config_name:
+        custom = model_directory / "configs" / f"{config_name}.pbtxt"
+        if custom.exists():
+            return custom
+    return model_directory / "config.pbtxt"

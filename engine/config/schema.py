@@ -1,0 +1,44 @@
+"""The protobuf message classes of a model configuration.
+
+They live in a descriptor pool of their own: `tritonclient` registers the same names in the default pool, and protobuf
+refuses two definitions of one name in one pool.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import Message
+
+from ... import proto
+
+
+def _load() -> type[Any]:
+    descriptors = descriptor_pb2.FileDescriptorSet()
+    descriptors.ParseFromString(resources.files(proto).joinpath("model_config.pb").read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptors.file:
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("inference.ModelConfig"))
+
+
+ModelConfigMessage: type[Any] = _load()
+"""The class of `inference.ModelConfig`; nested messages are reached through its fields."""
+
+
+Field = Any
+"""A field's descriptor. Protobuf's stubs make its message and enum types optional, also where they cannot be."""
+
+
+def is_map(field: Field) -> bool:
+    """Whether a field is a map, whose message type is then that of its entries."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def copy_message(message: Message) -> Any:
+    """An independent copy, for whoever is about to change it."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
