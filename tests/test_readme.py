@@ -47,12 +47,10 @@ def address() -> Iterator[str]:
 def wait_until_ready(server: subprocess.Popen[str], address: str) -> None:
     """Read the server's log until it says that it serves HTTP."""
     assert server.stdout is not None
-    lines = []
-    for line in server.stdout:
+    lines: list[str] = []
+    while "Started HTTPService" not in (line := server.stdout.readline()):
         lines.append(line)
-        if "Started HTTPService" in line:
-            break
-    assert server.poll() is None, "".join(lines)
+        assert line, "the server ended: " + "".join(lines)
     with triton.InferenceServerClient(address) as client:
         assert client.is_server_ready()
 
