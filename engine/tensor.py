@@ -94,6 +94,11 @@ class Tensor:
         return self._array
 
     @property
+    def has_array(self) -> bool:
+        """Whether the numpy form is at hand, whose elements then are as many as the shape says."""
+        return self._array is not None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the wire form."""
         if self._buffer is not None:
@@ -125,8 +130,8 @@ def pack_bytes(elements: Iterable[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def iter_bytes(buffer: Buffer) -> Iterator[bytes]:
-    """The elements in a packed BYTES buffer.
+def iter_spans(buffer: Buffer) -> Iterator[tuple[int, int]]:
+    """Where the contents of the elements in a packed BYTES buffer start and end.
 
     Raises:
         IncompleteLengthError: the buffer ends inside an element.
@@ -135,11 +140,22 @@ def iter_bytes(buffer: Buffer) -> Iterator[bytes]:
     end = len(view)
     at = 0
     while at < end:
-        if end - at < 4:
+        start = at + 4
+        if end < start:
             raise IncompleteLengthError(end - at)
         (length,) = _LENGTH.unpack_from(view, at)
-        at += 4
-        if end - at < length:
-            raise IncompleteLengthError(end - at, length)
-        yield bytes(view[at : at + length])
-        at += length
+        at = start + length
+        if end < at:
+            raise IncompleteLengthError(end - start, length)
+        yield start, at
+
+
+def iter_bytes(buffer: Buffer) -> Iterator[bytes]:
+    """The elements in a packed BYTES buffer.
+
+    Raises:
+        IncompleteLengthError: the buffer ends inside an element.
+    """
+    view = memoryview(buffer)
+    for start, end in iter_spans(view):
+        yield bytes(view[start:end])

@@ -27,8 +27,6 @@ _ESCAPES = {
     b"\\": b"\\\\",
 }
 _EXPONENT = re.compile(rb"e[-+]?[0-9]")
-_MILLIONTHS = re.compile(rb"([0-9])(?:\.([0-9]+))?e-6(?=[],])")
-_HUNDRED_THOUSANDTHS = re.compile(rb"([0-9])(?:\.([0-9]+))?e-5(?=[],])")
 
 
 def dumps(value: Any) -> bytes:
@@ -55,19 +53,27 @@ def string(text: str | bytes) -> bytes:
 def double(value: float) -> bytes:
     """A double: shortest digits that read back the same; fixed notation for magnitudes from 1e-6 to below 1e21."""
     if not math.isfinite(value):
-        return b"NaN" if math.isnan(value) else b"Infinity" if value > 0 else b"-Infinity"
-    text = repr(float(value))
-    mantissa, exponential, exponent = text.partition("e")
+        return _not_finite(value).encode()
+    return _respell(repr(float(value))).encode()
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _respell(number: str) -> str:
+    """A decimal number, with or without exponent, in the right notation."""
+    mantissa, exponential, exponent = number.partition("e")
     if not exponential:
-        return text.encode()
+        return number
     power = int(exponent)
     if not -6 <= power < 21:
-        return f"{mantissa}e{power}".encode()
-    sign = "-" if mantissa.startswith("-") else ""
+        return f"{mantissa}e{power}"
+    sign = "-" if mantissa[0] == "-" else ""
     digits = mantissa.lstrip("-").replace(".", "")
     if power < 0:
-        return f"{sign}0.{'0' * (-power - 1)}{digits}".encode()
-    return f"{sign}{digits.ljust(power + 1, '0')}.0".encode()
+        return f"{sign}0.{'0' * (-power - 1)}{digits}"
+    return f"{sign}{digits.ljust(power + 1, '0')}.0"
 
 
 def tensor_data(tensor: Tensor) -> bytes:
@@ -96,18 +102,15 @@ def tensor_data(tensor: Tensor) -> bytes:
 
 def _doubles(flat: np.ndarray) -> bytes:
     text = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
-    if b"e" in text:
-        text = text.replace(b"e+", b"e")
-        text = _MILLIONTHS.sub(rb"0.00000\1\2", text)
-        text = _HUNDRED_THOUSANDTHS.sub(rb"0.0000\1\2", text)
     magnitude = np.abs(flat)
-    plain = (magnitude < 1e16) | (magnitude >= 1e21) & (magnitude < np.inf)
-    if plain.all():
+    same = (magnitude >= 1e-4) & (magnitude < 1e16) | (magnitude < 1e-6)  # where orjson's notation is Triton's
+    if same.all():
         return text
-    numbers = text[1:-1].split(b",")
-    for index in np.flatnonzero(~plain).tolist():
-        numbers[index] = double(float(flat[index]))
-    return b"[" + b",".join(numbers) + b"]"
+    numbers = text[1:-1].decode().split(",")
+    for index in np.flatnonzero(~same).tolist():
+        number = numbers[index]
+        numbers[index] = _not_finite(float(flat[index])) if number == "null" else _respell(number)
+    return f"[{','.join(numbers)}]".encode()
 
 
 def _strings(elements: list[bytes]) -> bytes:

@@ -1,0 +1,277 @@
+"""Whether a request fits its model: the checks between decoding and scheduling.
+
+Order and texts are Triton's (http.md §4.9, model-config.md §11): duplicate input, raw-input deduction, requested
+outputs, number of inputs, names and batch sizes, batch limit; then, input by input, datatype, unset dimensions, shape
+and byte size. Triton looks at the input received last first, and so does this.
+
+Everything that depends on the configuration alone is worked out once per model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from .config.model import Dims, ModelConfig, ModelInput
+from .datatypes import BYTES
+from .errors import InvalidArgumentError, request_prefix
+from .request import InferenceRequest
+from .tensor import Buffer, IncompleteLengthError, Tensor, iter_spans, pack_bytes
+
+_UNSET = frozenset({-1, 2**64 - 1})  # -1, and how HTTP, whose dimensions are unsigned, spells it
+_DIM_MAX = 2**63 - 1
+_RAW_NAME = "raw_input"
+
+_BATCH_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
+    "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
+    "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+
+
+class _InputRule:
+    """What the configuration says of one input.
+
+    Attributes:
+        datatype: element type.
+        dims: without the batch dimension; -1 is any size.
+        fixed_count: elements without the batch dimension; None if a dimension is variable.
+        reshape: shape for the backend, without the batch dimension, if it is another.
+    """
+
+    __slots__ = ("datatype", "dims", "fixed_count", "reshape")
+
+    def __init__(self, config: ModelInput) -> None:
+        self.datatype = config.datatype
+        self.dims = config.dims
+        self.fixed_count = None if -1 in config.dims else math.prod(config.dims)
+        self.reshape = config.reshape
+
+    def reshaped(self, dims: Dims) -> Dims:
+        """The shape for the backend; variable dimensions are taken over in order."""
+        assert self.reshape is not None
+        variable = iter([got for want, got in zip(self.dims, dims, strict=True) if want == -1])
+        return tuple(next(variable) if dim == -1 else dim for dim in self.reshape)
+
+
+class RequestValidator:
+    """Checks requests against one model's configuration."""
+
+    __slots__ = ("_inputs", "_max_batch_size", "_name", "_outputs", "_raw", "_required", "_total")
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._name = config.name
+        self._max_batch_size = config.max_batch_size
+        self._inputs: dict[str, _InputRule] = {}
+        for tensor in config.input:  # of duplicate names, the first counts
+            self._inputs.setdefault(tensor.name, _InputRule(tensor))
+        self._outputs = frozenset(tensor.name for tensor in config.output)
+        self._required = tuple(tensor.name for tensor in config.input if not tensor.optional)
+        self._total = len(config.input)
+        self._raw = config.input[0] if self._total == 1 else None
+
+    def check(self, request: InferenceRequest) -> tuple[dict[str, Tensor], int]:
+        """The inputs by name as the backend sees them, and the number of rows.
+
+        Shapes have the configured ``reshape`` applied and, for a model with batching, the batch dimension in front.
+        Rows are the batch size; 1 for a batch size of 0, whose data is that of one element, and without batching.
+
+        Raises:
+            InvalidArgumentError: the request does not fit the model.
+        """
+        inputs: Sequence[Tensor] = request.inputs
+        if request.raw_input is not None:
+            inputs = (self._deduce(request, request.raw_input),)
+        if len(inputs) > 1:
+            self._refuse_duplicates(request, inputs)
+            inputs = inputs[::-1]
+        for name in request.requested_outputs:
+            if name not in self._outputs:
+                raise InvalidArgumentError(f"unexpected inference output '{name}' for model '{self._name}'")
+        if not len(self._required) <= len(inputs) <= self._total:
+            raise self._wrong_count(request, inputs)
+        batch_size = self._batch_size(request, inputs) if self._max_batch_size else 0
+        return {tensor.name: self._check_input(request, tensor, batch_size) for tensor in inputs}, batch_size or 1
+
+    def _refuse_duplicates(self, request: InferenceRequest, inputs: Iterable[Tensor]) -> None:
+        seen: set[str] = set()
+        for tensor in inputs:
+            if tensor.name in seen:
+                raise InvalidArgumentError(
+                    f"{request_prefix(request.id)}input '{tensor.name}' already exists in request"
+                )
+            seen.add(tensor.name)
+
+    def _wrong_count(self, request: InferenceRequest, inputs: Sequence[Tensor]) -> InvalidArgumentError:
+        names = [tensor.name for tensor in inputs]
+        got = ",".join(f"'{name}'" for name in names)
+        missing = ",".join(f"'{name}'" for name in self._required if name not in names)
+        required = len(self._required)
+        expected = (
+            f"expected {self._total} inputs"
+            if required == self._total
+            else f"expected number of inputs between {required} and {self._total}"
+        )
+        return InvalidArgumentError(
+            f"{request_prefix(request.id)}{expected} but got {len(names)} inputs for model '{self._name}'. "
+            f"Got input(s) [{got}], but missing required input(s) {f'[{missing}' if missing else ''}]. "  # sic: Triton
+            "Please provide all required input(s)."
+        )
+
+    def _rule(self, tensor: Tensor) -> _InputRule:
+        rule = self._inputs.get(tensor.name)
+        if rule is None:
+            raise InvalidArgumentError(f"unexpected inference input '{tensor.name}' for model '{self._name}'")
+        return rule
+
+    def _batch_size(self, request: InferenceRequest, inputs: Iterable[Tensor]) -> int:
+        """The batch size that the inputs agree on; a 0 gives way to what the next input says."""
+        batch_size = 0
+        for tensor in inputs:
+            self._rule(tensor)
+            shape = tensor.shape
+            if not shape:
+                raise InvalidArgumentError(
+                    f"{request_prefix(request.id)}input '{tensor.name}' has no shape but model requires batch "
+                    f"dimension for '{self._name}'"
+                )
+            if not batch_size:
+                batch_size = shape[0]
+            elif shape[0] != batch_size:
+                raise InvalidArgumentError(
+                    f"{request_prefix(request.id)}input '{tensor.name}' batch size does not match other inputs for "
+                    f"'{self._name}'"
+                )
+        if not 0 <= batch_size <= self._max_batch_size:
+            raise InvalidArgumentError(
+                f"{request_prefix(request.id)}inference request batch-size must be <= {self._max_batch_size} for "
+                f"'{self._name}'"
+            )
+        return batch_size
+
+    def _check_input(self, request: InferenceRequest, tensor: Tensor, batch_size: int) -> Tensor:
+        rule = self._rule(tensor)
+        if tensor.datatype is not rule.datatype:
+            raise InvalidArgumentError(
+                f"{request_prefix(request.id)}inference input '{tensor.name}' data-type is '{tensor.datatype.name}', "
+                f"but model '{self._name}' expects '{rule.datatype.name}'"
+            )
+        shape = tensor.shape
+        dims = shape[1:] if self._max_batch_size else shape
+        if rule.fixed_count is None or dims != rule.dims:
+            self._check_dims(request, tensor, dims, rule)
+        count = rule.fixed_count
+        if count is None:
+            count = math.prod(dims)
+        rows = batch_size or 1
+        if rule.datatype is BYTES:
+            self._check_elements(request, tensor, count * rows)
+        else:
+            self._check_size(request, tensor, count * rows * rule.datatype.size)
+        seen = dims if rule.reshape is None else rule.reshaped(dims)
+        if self._max_batch_size:
+            seen = (rows, *seen)
+        return tensor if seen == shape else tensor.reshaped(seen)
+
+    def _check_dims(self, request: InferenceRequest, tensor: Tensor, dims: Dims, rule: _InputRule) -> None:
+        """Compare dimension by dimension, for shapes that are not simply the configured one."""
+        matches = len(dims) == len(rule.dims)
+        for want, got in zip(rule.dims, dims if matches else (), strict=False):
+            if got in _UNSET:
+                raise InvalidArgumentError(
+                    f"{request_prefix(request.id)}All input dimensions should be specified for input '{tensor.name}' "
+                    f"for model '{self._name}', got {_print_shape(tensor.shape)}"
+                )
+            if want not in (got, -1):
+                matches = False
+                break
+        if not matches:
+            batching = self._max_batch_size > 0
+            expected = (-1, *rule.dims) if batching else rule.dims
+            raise InvalidArgumentError(
+                f"{request_prefix(request.id)}unexpected shape for input '{tensor.name}' for model '{self._name}'. "
+                f"Expected {_print_shape(expected)}, got {_print_shape(tensor.shape)}. "
+                f"{_BATCH_NOTE if batching else ''}"
+            )
+        if any(not 0 <= dim <= _DIM_MAX for dim in dims):
+            raise InvalidArgumentError(
+                f"{request_prefix(request.id)}invalid shape for input '{tensor.name}': shape "
+                f"{_print_shape(tensor.shape)} contains one or more invalid dimensions"
+            )
+
+    def _check_size(self, request: InferenceRequest, tensor: Tensor, expected: int) -> None:
+        if tensor.nbytes != expected:
+            name = tensor.name if request.raw_input is None else _RAW_NAME
+            raise InvalidArgumentError(
+                f"{request_prefix(request.id)}input byte size mismatch for input '{name}' for model '{self._name}'. "
+                f"Expected {expected}, got {tensor.nbytes}"
+            )
+
+    def _check_elements(self, request: InferenceRequest, tensor: Tensor, expected: int) -> None:
+        """The elements of a BYTES input: as many as expected, and none cut off."""
+        prefix = request_prefix(request.id)
+        where = f"for inference input '{tensor.name}' for model '{self._name}'"
+        if tensor.has_array:
+            count, missing = tensor.element_count, None
+        else:
+            count, missing = _count_elements(tensor.buffer, expected + 1)
+        if count > expected:
+            raise InvalidArgumentError(
+                f"{prefix}unexpected number of string elements {expected + 1} {where}, expecting {expected}"
+            )
+        if missing is not None and missing.needed is None:
+            raise InvalidArgumentError(
+                f"{prefix}incomplete string length indicator {where}, expecting 4 bytes but only {missing.available} "
+                "bytes available. Please make sure the string length indicator is in one buffer."
+            )
+        if count < expected:
+            raise InvalidArgumentError(f"{prefix}expected {expected} string elements {where}, got {count}")
+        if missing is not None:
+            raise InvalidArgumentError(
+                f"incomplete string data for inference input '{tensor.name}', expecting string of length "
+                f"{missing.needed} but only {missing.available} bytes available"
+            )
+
+    def _deduce(self, request: InferenceRequest, data: Buffer) -> Tensor:
+        """The tensor that a request of bytes alone means (http.md §4.6)."""
+        prefix = request_prefix(request.id)
+        config = self._raw
+        if config is None:
+            raise InvalidArgumentError(
+                f"{prefix}Raw request must only have 1 input (found 1) to be deduced but got {self._total} inputs in "
+                f"'{self._name}' model configuration"
+            )
+        if config.dims.count(-1) > 1:
+            raise InvalidArgumentError(
+                f"{prefix}The shape of the raw input '{config.name}' can not be deduced because there are more than "
+                "one variable-sized dimension"
+            )
+        dims = config.dims
+        if config.datatype is BYTES:
+            if math.prod(dims) != 1:  # a variable dimension makes it negative
+                raise InvalidArgumentError(
+                    f"{prefix}For BYTE datatype raw input '{config.name}', the model must have input shape [1]"
+                )
+            data = pack_bytes((bytes(data),))
+        elif -1 in dims:
+            deduced = len(data) // (-math.prod(dims) * config.datatype.size)
+            dims = tuple(deduced if dim == -1 else dim for dim in dims)
+        return Tensor(config.name, config.datatype, (1, *dims) if self._max_batch_size else dims, data)
+
+
+def _count_elements(buffer: Buffer, limit: int) -> tuple[int, IncompleteLengthError | None]:
+    """The number of packed BYTES elements, at most `limit`, and what the buffer lacks at its end, if anything."""
+    count = 0
+    try:
+        for _ in iter_spans(buffer):
+            count += 1
+            if count == limit:
+                return count, None
+    except IncompleteLengthError as error:
+        return count + (error.needed is not None), error  # an element whose content is cut off counts
+    return count, None
+
+
+def _print_shape(shape: Iterable[int]) -> str:
+    """``[1,2]``, as signed 64-bit numbers."""
+    return f"[{','.join(str(dim if dim <= _DIM_MAX else dim - 2**64) for dim in shape)}]"
