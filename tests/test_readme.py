@@ -34,7 +34,7 @@ def free_port() -> int:
 def address() -> Iterator[str]:
     """Where `trireme serve` serves model_repository/, as `make serve` starts it but on another port."""
     port = free_port()
-    command = [sys.executable, "-m", "trireme.api.cli.main", "serve", "--model-repository", "model_repository"]
+    command = [str(Path(sys.executable).with_name("trireme")), "serve", "--model-repository", "model_repository"]
     command += ["--http-address", "127.0.0.1", "--http-port", str(port), "--allow-metrics", "false"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
