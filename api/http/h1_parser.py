@@ -1,0 +1,267 @@
+"""Reads HTTP/1.x requests out of a byte stream: httptools, plus the limits and refusals that it does not have.
+
+Rule 1: Requests come out in the order of their heads, each as soon as its head is complete; its body follows.
+Rule 2: After a failure nothing more comes out. The requests before it stand and are to be answered first.
+Rule 3: A malformed request fails silently (the connection closes with no bytes, http.md §1). A head over the limit
+        is 431. A body whose length is ambiguous is 400: that is how requests are smuggled past a proxy.
+Rule 4: Whatever a client sends, what is held for it is bounded by the head limit and the size of one feed.
+Rule 5: ``Upgrade: h2c`` without a body ends HTTP/1.1 here. Any other upgrade is ignored, as HTTP allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httptools
+
+from .limits import Limits
+
+_METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
+_FRAMING_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect", b"upgrade"))
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why parsing stopped; `status` 0 closes the connection without an answer."""
+
+    status: int = 0
+    message: str = ""
+
+
+class Request:
+    """One request: its head, and as much of its body as has arrived and was not taken yet.
+
+    Attributes:
+        target: the request target as received, bytes.
+        headers: (lower-case name, value), in order.
+        keep_alive: whether the client lets the connection live on.
+        expects_continue: the client waits for ``100 Continue`` before it sends the body.
+        remaining: bytes of the body yet to come; None for a chunked body.
+        pieces: arrived pieces of the body; whoever takes them clears the list.
+        complete: the whole body has arrived.
+        bypass: the rest of the body is received past the parser.
+        upgrade: the client asks to go on in HTTP/2 (h2c).
+    """
+
+    __slots__ = (
+        "bypass",
+        "complete",
+        "expects_continue",
+        "headers",
+        "http_version",
+        "keep_alive",
+        "method",
+        "pieces",
+        "remaining",
+        "target",
+        "upgrade",
+    )
+
+    def __init__(self, method: str, target: bytes, http_version: str, headers: list[tuple[bytes, bytes]]) -> None:
+        self.method = method
+        self.target = target
+        self.http_version = http_version
+        self.headers = headers
+        self.keep_alive = True
+        self.expects_continue = False
+        self.remaining: int | None = 0
+        self.pieces: list[bytes | bytearray] = []
+        self.complete = False
+        self.bypass = False
+        self.upgrade = False
+
+    def head(self, *, without: bytes = b"") -> bytes:
+        """The head in HTTP/1.1's form again, leaving out the header `without`."""
+        lines = [b"%b %b HTTP/%b" % (self.method.encode(), self.target, self.http_version.encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != without]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+class RequestParser:
+    """A push parser: `feed` it bytes, take from `requests`, heed `failure`.
+
+    Attributes:
+        requests: requests whose head is complete, oldest first. The last one's body may still be arriving.
+        failure: set when nothing more can be read.
+        leftover: bytes after a request that ends HTTP/1.1 (its `upgrade` is set).
+    """
+
+    __slots__ = (
+        "_begun",
+        "_body_request",
+        "_chunk_begins",
+        "_chunks",
+        "_expects_continue",
+        "_head_bytes",
+        "_headers",
+        "_limits",
+        "_parser",
+        "_progress",
+        "_remaining",
+        "_stalled_bytes",
+        "_upgrade",
+        "_url",
+        "failure",
+        "leftover",
+        "requests",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.requests: list[Request] = []
+        self.failure: Refusal | None = None
+        self.leftover = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Expects a new request next: the owner has read the rest of the current body past this parser."""
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._body_request: Request | None = None
+        self._begun = False
+        self._stalled_bytes = 0
+
+    def close(self) -> None:
+        """Drops the httptools parser, which refers back to this object."""
+        self._parser = None
+
+    @property
+    def between_requests(self) -> bool:
+        """Not one byte of a further request has been seen."""
+        return not self._begun and not self._stalled_bytes
+
+    def feed(self, data: bytes) -> None:
+        """Takes in the next bytes of the stream; never raises for what they contain."""
+        self._progress = False
+        pending = data
+        while pending and self.failure is None and self._parser is not None:
+            try:
+                self._parser.feed_data(pending)
+                pending = b""
+            except httptools.HttpParserUpgrade as stop:
+                pending = self._after_upgrade(pending[stop.args[0] :])
+            except httptools.HttpParserError as error:
+                self._fail(error)
+        if self._progress:
+            self._stalled_bytes = 0
+        else:
+            self._stalled_bytes += len(data)
+            if self._stalled_bytes > self._limits.head_bytes:
+                self._refuse_size()
+
+    def _fail(self, error: httptools.HttpParserError) -> None:
+        if self.failure is None:  # else a callback below has set it, and raised only to stop httptools
+            reason = str(error)
+            framing = "Content-Length" in reason or "Transfer-Encoding" in reason
+            self.failure = Refusal(400, f"ambiguous request length: {reason}") if framing else Refusal()
+
+    def _refuse_size(self) -> None:
+        if self._body_request is not None:  # chunk extensions or trailers without end
+            self.failure = Refusal(400, f"chunk header or trailers exceed {self._limits.head_bytes} bytes")
+        else:
+            self.failure = Refusal(431, f"request header block exceeds {self._limits.head_bytes} bytes")
+
+    def _after_upgrade(self, rest: bytes) -> bytes:
+        """Decides about a request at which httptools stopped. Returns the bytes to go on with."""
+        request = self.requests[-1]
+        if request.upgrade or request.method == "CONNECT":
+            request.keep_alive = False
+            self.leftover = rest
+            self.failure = Refusal()
+            return b""
+        # Ignored upgrade. httptools has skipped the body, so the request is read again without the header.
+        self.requests.pop()
+        self.restart()
+        return request.head(without=b"upgrade") + rest
+
+    # ---- called by httptools ----
+
+    def on_message_begin(self) -> None:
+        self._begun = True
+        self._url = b""
+        self._headers = []
+        self._head_bytes = 0
+        self._chunks = 0
+        self._chunk_begins = False
+        self._remaining: int | None = 0
+        self._expects_continue = False
+        self._upgrade = b""
+
+    def on_url(self, url: bytes) -> None:
+        self._url = self._url + url if self._url else url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._body_request is not None:  # a trailer: only counted
+            if self._head_bytes > self._limits.head_bytes:
+                self._refuse_size()
+                raise ValueError("trailers too large")
+            return
+        name = name.lower()
+        value = value.rstrip(b" \t")
+        self._headers.append((name, value))
+        if name in _FRAMING_HEADERS:
+            self._note(name, value)
+
+    def _note(self, name: bytes, value: bytes) -> None:
+        if name == b"content-length":
+            self._remaining = int(value)  # llhttp has let digits through only, and only once
+        elif name == b"transfer-encoding":
+            if self._remaining is None or value.lower() != b"chunked":
+                self.failure = Refusal(400, "ambiguous request length: the only Transfer-Encoding known is chunked")
+                raise ValueError("transfer encoding")
+            self._remaining = None
+        elif name == b"expect":
+            self._expects_continue = value.lower() == b"100-continue"
+        else:
+            self._upgrade = value.lower()
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        assert parser is not None
+        http_version = parser.get_http_version()
+        if http_version not in ("1.1", "1.0"):
+            self.failure = Refusal()
+            raise ValueError("version")
+        if self._head_bytes + len(self._url) > self._limits.head_bytes:
+            self._refuse_size()
+            raise ValueError("head too large")
+        method = parser.get_method()
+        request = Request(_METHODS.get(method) or method.decode(), self._url, http_version, self._headers)
+        request.keep_alive = parser.should_keep_alive()
+        request.expects_continue = self._expects_continue and http_version == "1.1"
+        request.remaining = self._remaining
+        request.upgrade = self._upgrade == b"h2c" and self._remaining == 0 and parser.should_upgrade()
+        self._body_request = request
+        self._progress = True
+        self.requests.append(request)
+
+    def on_chunk_header(self) -> None:
+        self._chunk_begins = True
+        self._progress = True
+
+    def on_body(self, body: bytes) -> None:
+        request = self._body_request
+        assert request is not None
+        if request.remaining is not None:
+            request.remaining -= len(body)
+        elif self._chunk_begins:  # only a chunk that is not empty gets here
+            self._chunk_begins = False
+            self._chunks += 1
+            if self._chunks > self._limits.body_chunks:
+                self.failure = Refusal(
+                    400,
+                    f"Chunked request body exceeds maximum of {self._limits.body_chunks} non-empty chunks. "
+                    "Send fewer or larger HTTP chunks.",
+                )
+                raise ValueError("too many chunks")
+        request.pieces.append(body)
+        self._progress = True
+
+    def on_message_complete(self) -> None:
+        request = self._body_request
+        assert request is not None
+        request.complete = True
+        self._body_request = None
+        self._begun = False
+        self._progress = True

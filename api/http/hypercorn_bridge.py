@@ -1,0 +1,179 @@
+"""What Trireme uses of hypercorn's insides: its listening sockets, and its HTTP/2.
+
+`Config.create_sockets`, `TCPServer`, `WorkerContext` and `ConnectionState` are internal to hypercorn, so its version is
+pinned, no other module touches them, and a canary test compares them with what is assumed here.
+
+hypercorn's ways that are worked around:
+- An app is not cancelled when its client goes away or resets the stream: its next message is ``http.disconnect``, for
+  which the app has to look out by itself.
+- A response that ends before its request's body has arrived breaks the connection; so the end of the response is held
+  back until the body is in.
+- Sends are shielded from cancellation. Here each one has a time limit, and `Connection.abort` shuts the socket down.
+- It closes a connection after 1,000 requests and after 5 s of idleness; both are switched off.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+
+from .asgi import AsgiApp, Message, Receive, Send
+from .limits import Limits
+from .transport import PlainTransport, TlsTransport
+
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_PIECE_BYTES = 1 << 20
+
+log = logging.getLogger(__name__)
+
+
+def create_socket(bind: str, *, reuse_port: bool) -> socket.socket:
+    """A bound, non-blocking TCP socket that does not listen yet. `bind` is ``host:port`` or ``[v6]:port``.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    config = Config()
+    config.bind = [bind]
+    config.workers = 2 if reuse_port else 1  # hypercorn asks for SO_REUSEPORT when workers share a port
+    bound = config.create_sockets().insecure_sockets[0]
+    bound.set_inheritable(False)  # hypercorn lets its worker processes inherit it; ours must not hold the port
+    return bound
+
+
+async def serve_http2(app: AsgiApp, transport: PlainTransport | TlsTransport, replay: bytes, limits: Limits) -> None:
+    """Lets hypercorn serve the rest of a connection.
+
+    Args:
+        app: the ASGI application.
+        transport: the connection; with TLS, after its handshake.
+        replay: bytes already read, which hypercorn is to read first.
+        limits: as for the other connections.
+    """
+    wire: _ReplayStream
+    if isinstance(transport, TlsTransport):
+        wire = _SecureReplayStream(transport.stream, replay, limits)
+    else:
+        wire = _ReplayStream(trio.SocketStream(trio.socket.from_stdlib_socket(transport.sock)), replay, limits)
+
+    async def bridged(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            stream = _Stream(receive, send, limits, transport.shut_down)
+            await app(scope, stream.receive, stream.send)
+        elif scope["type"] == "websocket":  # an extended CONNECT
+            await send({"type": "websocket.close"})
+
+    # hypercorn annotates its arguments more narrowly than what it does with them.
+    wrapper: Any = ASGIWrapper(bridged)  # type: ignore[arg-type]
+    any_wire: Any = wire
+    await TCPServer(wrapper, _config(limits), WorkerContext(None), ConnectionState({}), any_wire).run()
+
+
+def _config(limits: Limits) -> Config:
+    config = Config()
+    config.errorlog = log
+    config.accesslog = None
+    config.include_date_header = False
+    config.include_server_header = False
+    config.keep_alive_timeout = math.inf if limits.idle_timeout_s is None else limits.idle_timeout_s
+    config.keep_alive_max_requests = sys.maxsize
+    config.h2_max_concurrent_streams = limits.streams
+    config.h2_max_header_list_size = limits.head_bytes
+    config.h11_max_incomplete_size = limits.head_bytes
+    return config
+
+
+class _ReplayStream:
+    """A trio stream that first gives back what was read from it already, and whose sends take limited time."""
+
+    def __init__(self, stream: trio.SocketStream | trio.SSLStream, replay: bytes, limits: Limits) -> None:
+        self._stream = stream
+        self._replay = replay
+        self._limits = limits
+
+    @property
+    def socket(self) -> trio.socket.SocketType:
+        return self._stream.socket  # type: ignore[union-attr]
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        if self._replay:
+            replay, self._replay = self._replay, b""
+            return replay
+        return await self._stream.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes) -> None:
+        with trio.move_on_after(self._limits.write_timeout_s):
+            await self._stream.send_all(data)
+            return
+        raise trio.BrokenResourceError("the client does not read")
+
+    async def send_eof(self) -> None:
+        if isinstance(self._stream, trio.SocketStream):
+            await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _SecureReplayStream(_ReplayStream):
+    """The same over TLS. hypercorn tells the two apart by whether there is a `do_handshake`."""
+
+    async def do_handshake(self) -> None:
+        assert isinstance(self._stream, trio.SSLStream)
+        await self._stream.do_handshake()
+
+    def selected_alpn_protocol(self) -> str | None:
+        assert isinstance(self._stream, trio.SSLStream)
+        return self._stream.selected_alpn_protocol()
+
+    @property
+    def transport_stream(self) -> trio.SocketStream:
+        assert isinstance(self._stream, trio.SSLStream)
+        return self._stream.transport_stream
+
+
+class _Stream:
+    """One HTTP/2 request between hypercorn and the app."""
+
+    def __init__(self, receive: Receive, send: Send, limits: Limits, shut_down: Callable[[], None]) -> None:
+        self._receive = receive
+        self._send = send
+        self._limits = limits
+        self._shut_down = shut_down
+        self._body_ended = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self._body_ended = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] != "http.response.body":
+            await self._send_in_time(message)
+            return
+        last = not message.get("more_body", False)
+        while last and not self._body_ended:
+            await self.receive()
+        body = memoryview(message.get("body", b"")).cast("B")
+        for start in range(0, max(len(body), 1), _PIECE_BYTES):
+            more = not last or start + _PIECE_BYTES < len(body)
+            piece = body[start : start + _PIECE_BYTES]
+            await self._send_in_time({"type": message["type"], "body": piece, "more_body": more})
+
+    async def _send_in_time(self, message: Message) -> None:
+        with trio.move_on_after(self._limits.write_timeout_s):
+            await self._send(message)
+            return
+        self._shut_down()

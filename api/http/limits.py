@@ -1,0 +1,56 @@
+"""Every bound of the HTTP front end's sockets, in one place."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one HTTP listener and its connections. ``None`` means no limit, where it is allowed.
+
+    Times are checked by one sweep every `sweep_interval_s`, so they are met to within one interval.
+
+    Attributes:
+        head_bytes: request line and headers together (trailers too); more is answered with 431.
+        head_timeout_s: from the first byte of a request to the end of its head, answered with 408; also for a TLS
+            handshake.
+        idle_timeout_s: between requests. None, because Triton never closes an idle connection.
+        body_timeout_s: between two reads of a body that the application waits for. Answered with 408.
+        write_timeout_s: between two writes to a client that does not read its response.
+        linger_timeout_s: how long a connection that is closed early still takes in what the client is sending, so that
+            the client gets to read the answer instead of a reset.
+        body_chunks: non-empty chunks of a chunked body (http.md §1).
+        body_piece_bytes: largest piece of a body that `receive()` returns; smaller bodies of known length come whole.
+        drain_bytes: how much of a body that the application left unread is read and dropped to keep the connection.
+        max_connections: open connections; at the bound the listener stops accepting and the kernel queues.
+        backlog: connections that the kernel queues.
+        streams: concurrent HTTP/2 streams of a connection.
+        sweep_interval_s: how often timeouts are checked and running requests are looked at for vanished clients.
+    """
+
+    head_bytes: int = 65_536
+    head_timeout_s: float = 30.0
+    idle_timeout_s: float | None = None
+    body_timeout_s: float = 60.0
+    write_timeout_s: float = 60.0
+    linger_timeout_s: float = 2.0
+    body_chunks: int = 65_536
+    body_piece_bytes: int = 1 << 20
+    drain_bytes: int = 1 << 18
+    max_connections: int = 65_536
+    backlog: int = 2048
+    streams: int = 100
+    sweep_interval_s: float = 0.1
+
+
+def raise_open_file_limit() -> int:
+    """Raises this process's soft limit of open files to its hard limit; returns the limit now in force.
+
+    A connection is an open file, and the usual soft limit of 1,024 is far below what a server may be asked to hold.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,124 @@
+"""Accepts connections: one task for a listening socket."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+import trio
+
+from ...engine.errors import UnavailableError
+from .asgi import AsgiApp
+from .connection import Connection
+from .hypercorn_bridge import create_socket
+from .roster import Roster
+from .transport import PlainTransport, TlsTransport
+
+log = logging.getLogger(__name__)
+
+_BURST = 64
+_STARVED_S = 0.1
+_STARVED_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+class BindError(UnavailableError):
+    """An address cannot be listened on; the message names it (cli.md §4)."""
+
+
+def listen(bind: str, *, reuse_port: bool, backlog: int) -> socket.socket:
+    """A listening, non-blocking socket on ``host:port``.
+
+    Raises:
+        BindError: the port is taken, or the address cannot be bound for another reason.
+    """
+    listening = None
+    try:
+        listening = create_socket(bind, reuse_port=reuse_port)
+        listening.listen(backlog)  # with SO_REUSEADDR, it may be only here that a taken port shows
+    except (OSError, OverflowError) as error:
+        if listening is not None:
+            listening.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise BindError(f"Socket '{bind}' already in use ") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise BindError(f"Socket '{bind}' cannot be bound: {reason}") from error
+    return listening
+
+
+def endpoint(address: object) -> tuple[str, int] | None:
+    """(host, port) of an IPv4 or IPv6 socket address."""
+    return (address[0], address[1]) if isinstance(address, tuple) and len(address) >= 2 else None
+
+
+class Listener:
+    """Accepts on one socket and starts a connection for each client.
+
+    While the roster is full it does not accept. When accepting fails for want of files or memory it pauses, and says
+    so once. When the service is stopping it closes new connections at once, without a word (cli.md §5).
+    """
+
+    def __init__(self, app: AsgiApp, listening: socket.socket, roster: Roster, context: ssl.SSLContext | None) -> None:
+        self._app = app
+        self._socket = listening
+        self._roster = roster
+        self._context = context
+        self._server = endpoint(listening.getsockname())
+        self._starved = False
+
+    def __repr__(self) -> str:
+        return f"<Listener on {self._server}>"
+
+    async def run(self, start_soon: Callable[..., None]) -> None:
+        """Accepts until cancelled; hands every connection's `run` to `start_soon`."""
+        while True:
+            while self._roster.full and self._roster.accepting:
+                await self._roster.change()
+            await trio.lowlevel.wait_readable(self._socket)
+            if not self._accept_burst(start_soon):
+                await trio.sleep(_STARVED_S)
+
+    def _accept_burst(self, start_soon: Callable[..., None]) -> bool:
+        """Accepts what has queued up, within bounds. False when there are no resources to accept with."""
+        for _ in range(_BURST):
+            if self._roster.full and self._roster.accepting:
+                break
+            try:
+                client, address = self._socket.accept()
+            except OSError as error:
+                # Whatever else fails here (the client has left already, the network has) concerns that client only.
+                return error.errno not in _STARVED_ERRNOS or self._pause(error)
+            self._starved = False
+            if self._roster.accepting:
+                connection = self._connection(client, address)
+                self._roster.add(connection)
+                start_soon(connection.run)
+            else:
+                client.close()
+                self._roster.dropped += 1
+        return True
+
+    def _pause(self, error: OSError) -> bool:
+        self._roster.accept_failures += 1
+        if not self._starved:
+            self._starved = True
+            log.error(
+                "cannot accept connections on %s: %s; trying again until it works (%d connections are open)",
+                self._server,
+                error.strerror,
+                len(self._roster),
+            )
+        return False
+
+    def _connection(self, client: socket.socket, address: object) -> Connection:
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport: PlainTransport | TlsTransport
+        if self._context is None:
+            transport = PlainTransport(client)
+        else:
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(client))
+            transport = TlsTransport(trio.SSLStream(stream, self._context, server_side=True, https_compatible=True))
+        return Connection(self._app, transport, self._roster, endpoint(address), self._server)

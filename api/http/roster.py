@@ -1,0 +1,196 @@
+"""The connections of a service: how many, how old, and whether their clients are still there.
+
+Nothing here is done per request: no timer, no task, no cancel scope. One sweep at a time looks at every connection's
+phase and at how long it has lasted, by a coarse clock that the sweep itself sets.
+
+Rule 1: A phase that lasts longer than its limit ends its connection. Time in `Phase.APP` is not limited.
+Rule 2: A connection whose application has been running since before the last sweep is polled, without taking data
+        from its socket. If the client has closed, the connection is cancelled, and the inference with it ([2.73],
+        http.md §1).
+Rule 3: Closing the sending side alone counts as closing. A client process that dies, exits or closes its socket sends
+        the same FIN as one that calls ``shutdown(SHUT_WR)`` and still reads, so a server that means to notice the
+        first must take the second for it; Triton's own HTTP library treats an end of stream likewise. Who half-closes
+        after the request still gets every answer that is ready before the sweep comes round, and anything that is
+        already being sent.
+Rule 4: At `Limits.max_connections` the listeners wait for a place.
+"""
+
+from __future__ import annotations
+
+import enum
+import select
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from .limits import Limits
+
+
+class Phase(enum.Enum):
+    """What a connection is doing. The value is for people."""
+
+    HANDSHAKE = "TLS handshake"
+    IDLE = "waiting for a request"
+    HEAD = "receiving a request's head"
+    BODY = "receiving a body that the application waits for"
+    APP = "application running"
+    SENDING = "waiting for the client to read"
+    CLOSING = "saying goodbye"
+    HTTP2 = "handed over to hypercorn"
+
+
+class Sweepable(Protocol):
+    """What the roster knows of a connection."""
+
+    phase: Phase
+    since_s: float
+
+    def fileno(self) -> int: ...
+
+    def time_out(self) -> None:
+        """The phase has lasted too long."""
+        ...
+
+    def peer_gone(self) -> None:
+        """The client has closed its connection."""
+        ...
+
+    def abort(self) -> None:
+        """The service is closing: stop at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HttpStatistics:
+    """A service's counters since it started.
+
+    Attributes:
+        connections, peak_connections, max_connections: open now, most at a time, bound.
+        accepted: connections accepted.
+        dropped: connections closed without a word because the service was stopping.
+        requests: HTTP/1.x requests begun.
+        disconnects: requests cancelled because their client went away.
+        timeouts: connections closed because a phase took too long.
+        accept_failures: times that accepting failed for want of resources (open files, memory).
+        accepting: new connections are served.
+    """
+
+    connections: int
+    peak_connections: int
+    max_connections: int
+    accepted: int
+    dropped: int
+    requests: int
+    disconnects: int
+    timeouts: int
+    accept_failures: int
+    accepting: bool
+
+
+class Roster:
+    """The open connections of one service, their coarse clock and the service's counters.
+
+    Attributes:
+        now_s: trio's time at the last sweep; never ahead of the clock, behind it by at most one interval.
+        accepting: cleared when the service begins to stop.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.now_s = 0.0
+        self.accepting = True
+        self.accepted = self.dropped = self.requests = self.disconnects = self.timeouts = self.accept_failures = 0
+        self._connections: set[Sweepable] = set()
+        self._peak = 0
+        self._changed = trio.Event()
+        self._limit_s: dict[Phase, float | None] = {
+            Phase.HANDSHAKE: limits.head_timeout_s,
+            Phase.IDLE: limits.idle_timeout_s,
+            Phase.HEAD: limits.head_timeout_s,
+            Phase.BODY: limits.body_timeout_s,
+            Phase.APP: None,
+            Phase.SENDING: limits.write_timeout_s,
+            Phase.CLOSING: limits.linger_timeout_s,
+            Phase.HTTP2: None,
+        }
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def __repr__(self) -> str:
+        return f"<Roster {len(self)} of {self.limits.max_connections} connections, {self.requests} requests>"
+
+    @property
+    def full(self) -> bool:
+        return len(self._connections) >= self.limits.max_connections
+
+    def add(self, connection: Sweepable) -> None:
+        self._connections.add(connection)
+        self.accepted += 1
+        self._peak = max(self._peak, len(self._connections))
+        self.now_s = trio.current_time()
+        self._announce()
+
+    def remove(self, connection: Sweepable) -> None:
+        self._connections.discard(connection)
+        self._announce()
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def stop_accepting(self) -> None:
+        self.accepting = False
+        self._announce()
+
+    async def change(self) -> None:
+        """Waits until a connection has come or gone."""
+        await self._changed.wait()
+
+    def abort_all(self) -> None:
+        for connection in self._connections:
+            connection.abort()
+
+    def statistics(self) -> HttpStatistics:
+        return HttpStatistics(
+            connections=len(self._connections),
+            peak_connections=self._peak,
+            max_connections=self.limits.max_connections,
+            accepted=self.accepted,
+            dropped=self.dropped,
+            requests=self.requests,
+            disconnects=self.disconnects,
+            timeouts=self.timeouts,
+            accept_failures=self.accept_failures,
+            accepting=self.accepting,
+        )
+
+    def sweep(self, now_s: float) -> None:
+        """Ends the connections that have run out of time or lost their client."""
+        running: dict[int, Sweepable] = {}
+        last_sweep_s, self.now_s = self.now_s, now_s
+        for connection in self._connections:
+            phase = connection.phase
+            if phase is Phase.APP:
+                if connection.since_s < last_sweep_s:
+                    running[connection.fileno()] = connection
+                continue
+            limit_s = self._limit_s[phase]
+            if limit_s is not None and now_s - connection.since_s > limit_s:
+                self.timeouts += 1
+                connection.time_out()
+        poller = select.poll()
+        for descriptor in running:
+            poller.register(descriptor, select.POLLRDHUP)  # POLLHUP and POLLERR are always reported
+        for descriptor, _ in poller.poll(0) if running else ():
+            self.disconnects += 1
+            running[descriptor].peer_gone()
+
+    async def keep_sweeping(self) -> None:
+        """Sweeps until cancelled; sleeps while there are no connections."""
+        while True:
+            while not self._connections:
+                await self.change()
+            await trio.sleep(self.limits.sweep_interval_s)
+            self.sweep(trio.current_time())

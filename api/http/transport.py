@@ -1,0 +1,206 @@
+"""How a connection reads and writes: straight on a non-blocking socket, or through TLS.
+
+Both have the same few methods, so that there is one connection loop. The plain one skips trio's SocketStream: its
+conflict detectors, task-local checks and extra checkpoints cost more than the rest of a small request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Protocol
+
+import trio
+from trio.lowlevel import wait_readable, wait_writable
+
+from .h1_response import Buffer
+
+_JOIN_BYTES = 16_384
+_TLS_PIECE_BYTES = 65_536
+
+
+class PeerGoneError(Exception):
+    """The other side has closed or reset the connection, or broken TLS."""
+
+
+class Transport(Protocol):
+    """A byte stream with a client.
+
+    `receive` and `receive_into` return nothing at the end of the stream, however it ended. The sending methods raise
+    `PeerGoneError`; they return what is still to be sent.
+    """
+
+    scheme: str
+
+    def fileno(self) -> int: ...
+
+    async def receive(self, max_bytes: int) -> bytes: ...
+
+    async def receive_into(self, view: memoryview) -> int: ...
+
+    def send_now(self, buffers: list[Buffer]) -> list[Buffer]:
+        """Sends what goes without waiting."""
+        ...
+
+    async def send_some(self, buffers: list[Buffer]) -> list[Buffer]:
+        """Waits until something could be sent."""
+        ...
+
+    async def send_eof(self) -> None:
+        """Says that nothing more will be sent; receiving goes on."""
+        ...
+
+    async def close_gracefully(self) -> None:
+        """Closes in the protocol's manner, when everything has been said."""
+        ...
+
+    def shut_down(self) -> None:
+        """Makes whoever sends or receives on the connection fail."""
+        ...
+
+    def close(self) -> None:
+        """Closes at once. Closing twice is fine."""
+        ...
+
+
+class PlainTransport:
+    """A connected, non-blocking TCP socket."""
+
+    __slots__ = ("sock",)
+    scheme = "http"
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    async def receive(self, max_bytes: int) -> bytes:
+        # Waiting first, because a client that waits for its answer has sent nothing yet: the attempt would fail.
+        while True:
+            await wait_readable(self.sock)
+            try:
+                return self.sock.recv(max_bytes)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return b""
+
+    async def receive_into(self, view: memoryview) -> int:
+        while True:
+            await wait_readable(self.sock)
+            try:
+                return self.sock.recv_into(view)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return 0
+
+    def send_now(self, buffers: list[Buffer]) -> list[Buffer]:
+        try:
+            if len(buffers) == 1:
+                buffer = buffers[0]
+                sent = self.sock.send(buffer)
+                return [] if sent == len(buffer) else [memoryview(buffer)[sent:]]
+            size = sum(map(len, buffers))
+            if size <= _JOIN_BYTES:
+                joined = b"".join(buffers)
+                sent = self.sock.send(joined)
+                return [] if sent == size else [memoryview(joined)[sent:]]
+            sent = self.sock.sendmsg(buffers)
+            return [] if sent == size else drop_front(buffers, sent)
+        except BlockingIOError:
+            return buffers
+        except OSError as error:
+            raise PeerGoneError from error
+
+    async def send_some(self, buffers: list[Buffer]) -> list[Buffer]:
+        await wait_writable(self.sock)
+        return self.send_now(buffers)
+
+    async def send_eof(self) -> None:
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise PeerGoneError from error
+
+    async def close_gracefully(self) -> None:
+        self.close()
+
+    def shut_down(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self.sock.fileno() != -1:
+            trio.lowlevel.notify_closing(self.sock)
+            self.sock.close()
+
+
+class TlsTransport:
+    """TLS over a trio socket stream. `handshake` comes first."""
+
+    __slots__ = ("stream",)
+    scheme = "https"
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        self.stream = stream
+
+    def fileno(self) -> int:
+        return self.stream.transport_stream.socket.fileno()
+
+    async def handshake(self) -> str | None:
+        """Returns the protocol agreed by ALPN, if any. Raises `PeerGoneError` when there is no agreeing."""
+        try:
+            await self.stream.do_handshake()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise PeerGoneError from error
+        return self.stream.selected_alpn_protocol()
+
+    async def receive(self, max_bytes: int) -> bytes:
+        try:
+            return bytes(await self.stream.receive_some(max_bytes))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+
+    async def receive_into(self, view: memoryview) -> int:
+        data = await self.receive(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def send_now(self, buffers: list[Buffer]) -> list[Buffer]:
+        return [b"".join(buffers)] if sum(map(len, buffers)) <= _JOIN_BYTES else buffers
+
+    async def send_some(self, buffers: list[Buffer]) -> list[Buffer]:
+        piece = memoryview(buffers[0])[:_TLS_PIECE_BYTES]
+        try:
+            await self.stream.send_all(piece)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise PeerGoneError from error
+        return drop_front(buffers, len(piece))
+
+    async def send_eof(self) -> None:
+        # Not TLS's own farewell: that would end receiving too.
+        try:
+            await self.stream.transport_stream.send_eof()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise PeerGoneError from error
+
+    async def close_gracefully(self) -> None:
+        await self.stream.aclose()
+
+    def shut_down(self) -> None:
+        with contextlib.suppress(OSError):
+            self.stream.transport_stream.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.stream.transport_stream.socket.close()
+
+
+def drop_front(buffers: list[Buffer], count: int) -> list[Buffer]:
+    """The buffers without their first `count` bytes."""
+    for index, buffer in enumerate(buffers):
+        if count < len(buffer):
+            return [memoryview(buffer)[count:], *buffers[index + 1 :]]
+        count -= len(buffer)
+    return []
