@@ -145,7 +145,7 @@ def _join_rows(tensors: list[Tensor]) -> np.ndarray:
                 "only the first dimension may differ"
             )
         rows += tensor.shape[0]
-    if first.datatype is BYTES:
+    if first.has_array or first.datatype is BYTES:
         return np.concatenate([tensor.array for tensor in tensors])
     # Three times as fast as making an array of each tensor first and concatenating those.
     joined = b"".join([tensor.buffer for tensor in tensors])
@@ -156,7 +156,7 @@ def _join_flat(tensors: list[Tensor]) -> np.ndarray:
     first = tensors[0]
     if len(tensors) == 1:
         return _aligned(first.array.reshape(-1))
-    if first.datatype is BYTES:
+    if first.has_array or first.datatype is BYTES:
         return np.concatenate([tensor.array.reshape(-1) for tensor in tensors])
     return np.frombuffer(b"".join([tensor.buffer for tensor in tensors]), first.datatype.storage)
 
@@ -336,7 +336,7 @@ class _ScatterLayout(_OutputLayout):
         if array.size < sum(counts):
             raise InternalError(
                 f"output '{self.output.name}' has {array.size} elements, but the shapes of input "
-                f" '{self._source}' in this batch"
+                f"'{self._source}' in this batch need {sum(counts)}"
             )
         if self._batching:
             return self.cut(array, [(shape[0], *self.client_shape(shape[1:])) for shape in shapes], counts)

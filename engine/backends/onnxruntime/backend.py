@@ -11,7 +11,7 @@ from typing import Any
 from ...config.model import ModelConfig, ModelInput, ModelOutput
 from ...errors import InvalidArgumentError
 from ...scheduling.batch import BatchLayout
-from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
+from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
 from ..parameters import parse_bool, parse_int
 from .checks import check_model
 from .instance import OnnxRuntimeInstance
@@ -130,7 +130,7 @@ class OnnxRuntimeModel(LoadedModel):
         self._lock = threading.Lock()
         self._spare: tuple[str, int, Any] | None = (kind, device_id, session)
 
-    def create_instance(self, spec: InstanceSpec) -> ModelInstance:
+    def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeInstance:
         session = self._take_spare(spec) or self._session(spec)
         return OnnxRuntimeInstance(self._runtime, self._config, spec, session, self._signature, self._layout)
 

@@ -26,6 +26,9 @@ class OnnxRuntimeInstance(ModelInstance):
     ``InferenceSession.run`` on numpy arrays is the fastest way for small tensors on the CPU (4 µs with one FP32[16]
     row, where I/O binding and ``run_with_ort_values`` need more than 35 µs); only BF16 goes the longer way, because
     numpy has no such type.
+
+    Attributes:
+        session: the ``onnxruntime.InferenceSession``; None once closed.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class OnnxRuntimeInstance(ModelInstance):
         self._layout = layout
         self._errors = error_types(runtime)
         self._runtime = runtime
-        self._session: Any = session
+        self.session: Any = session
         self._run_options = run_options(runtime, config)
         self._output_names = [output.name for output in config.output]
         self._scalar_inputs = [
@@ -71,7 +74,7 @@ class OnnxRuntimeInstance(ModelInstance):
         self._layout.scatter(jobs, outputs)
 
     def close(self) -> None:
-        self._session = None
+        self.session = None
 
     def _convert(self, inputs: dict[str, Any]) -> None:
         """What configurations call [1] and graphs a scalar; and BF16, whose bits come as UINT16."""
@@ -84,10 +87,10 @@ class OnnxRuntimeInstance(ModelInstance):
                 inputs[name] = self._runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_BFLOAT16)
 
     def _run_arrays(self, inputs: dict[str, Any]) -> list[np.ndarray]:
-        return self._session.run(self._output_names, inputs, self._run_options)
+        return self.session.run(self._output_names, inputs, self._run_options)
 
     def _run_bound(self, inputs: dict[str, Any]) -> list[np.ndarray]:
-        binding = self._session.io_binding()
+        binding = self.session.io_binding()
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
                 binding.bind_cpu_input(name, value)
@@ -95,7 +98,7 @@ class OnnxRuntimeInstance(ModelInstance):
                 binding.bind_ortvalue_input(name, value)
         for name in self._output_names:
             binding.bind_output(name)
-        self._session.run_with_iobinding(binding, self._run_options)
+        self.session.run_with_iobinding(binding, self._run_options)
         return [_to_array(value) for value in binding.get_outputs()]
 
 
