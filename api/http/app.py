@@ -8,13 +8,13 @@ the key ``reason`` (bytes) of ``http.response.start``, and header names that are
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
 from ...engine.errors import TriremeError
 from ...engine.tensor import Buffer
+from .asgi import Message, Receive, Scope, Send
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
 from .exchange import Answer, Context, HttpRequest
 from .options import HttpOptions
@@ -22,11 +22,6 @@ from .routes import Match, Router
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
-
-Scope = dict[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 _ENDING_WITH_CONNECTION = ("1.1", "1.0")
 """HTTP versions whose requests end with their connection, so that whoever runs the connection cancels them."""

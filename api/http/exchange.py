@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
+from .asgi import Scope
 from .options import HttpOptions
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class HttpRequest:
 
     __slots__ = ("body", "error_media", "match", "scope")
 
-    def __init__(self, match: Match, scope: dict[str, Any], body: Buffer) -> None:
+    def __init__(self, match: Match, scope: Scope, body: Buffer) -> None:
         self.match = match
         self.scope = scope
         self.body = body

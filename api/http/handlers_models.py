@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engine.config.build import config_json
+from ...engine.config import config_json
 from ...engine.config.model import ModelInput, ModelOutput
 from ...engine.statistics import Duration, ModelStatisticsEntry
 from . import json_writer

@@ -1,0 +1,306 @@
+"""A facade without an engine behind it, and a client that calls the HTTP application without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import orjson
+import trio
+from trireme.api.http.app import HttpApplication
+from trireme.api.http.options import HttpOptions
+from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
+from trireme.engine.datatypes import BF16, BYTES, FP16, FP32, INT32, DataType
+from trireme.engine.description import IndexEntry, ModelDescription, ServerMetadata
+from trireme.engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from trireme.engine.request import LATEST, InferenceRequest, ParameterValue
+from trireme.engine.response import InferenceResponse
+from trireme.engine.statistics import ModelStatisticsEntry
+from trireme.engine.tensor import Tensor
+
+if TYPE_CHECKING:
+    from trireme.actors import InferenceServer
+
+Compute = Callable[[InferenceRequest], list[Tensor]]
+
+
+class FakeReply:
+    """Answers with what it was given, once `gate` is open."""
+
+    def __init__(self, outcome: InferenceResponse | TriremeError, gate: trio.Event | None) -> None:
+        self._outcome = outcome
+        self._gate = gate
+        self.cancelled = False
+
+    async def response(self) -> InferenceResponse:
+        try:
+            if self._gate is not None:
+                await self._gate.wait()
+        except trio.Cancelled:
+            self.cancelled = True
+            raise
+        if isinstance(self._outcome, TriremeError):
+            raise self._outcome
+        return self._outcome
+
+
+class FakeServer:
+    """The facade's methods, over a few models that are functions.
+
+    Attributes:
+        submitted: every request that came through.
+        refusal: raised by `submit` in place of accepting.
+        failure: what the model answers in place of its outputs.
+        gate: if set, answers wait for it.
+        parameters: response parameters that every answer carries.
+        loads, unloads: arguments of the calls.
+    """
+
+    def __init__(self) -> None:
+        self.exiting = False
+        self.is_live = True
+        self.is_ready = True
+        self.submitted: list[InferenceRequest] = []
+        self.replies: list[FakeReply] = []
+        self.refusal: TriremeError | None = None
+        self.failure: TriremeError | None = None
+        self.gate: trio.Event | None = None
+        self.parameters: dict[str, ParameterValue] = {}
+        self.loads: list[tuple[str, Mapping[str, str | bytes]]] = []
+        self.unloads: list[tuple[str, bool]] = []
+        self.control_error: TriremeError | None = None
+        self.index: list[IndexEntry] = []
+        self.index_calls: list[bool] = []
+        self.entries: list[ModelStatisticsEntry] = []
+        self.models: dict[str, tuple[ModelDescription, Compute]] = {}
+        for description, compute in _models():
+            self.models[description.name] = (description, compute)
+
+    def live(self) -> bool:
+        return self.is_live
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def metadata(self) -> ServerMetadata:
+        return ServerMetadata("triton", "1.2.3")
+
+    def model_ready(self, name: str, version: int = LATEST) -> bool:
+        return name in self.models and version in (LATEST, *self.models[name][0].versions)
+
+    def describe(self, name: str, version: int = LATEST) -> ModelDescription:
+        if name == "loading":
+            raise UnavailableError("Request for unknown model: 'loading' version 1 is not at ready state")
+        if name not in self.models:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        description = self.models[name][0]
+        if version not in (LATEST, *description.versions):
+            raise NotFoundError(f"Request for unknown model: '{name}' version {version} is not found")
+        return description if version == LATEST else replace(description, version=version)
+
+    def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
+        found = [entry for entry in self.entries if name in ("", entry.name) and version in (LATEST, entry.version)]
+        if name and not found:
+            raise InvalidArgumentError(f"requested model '{name}' is not available")
+        return found
+
+    def repository_index(self, ready_only: bool = False) -> list[IndexEntry]:
+        self.index_calls.append(ready_only)
+        return self.index
+
+    async def load_model(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
+        if self.control_error is not None:
+            raise self.control_error
+        self.loads.append((name, parameters))
+
+    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+        if self.control_error is not None:
+            raise self.control_error
+        self.unloads.append((name, unload_dependents))
+
+    async def submit(self, request: InferenceRequest) -> FakeReply:
+        if self.refusal is not None:
+            raise self.refusal
+        self.submitted.append(request)
+        description, compute = self.models[request.model_name]
+        outputs = [
+            tensor
+            for tensor in compute(request)
+            if not request.requested_outputs or tensor.name in request.requested_outputs
+        ]
+        response = InferenceResponse(description.name, description.version, request.id, outputs, self.parameters)
+        reply = FakeReply(self.failure or response, self.gate)
+        self.replies.append(reply)
+        return reply
+
+
+def _describe(
+    name: str,
+    inputs: Sequence[tuple[str, DataType, tuple[int, ...]]],
+    outputs: Sequence[tuple[str, DataType, tuple[int, ...]]],
+    *,
+    labels: Mapping[str, tuple[str, ...]] | None = None,
+    versions: tuple[int, ...] = (1,),
+    **config: Any,
+) -> ModelDescription:
+    made = ModelConfig(
+        name,
+        backend="fake",
+        input=tuple(ModelInput(*tensor) for tensor in inputs),
+        output=tuple(ModelOutput(*tensor) for tensor in outputs),
+        **config,
+    )
+    return ModelDescription(name, versions[-1], versions, made, labels or {})
+
+
+def _models() -> list[tuple[ModelDescription, Compute]]:
+    labels = {"OUT": ("zero", "one", "", "three")}
+    square = [("OUT", FP32, (-1,))]
+    return [
+        (_describe("identity", [("IN", FP32, (-1,))], square, labels=labels, versions=(1, 3)), _identity),
+        (_describe("batching", [("IN", FP32, (-1,))], square, labels=labels, max_batch_size=8), _identity),
+        (
+            _describe(
+                "add_sub",
+                [("INPUT0", INT32, (2,)), ("INPUT1", INT32, (2,))],
+                [("OUTPUT0", INT32, (2,)), ("OUTPUT1", INT32, (2,))],
+            ),
+            _add_sub,
+        ),
+        (_describe("strings", [("IN", BYTES, (-1,))], [("OUT", BYTES, (-1,))]), _identity),
+        (_describe("half", [("IN", FP16, (-1,))], [("OUT", FP16, (-1,))]), _half),
+        (_describe("decoupled", [("IN", FP32, (-1,))], square, decoupled=True), _identity),
+    ]
+
+
+def _identity(request: InferenceRequest) -> list[Tensor]:
+    if request.raw_input is not None:
+        return [Tensor("OUT", FP32, (len(request.raw_input) // 4,), request.raw_input)]
+    return [Tensor("OUT" + tensor.name[2:], tensor.datatype, tensor.shape, tensor.buffer) for tensor in request.inputs]
+
+
+def _add_sub(request: InferenceRequest) -> list[Tensor]:
+    left, right = (tensor.array for tensor in request.inputs)
+    return [
+        Tensor("OUTPUT0", INT32, (2,), array=left + right),
+        Tensor("OUTPUT1", INT32, (2,), array=left - right),
+    ]
+
+
+def _half(request: InferenceRequest) -> list[Tensor]:
+    return [
+        Tensor("OUT", FP16, (2,), array=np.zeros(2, dtype=np.float16)),
+        Tensor("BRAIN", BF16, (2,), array=np.zeros(2, dtype=np.uint16)),
+    ]
+
+
+class HttpReply:
+    """What the application sent. `headers` by lower-case name."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
+        start, body = messages
+        assert not body.get("more_body", False)
+        self.status: int = start["status"]
+        self.reason: bytes | None = start.get("reason")
+        self.headers = {name.lower().decode(): value.decode() for name, value in start["headers"]}
+        assert len(self.headers) == len(start["headers"]), "a header is sent twice"
+        self.body: bytes = body["body"]
+
+    @property
+    def media(self) -> str:
+        return self.headers["content-type"]
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The text of an error answer, whose form it checks."""
+        document = self.json
+        assert list(document) == ["error"], document
+        return document["error"]
+
+    @property
+    def blobs(self) -> bytes:
+        """The bytes behind the JSON text."""
+        return self.body[int(self.headers["inference-header-content-length"]) :]
+
+    @property
+    def head(self) -> Any:
+        """The JSON text before the bytes."""
+        return orjson.loads(self.body[: int(self.headers["inference-header-content-length"])])
+
+
+class HttpClient:
+    """Calls the application as an ASGI server does."""
+
+    def __init__(self, server: FakeServer, **options: Any) -> None:
+        self.server = server
+        self.app = HttpApplication(cast("InferenceServer", server), HttpOptions(**options))
+
+    async def ask(
+        self,
+        method: str,
+        path: str | bytes,
+        body: bytes | str | Iterable[bytes] = b"",
+        headers: Mapping[str, str] | None = None,
+        http_version: str = "1.1",
+    ) -> HttpReply:
+        """One request. A body that is no single piece comes in several messages."""
+        pieces = [body] if isinstance(body, bytes) else [body.encode()] if isinstance(body, str) else list(body)
+        waiting = [
+            {"type": "http.request", "body": piece, "more_body": number < len(pieces)}
+            for number, piece in enumerate(pieces, 1)
+        ]
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            if not waiting:
+                await trio.sleep_forever()
+            return waiting.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(dict(message))
+
+        await self.app(self.scope(method, path, headers, http_version), receive, send)
+        return HttpReply(sent)
+
+    def scope(
+        self, method: str, path: str | bytes, headers: Mapping[str, str] | None = None, http_version: str = "1.1"
+    ) -> dict[str, Any]:
+        """The ASGI scope of a request."""
+        raw_path = path.encode() if isinstance(path, str) else path
+        return {
+            "type": "http",
+            "http_version": http_version,
+            "method": method,
+            "raw_path": raw_path,
+            "path": raw_path.decode("utf-8", "replace"),
+            "query_string": b"",
+            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()],
+        }
+
+    async def get(self, path: str) -> HttpReply:
+        return await self.ask("GET", path)
+
+    async def post(self, path: str, body: bytes | str = b"", headers: Mapping[str, str] | None = None) -> HttpReply:
+        return await self.ask("POST", path, body, headers)
+
+    async def infer(
+        self, document: Any, blobs: bytes = b"", headers: Mapping[str, str] | None = None, model: str = "identity"
+    ) -> HttpReply:
+        """An infer request: JSON (or its text), with the header that says where it ends if bytes follow."""
+        text = document.encode() if isinstance(document, str) else orjson.dumps(document)
+        sent = dict(headers or {})
+        if blobs:
+            sent["Inference-Header-Content-Length"] = str(len(text))
+        return await self.post(f"/v2/models/{model}/infer", text + blobs, sent)
+
+
+def fp32_request(**members: Any) -> dict[str, Any]:
+    """A valid request for the models that take FP32, with further members."""
+    return {"inputs": [{"name": "IN", "shape": [2], "datatype": "FP32", "data": [1, 2]}], **members}
