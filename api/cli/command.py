@@ -7,42 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...engine.options import ControlMode, ServerOptions
+from ..http.options import HttpOptions
+from ..http.service import HttpServiceOptions
+from ..http.tls import TlsOptions
 from ..logging import LogSettings, escape_wanted
 from .flags import ParsedFlags
 from .getopt import UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """Where a service listens; port 0 is any free one."""
-
-    address: str
-    port: int
-    reuse_port: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files. Clients must show a certificate if there is a `root_cert`."""
-
-    cert: Path
-    key: Path
-    root_cert: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """What the HTTP front end is told.
-
-    Attributes:
-        max_input_bytes: most that a body may have.
-        header_forward_pattern: regular expression on header names, without regard to case; empty for none.
-    """
-
-    listen: Listen
-    tls: Tls | None
-    max_input_bytes: int
-    header_forward_pattern: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +20,23 @@ class MetricsSettings:
     """What the metrics endpoint is told.
 
     Attributes:
+        cpu: whether the CPU's families are there.
         interval_s: CPU readings are taken twice in each.
         counter_latencies: False with ``--metrics-config counter_latencies=false``.
     """
 
-    listen: Listen
+    service: HttpServiceOptions
     cpu: bool
     interval_s: float
     counter_latencies: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """What the HTTP front end is told."""
+
+    service: HttpServiceOptions
+    options: HttpOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +45,7 @@ class ServeCommand:
 
     Attributes:
         http, metrics: None where not wanted.
+        pinned_pool_bytes: what the size of the pool of pinned memory is said to be.
         deprecations: lines for stderr before anything else.
         warnings: what to log about flags that have no effect.
     """
@@ -74,6 +54,7 @@ class ServeCommand:
     log: LogSettings
     http: HttpSettings | None
     metrics: MetricsSettings | None
+    pinned_pool_bytes: int
     deprecations: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -102,6 +83,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         ),
         http=_http_settings(flags) if flags["allow-http"] else None,
         metrics=_metrics_settings(flags) if flags["allow-metrics"] else None,
+        pinned_pool_bytes=flags["pinned-memory-pool-byte-size"],
         deprecations=tuple(_deprecations(flags)),
         warnings=tuple(_warnings(flags)),
     )
@@ -200,31 +182,47 @@ def _server_options(flags: ParsedFlags) -> ServerOptions:
 
 
 def _http_settings(flags: ParsedFlags) -> HttpSettings:
-    tls = None
-    if flags["http-use-ssl"]:
-        for name in ("http-server-cert", "http-server-key"):
-            if not flags[name]:
-                raise UsageError(f"Error: --http-use-ssl needs --{name}.")
-        root_cert = flags["http-root-cert"]
-        tls = Tls(
-            Path(flags["http-server-cert"]), Path(flags["http-server-key"]), Path(root_cert) if root_cert else None
-        )
     return HttpSettings(
-        listen=Listen(flags["http-address"], flags["http-port"], flags["reuse-http-port"]),
-        tls=tls,
-        max_input_bytes=flags["http-max-input-size"],
-        header_forward_pattern=flags["http-header-forward-pattern"],
+        HttpServiceOptions(
+            bind=(_bind(flags["http-address"], flags["http-port"]),),
+            tls=_tls(flags) if flags["http-use-ssl"] else None,
+            reuse_port=flags["reuse-http-port"],
+            name="HTTP",
+        ),
+        HttpOptions(
+            max_input_bytes=flags["http-max-input-size"],
+            header_forward_pattern=flags["http-header-forward-pattern"],
+            allow_client_shm=flags["allow-client-shm"],
+        ),
+    )
+
+
+def _tls(flags: ParsedFlags) -> TlsOptions:
+    for name in ("http-server-cert", "http-server-key"):
+        if not flags[name]:
+            raise UsageError(f"Error: --http-use-ssl needs --{name}.")
+    root_cert = flags["http-root-cert"]
+    return TlsOptions(
+        certificate=Path(flags["http-server-cert"]),
+        key=Path(flags["http-server-key"]),
+        client_ca=Path(root_cert) if root_cert else None,
     )
 
 
 def _metrics_settings(flags: ParsedFlags) -> MetricsSettings:
     config = {setting.setting: setting.value for setting in flags["metrics-config"]}
     return MetricsSettings(
-        listen=Listen(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),
+        HttpServiceOptions(
+            bind=(_bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),), name="Metrics"
+        ),
         cpu=flags["allow-cpu-metrics"],
         interval_s=flags["metrics-interval-ms"] / 1000,
         counter_latencies=config.get("counter_latencies") != "false",
     )
+
+
+def _bind(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _deprecations(flags: ParsedFlags) -> Iterator[str]:

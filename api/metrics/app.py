@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-
 from prometheus_client.registry import Collector
 
 from ...engine.metrics_text import write_text
+from ..http.asgi import Message, Receive, Scope, Send
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-
-_PATHS = ("/metrics", "/metrics/")
+_PATHS = (b"/metrics", b"/metrics/")
 
 
 class MetricsApplication:
@@ -21,17 +16,19 @@ class MetricsApplication:
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        if scope["method"] != "GET":
-            await _answer(send, 405, b"text/plain", b'{"error":"Method Not Allowed"}')
-            return
-        text = write_text(self._collector.collect()) if scope["path"] in _PATHS else ""
-        await _answer(send, 200, b"text/plain; charset=utf-8", text.encode())
+        if scope["method"] == "GET":
+            text = write_text(self._collector.collect()) if scope["raw_path"] in _PATHS else ""
+            await _answer(send, {"status": 200}, b"text/plain; charset=utf-8", text.encode())
+        else:
+            body = b'{"error":"Method Not Allowed"}'
+            start: Message = {"status": 405, "reason": b"Not Allowed"}
+            await _answer(send, start, b"text/plain", body, with_body=scope["method"] != "HEAD")
 
 
-async def _answer(send: Send, status: int, media: bytes, body: bytes) -> None:
-    headers = [(b"content-type", media), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _answer(send: Send, start: Message, media: bytes, body: bytes, *, with_body: bool = True) -> None:
+    headers = [(b"Content-Type", media), (b"Content-Length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "headers": headers, **start})
+    await send({"type": "http.response.body", "body": body if with_body else b""})

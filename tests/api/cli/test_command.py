@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trireme.api.cli.command import Listen, ServeCommand, Tls, build_command
+from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.getopt import UsageError, parse
 from trireme.api.cli.usage import usage_text
+from trireme.api.http.tls import TlsOptions
 
 
 def command(*words: str) -> ServeCommand:
@@ -67,10 +68,10 @@ def test_two_flags_turn_auto_completion_off(words: tuple[str, ...], auto_complet
 def test_metrics_listen_where_http_does_unless_told_otherwise() -> None:
     metrics = command("--http-address=127.0.0.1", "--metrics-port=7").metrics
     assert metrics is not None
-    assert metrics.listen == Listen("127.0.0.1", 7)
+    assert metrics.service.bind == ("127.0.0.1:7",)
     metrics = command("--http-address=127.0.0.1", "--metrics-address=::1").metrics
     assert metrics is not None
-    assert metrics.listen == Listen("::1", 8002)
+    assert metrics.service.bind == ("[::1]:8002",)
 
 
 def test_services_can_be_switched_off() -> None:
@@ -86,8 +87,16 @@ def test_tls_needs_a_certificate_and_a_key() -> None:
         "--http-use-ssl=1", "--http-server-cert=c", "--http-server-key=k", "--http-root-cert=r", "--reuse-http-port=1"
     ).http
     assert http is not None
-    assert http.tls == Tls(Path("c"), Path("k"), Path("r"))
-    assert http.listen.reuse_port
+    assert http.service.tls == TlsOptions(Path("c"), Path("k"), Path("r"))
+    assert http.service.reuse_port
+
+
+def test_the_http_front_end_is_told_its_limits() -> None:
+    http = command("--http-max-input-size=5", "--http-header-forward-pattern=x-.*", "--http-port=0").http
+    assert http is not None
+    assert (http.options.max_input_bytes, http.options.header_forward_pattern) == (5, "x-.*")
+    assert http.service.bind == ("0.0.0.0:0",)
+    assert http.service.tls is None
 
 
 def test_counters_can_be_frozen() -> None:

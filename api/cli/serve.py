@@ -1,0 +1,219 @@
+"""`trireme serve`: from the command line to the exit code (cli.md §4, §5).
+
+Start: parse, load the models, HTTP, metrics; no port is open before the models are loaded.
+End, on SIGINT or SIGTERM: HTTP takes no new connections and waits for the open ones to go; the server answers what is
+in flight and unloads; the ports close. One budget, ``--exit-timeout-secs``, is for all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+
+import trio
+
+from ...actors import InferenceServer, StartupError
+from ...engine.errors import InvalidArgumentError, TriremeError
+from ...engine.metrics import HostReadings
+from ..http.app import HttpApplication
+from ..http.service import HttpService
+from ..logging import LineHandler, log_bare, log_table, logging_to
+from ..metrics.app import MetricsApplication
+from ..metrics.collector import ServerCollector
+from ..metrics.cpu import CpuMeter
+from .command import MetricsSettings, ServeCommand, build_command
+from .flag_table import FLAGS, GROUPS
+from .getopt import UsageError, parse
+from .progress import load_display
+from .tables import startup_tables
+from .usage import usage_text
+
+logger = logging.getLogger("trireme.serve")
+
+_NAME = "trireme serve"
+_FAILED = 1
+
+
+class _StartError(Exception):
+    """The server cannot start; whoever raised this has logged why."""
+
+
+def serve(words: Sequence[str]) -> int:
+    """Serve until told to stop.
+
+    Args:
+        words: the command line after ``serve``.
+
+    Returns:
+        The exit code: 0 after a shutdown in time; 1 if the command line was wrong, the server could not start, or time
+        ran out.
+    """
+    try:
+        command = build_command(parse(words, FLAGS), os.environ)
+    except UsageError as error:
+        complaint = f"{_NAME}: {error.complaint}\n" if error.complaint else ""
+        sys.stderr.write(f"{complaint}{usage_text(_NAME, GROUPS)}\n{error.message}\n")
+        return _FAILED
+    for line in command.deprecations:
+        sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+    with contextlib.ExitStack() as stack:
+        try:
+            handler = stack.enter_context(logging_to(command.log))
+        except OSError as error:
+            sys.stderr.write(f"error: cannot open log file '{command.log.file}': {error.strerror}\n")
+            return _FAILED
+        return trio.run(_run, command, handler)
+
+
+class _Shutdown:
+    """What signals ask for.
+
+    Attributes:
+        asked: a signal has come.
+        serving: the start is over: a signal now means to finish what is in flight.
+        everything: the scope of the whole run; cancelled where nothing is worth waiting for.
+    """
+
+    def __init__(self) -> None:
+        self.asked = trio.Event()
+        self.serving = False
+        self.everything = trio.CancelScope()
+
+    async def heed(self, signals: AsyncIterator[int]) -> None:
+        """Only the first signal does anything; all of them are told about."""
+        async for number in signals:
+            log_bare(f"Signal ({number}) received.")
+            self.asked.set()
+            if not self.serving:
+                self.everything.cancel()
+
+
+async def _run(command: ServeCommand, handler: LineHandler) -> int:
+    for warning in command.warnings:
+        logger.warning("%s", warning)
+    exit_code = 0
+    shutdown = _Shutdown()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shutdown.heed, signals)
+            with shutdown.everything:
+                exit_code = _FAILED
+                exit_code = await _serve(command, handler, shutdown)
+            if not shutdown.serving and shutdown.asked.is_set():
+                exit_code = 0
+            nursery.cancel_scope.cancel()
+    return exit_code
+
+
+async def _serve(command: ServeCommand, handler: LineHandler, shutdown: _Shutdown) -> int:
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            server = await _load(command, handler, stack)
+            in_time = await _serve_ports(server, command, shutdown)
+            if not in_time:
+                logger.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
+                shutdown.everything.cancel()
+                await trio.lowlevel.checkpoint()
+    except _StartError:
+        return _FAILED
+    return 0
+
+
+async def _load(command: ServeCommand, handler: LineHandler, stack: contextlib.AsyncExitStack) -> InferenceServer:
+    """Open the server and show what it has got.
+
+    Raises:
+        _StartError: it does not open.
+    """
+    server = None
+    try:
+        if not command.server.model_repository:
+            raise InvalidArgumentError("--model-repository must be specified")
+        with load_display(handler) as on_load:
+            server = InferenceServer(command.server, on_load)
+            await stack.enter_async_context(server)
+    except TriremeError as error:
+        if server is not None and isinstance(error, StartupError):
+            _show_tables(server, command)
+        log_bare(f"error: creating server: {error.kind.value} - {error.message}", logging.ERROR)
+        raise _StartError from error
+    _show_tables(server, command)
+    return server
+
+
+def _show_tables(server: InferenceServer, command: ServeCommand) -> None:
+    for text in startup_tables(server, command.pinned_pool_bytes):
+        log_table(text)
+
+
+async def _serve_ports(server: InferenceServer, command: ServeCommand, shutdown: _Shutdown) -> bool:
+    """Open the ports, serve until a signal comes, and stop in order.
+
+    Returns:
+        Whether everything in flight was answered in time.
+
+    Raises:
+        _StartError: a port cannot be opened.
+    """
+    in_time = False
+    start_error = None
+    async with trio.open_nursery() as nursery:
+        http = None
+        try:
+            if command.http is not None:
+                http = HttpService(HttpApplication(server, command.http.options), command.http.service)
+                await _open(http, "HTTP", "HTTPService", nursery)
+            if command.metrics is not None:
+                await _start_metrics(server, command.metrics, command.pinned_pool_bytes, nursery)
+        except _StartError as error:
+            start_error = error
+        else:
+            shutdown.serving = True
+            await shutdown.asked.wait()
+            remaining_s = server.options.exit_timeout_s
+            if http is not None:
+                remaining_s = await http.drain(remaining_s)
+            in_time = await server.stop(remaining_s)
+        nursery.cancel_scope.cancel()
+    if start_error is not None:
+        raise start_error
+    return in_time
+
+
+async def _start_metrics(
+    server: InferenceServer, settings: MetricsSettings, pinned_pool_bytes: int, nursery: trio.Nursery
+) -> None:
+    meter = CpuMeter()
+
+    def host() -> HostReadings:
+        return HostReadings(pinned_pool_bytes, cpu=meter.latest if settings.cpu else None)
+
+    async def keep_reading() -> None:
+        while True:
+            await trio.sleep(settings.interval_s / 2)
+            meter.read()
+
+    if settings.cpu:
+        nursery.start_soon(keep_reading)
+    collector = ServerCollector(server, host, counter_latencies=settings.counter_latencies)
+    await _open(HttpService(MetricsApplication(collector), settings.service), "Metrics", "Metrics Service", nursery)
+
+
+async def _open(service: HttpService, name: str, title: str, nursery: trio.Nursery) -> None:
+    """Start a service and log where it listens.
+
+    Raises:
+        _StartError: it cannot listen there.
+    """
+    try:
+        await nursery.start(service.serve)
+    except TriremeError as error:
+        logger.error("failed to start %s service: %s - %s", name, error.kind.value, error.message)
+        raise _StartError from error
+    for host, port in service.addresses:
+        logger.info("Started %s at %s", title, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")

@@ -1,0 +1,76 @@
+"""The tables that a start prints: repository agents, backends, models, options (observability.md §4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib.metadata import entry_points
+
+from ...actors import InferenceServer
+from ...engine.backends.registry import ENTRY_POINT_GROUP
+from ...engine.description import IndexEntry, ModelState
+from ...engine.options import ControlMode, ServerOptions
+
+Row = Sequence[str]
+
+
+def table(header: Row, rows: Sequence[Row]) -> str:
+    """Columns as wide as their widest cell, framed, each line ended."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    border = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+
+    def line(row: Row) -> str:
+        return "|" + "|".join(f" {cell:<{width}} " for cell, width in zip(row, widths, strict=True)) + "|"
+
+    lines = [border, line(header), border, *map(line, rows), border]
+    return "".join(f"{each}\n" for each in lines)
+
+
+def startup_tables(server: InferenceServer, pinned_pool_bytes: int) -> Iterator[str]:
+    """What is there, in Triton's order."""
+    yield table(("Repository Agent", "Path"), ())
+    yield table(("Backend", "Path", "Config"), _backends(server))
+    yield table(("Model", "Version", "Status"), [_model(entry) for entry in server.repository_index()])
+    yield table(("Option", "Value"), list(_options(server, pinned_pool_bytes)))
+
+
+def _backends(server: InferenceServer) -> list[Row]:
+    """The backends that models use."""
+    places = {entry_point.name: entry_point.value for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
+    names: set[str] = set()
+    for entry in server.repository_index(ready_only=True):
+        if entry.state is ModelState.READY:
+            names.add(server.describe(entry.name, int(entry.version)).config.backend)
+    return [(name, places.get(name, ""), _backend_config(name, server.options)) for name in sorted(names)]
+
+
+def _backend_config(name: str, options: ServerOptions) -> str:
+    settings = {"auto-complete-config": str(options.auto_complete).lower(), **options.options_for_backend(name)}
+    return json.dumps({"cmdline": settings}, separators=(",", ":"))
+
+
+def _model(entry: IndexEntry) -> Row:
+    status = entry.state.value if entry.state else ModelState.UNAVAILABLE.value
+    return entry.name, entry.version or "-", f"{status}: {entry.reason}" if entry.reason else status
+
+
+def _options(server: InferenceServer, pinned_pool_bytes: int) -> Iterator[Row]:
+    options = server.options
+    metadata = server.metadata()
+    yield "server_id", metadata.name
+    yield "server_version", metadata.version
+    yield "server_extensions", " ".join(metadata.extensions)
+    for index, path in enumerate(options.model_repository):
+        yield f"model_repository_path[{index}]", str(path)
+    yield "model_control_mode", f"MODE_{options.model_control_mode.name}"
+    if options.model_control_mode is ControlMode.EXPLICIT:
+        for index, name in enumerate(options.startup_models):
+            yield f"startup_models_{index}", name
+    yield "strict_model_config", str(int(not options.auto_complete))
+    yield "model_config_name", options.model_config_name
+    yield "rate_limit", "OFF"
+    yield "pinned_memory_pool_byte_size", str(pinned_pool_bytes)
+    yield "min_supported_compute_capability", "0.0"
+    yield "strict_readiness", str(int(options.strict_readiness))
+    yield "exit_timeout", str(int(options.exit_timeout_s))
+    yield "cache_enabled", "0"
