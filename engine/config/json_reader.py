@@ -120,6 +120,7 @@ def _read_object(message: Message, pairs: _Object, path: str) -> None:
 
 
 def _find(descriptor: Any, key: str, path: str) -> Field:
+    key = _safe(key)  # the look-up below breaks down over half a surrogate pair
     if not key:
         _refuse(f"{_named(path, '')}: Proto fields must have a name.")
     field = descriptor.fields_by_name.get(key) or descriptor.fields_by_camelcase_name.get(key)

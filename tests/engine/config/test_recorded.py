@@ -55,7 +55,7 @@ NAMES = sorted(path.stem for path in RECORDED.glob("*.json"))
 
 
 def test_every_recorded_file_has_its_answer() -> None:
-    assert NAMES == sorted(path.stem for path in RECORDED.glob("*.pbtxt"))
+    assert sorted(path.stem for path in RECORDED.glob("*.pbtxt")) == NAMES
     assert len(NAMES) >= 25
 
 
