@@ -74,7 +74,7 @@ class LineFormatter(logging.Formatter):
             return message
         preamble = self._preamble(record)
         if getattr(record, "table", False):
-            return f"{preamble} \n{message}\n"
+            return f"{preamble} \n{message}"
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
         if self._escape:

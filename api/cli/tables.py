@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
-from ...actors import InferenceServer
 from ...engine.backends.registry import ENTRY_POINT_GROUP
 from ...engine.description import IndexEntry, ModelState
 from ...engine.options import ControlMode, ServerOptions
+
+if TYPE_CHECKING:
+    from ...actors import InferenceServer
 
 Row = Sequence[str]
 

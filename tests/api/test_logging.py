@@ -1,0 +1,220 @@
+"""Log lines are Triton's (observability.md §4), and writing them holds nobody up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from trireme.api.logging import (
+    LineHandler,
+    LogSettings,
+    Streams,
+    escape_wanted,
+    log_bare,
+    log_table,
+    logging_to,
+    verbose,
+)
+
+_DEFAULT = r"([IWE])(\d{4}) (\d\d:\d\d:\d\d\.\d{6}) (\d+) ([\w.]+\.py):(\d+)\] (.*)"
+_ISO = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([IWE]) (\d+) ([\w.]+\.py):(\d+)\] (.*)"
+
+logger = logging.getLogger("trireme.test")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_a_line_tells_level_time_process_and_place(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path))):
+        logger.info("loading: %s:%d", "m", 1)
+        logger.warning("careful")
+        logger.error("broken")
+    found = [re.fullmatch(_DEFAULT, line) for line in lines_of(path)]
+    assert all(found), lines_of(path)
+    assert [match[1] for match in found if match] == ["I", "W", "E"]
+    assert [match[7] for match in found if match] == ['"loading: m:1"', '"careful"', '"broken"']
+    assert {match[4] for match in found if match} == {str(os.getpid())}
+    assert {match[5] for match in found if match} == {"test_logging.py"}
+
+
+def test_time_is_utc(path: Path) -> None:
+    record = logging.LogRecord("trireme", logging.INFO, "/x/server.py", 674, "message", None, None)
+    record.created = 1_000_000_000.25
+    with logging_to(LogSettings(file=str(path))) as handler:
+        handler.emit(record)
+    with logging_to(LogSettings(file=str(path), format="ISO8601")) as handler:
+        handler.emit(record)
+    assert lines_of(path) == [
+        f'I0909 01:46:40.250000 {os.getpid()} server.py:674] "message"',
+        f'2001-09-09T01:46:40Z I {os.getpid()} server.py:674] "message"',
+    ]
+
+
+def test_iso_lines(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path), format="ISO8601")):
+        logger.error("x")
+    assert re.fullmatch(_ISO, path.read_text().rstrip("\n"))
+
+
+def test_messages_are_escaped_so_that_a_line_stays_a_line(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path))):
+        logger.info('say "é"\n\tthen')
+    (line,) = lines_of(path)
+    assert line.endswith(r'] "say \"é\"\n\tthen"')
+
+
+def test_escaping_can_be_switched_off(path: Path) -> None:
+    assert escape_wanted({})
+    assert escape_wanted({"TRITON_SERVER_ESCAPE_LOG_MESSAGES": "1"})
+    assert not escape_wanted({"TRITON_SERVER_ESCAPE_LOG_MESSAGES": "0"})
+    with logging_to(LogSettings(file=str(path), escape=False)):
+        logger.info('say "é"')
+    assert path.read_text().endswith('] say "é"\n')
+
+
+def test_an_exception_is_told_with_its_traceback_in_the_same_line(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path))):
+        try:
+            raise ValueError("odd")
+        except ValueError:
+            logger.exception("failed")
+    (line,) = lines_of(path)
+    assert '"failed\\nTraceback (most recent call last):\\n' in line
+    assert line.endswith('ValueError: odd"')
+
+
+def test_text_that_is_not_unicode_does_not_stop_the_log(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path))):
+        logger.info("a\udcffb")
+        logger.info("next")
+    assert [line.rpartition("] ")[2] for line in lines_of(path)] == ['"a\\udcffb"', '"next"']
+
+
+@pytest.mark.parametrize(
+    ("settings", "letters"),
+    [
+        ({}, "IWE"),
+        ({"info": False}, "WE"),
+        ({"warning": False}, "IE"),
+        ({"error": False}, "IW"),
+        ({"info": False, "warning": False, "error": False}, ""),
+        ({"verbose": 1}, "IIWE"),
+        ({"verbose": 2}, "IIIWE"),
+        ({"verbose": 100, "info": False}, "IIIWE"),
+    ],
+)
+def test_switches(path: Path, settings: dict[str, int], letters: str) -> None:
+    with logging_to(LogSettings(**settings, file=str(path))):  # type: ignore[arg-type]
+        logger.log(verbose(9), "level 9")
+        logger.log(verbose(2), "level 2")
+        logger.debug("level 1")
+        logger.info("info")
+        logger.warning("warning")
+        logger.error("error")
+    written = "".join(line[0] for line in lines_of(path))
+    assert written == letters
+
+
+def test_a_table_follows_its_preamble_unescaped_and_an_empty_line_follows_it(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path))):
+        log_table('+---+\n| " |\n+---+\n')
+    first, *rest = path.read_text().split("\n")
+    assert re.fullmatch(r"I\d{4} [\d:.]+ \d+ test_logging\.py:\d+\] ", first)
+    assert rest == ["+---+", '| " |', "+---+", "", ""]
+
+
+def test_the_console_gets_information_on_stdout_and_trouble_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    with logging_to(LogSettings(verbose=1)):
+        logger.info("i")
+        logger.debug("v")
+        logger.warning("w")
+        logger.error("e")
+    out, err = capfd.readouterr()
+    assert [line.rpartition("] ")[2] for line in out.splitlines()] == ['"i"', '"v"']
+    assert [line.rpartition("] ")[2] for line in err.splitlines()] == ['"w"', '"e"']
+
+
+def test_bare_lines_go_to_the_console_whatever_the_settings(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with logging_to(LogSettings(info=False, error=False, file=str(path))):
+        log_bare("Signal (15) received.")
+        log_bare("error: x", logging.ERROR)
+    assert capfd.readouterr() == ("Signal (15) received.\n", "error: x\n")
+    assert path.read_text() == ""
+
+
+def test_a_log_file_is_appended_to(path: Path) -> None:
+    path.write_text("before\n")
+    with logging_to(LogSettings(file=str(path))):
+        logger.info("after")
+    assert len(lines_of(path)) == 2
+
+
+def test_a_log_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"), logging_to(LogSettings(file=str(tmp_path / "no" / "log"))):
+        pass
+
+
+def test_everything_logged_is_written_before_the_block_ends_and_nothing_after_it(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path))):
+        for number in range(1000):
+            logger.info("%d", number)
+    logger.info("late")
+    assert [line.rpartition("] ")[2] for line in lines_of(path)] == [f'"{number}"' for number in range(1000)]
+
+
+def test_a_reader_that_does_not_read_holds_nobody_up_and_is_told_what_it_missed() -> None:
+    resume = threading.Event()
+    written: list[bytes] = []
+
+    def write(line: bytes) -> None:
+        resume.wait(10)
+        written.append(line)
+
+    handler = LineHandler(Streams(write, write), Streams(write, write), max_waiting=5)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+
+    def log(message: str) -> None:
+        handler.handle(logging.LogRecord("trireme", logging.INFO, "x.py", 1, message, None, None))
+
+    for number in range(100):
+        log(str(number))
+    resume.set()
+    while len(written) < 5:
+        resume.wait(0)
+    log("last")
+    handler.close()
+    numbers = [int(line) for line in written if line.strip().isdigit()]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) in (5, 6), "the queue's, and one that is being written"
+    assert written[-2:] == [
+        b"%d log lines were dropped: they were not read fast enough\n" % (100 - len(numbers)),
+        b"last\n",
+    ]
+
+
+def test_a_reader_that_went_away_does_not_end_logging() -> None:
+    written: list[bytes] = []
+
+    def write(line: bytes) -> None:
+        if not written:
+            written.append(b"")
+            raise BrokenPipeError
+        written.append(line)
+
+    handler = LineHandler(Streams(write, write), Streams(write, write))
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    for message in ("lost", "found"):
+        handler.handle(logging.LogRecord("trireme", logging.INFO, "x.py", 1, message, None, None))
+    handler.close()
+    assert written == [b"", b"found\n"]
