@@ -15,6 +15,7 @@ that the app gets.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import NoReturn
 from urllib.parse import unquote_to_bytes
@@ -76,7 +77,7 @@ class Connection:
         self._client = client
         self._server = server
         self._scope = trio.CancelScope()
-        self._parser = RequestParser(roster.limits)
+        self._parser = RequestParser(roster.limits, allow_h2c=isinstance(transport, PlainTransport))
         self._encoder: ResponseEncoder | None = None
         self._farewell: Refusal | None = None
         self.phase = Phase.IDLE
@@ -94,15 +95,19 @@ class Connection:
         if self.phase is Phase.HEAD or self.phase is Phase.BODY:
             what = "head" if self.phase is Phase.HEAD else "body"
             self._farewell = Refusal(408, f"request {what} did not arrive in time")
-        self._scope.cancel()
+        self._end()
 
     def peer_gone(self) -> None:
-        self._scope.cancel()
+        self._end()
 
     def abort(self) -> None:
-        self._scope.cancel()
         if self.phase is Phase.HTTP2:
             self._transport.shut_down()  # hypercorn shields its sends from cancellation; this ends them
+        self._end()
+
+    def _end(self) -> None:
+        self.enter(Phase.ENDING)
+        self._scope.cancel()
 
     def enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -120,9 +125,9 @@ class Connection:
                 # The boundary to the application: a bug in a handler costs its own connection, never the server.
                 log.exception("error while serving %s", self._client)
                 self._farewell = Refusal(500, "internal error")
-            if self._farewell is not None:
+            if self._farewell is not None and self.phase is not Phase.HTTP2:
                 self._scope = trio.CancelScope()
-                with self._scope:
+                with self._scope, contextlib.suppress(PeerGoneError):
                     await self._say_farewell(self._farewell)
         finally:
             self._parser.close()
@@ -147,7 +152,7 @@ class Connection:
             return
         self._parser.feed(data)
         while (request := await self._next_request()) is not None:
-            if request.upgrade and isinstance(transport, PlainTransport):
+            if request.upgrade:
                 await self._hand_over(request.head() + self._parser.leftover)
                 return
             if not await self._answer(request):
@@ -196,9 +201,7 @@ class Connection:
         if encoder.keep_alive and not request.complete:
             encoder.keep_alive = await exchange.drain()
         if not encoder.keep_alive:
-            if not request.complete or self._parser.failure is not None:
-                await self._linger()
-            await self._transport.close_gracefully()
+            await self._part(lingering=not request.complete or self._parser.failure is not None)
             return False
         self._encoder = None
         if self._parser.requests:
@@ -222,6 +225,13 @@ class Connection:
             rest = await self._transport.send_some(rest)
         await self._linger()
 
+    async def _part(self, *, lingering: bool) -> None:
+        """Closes the connection after a complete response."""
+        with contextlib.suppress(PeerGoneError):
+            if lingering:
+                await self._linger()
+            await self._transport.close_gracefully()
+
     async def _linger(self) -> None:
         """Takes in what the client is still sending. Closing with unread bytes would reset the connection, and the
         client might never see the answer."""
@@ -243,7 +253,7 @@ class Connection:
     async def give_up(self, refusal: Refusal | None = None) -> NoReturn:
         """Ends the connection from inside the application, by cancellation."""
         self._farewell = refusal
-        self._scope.cancel()
+        self._end()
         await trio.lowlevel.checkpoint()
         raise PeerGoneError  # only where the application has shielded itself
 
@@ -358,6 +368,8 @@ class Exchange:
             if not request.complete and encoder.state is ResponseState.HEAD and self._hard_to_drain():
                 encoder.keep_alive = False
             await self._connection.write(encoder.body(message))
+            if encoder.state is ResponseState.BODY:
+                await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
         elif kind == "http.response.start":
             self.encoder.start(message)
         else:

@@ -17,7 +17,7 @@ import httptools
 from .limits import Limits
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
-_FRAMING_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect", b"upgrade"))
+_NOTED_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"http2-settings"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,10 @@ class Request:
 class RequestParser:
     """A push parser: `feed` it bytes, take from `requests`, heed `failure`.
 
+    Args:
+        limits: of heads, trailers and chunks.
+        allow_h2c: whether a request may end HTTP/1.1 by ``Upgrade: h2c``. Not over TLS.
+
     Attributes:
         requests: requests whose head is complete, oldest first. The last one's body may still be arriving.
         failure: set when nothing more can be read.
@@ -87,11 +91,13 @@ class RequestParser:
     """
 
     __slots__ = (
+        "_allow_h2c",
         "_begun",
         "_body_request",
         "_chunk_begins",
         "_chunks",
         "_expects_continue",
+        "_has_settings",
         "_head_bytes",
         "_headers",
         "_limits",
@@ -106,8 +112,9 @@ class RequestParser:
         "requests",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, allow_h2c: bool = True) -> None:
         self._limits = limits
+        self._allow_h2c = allow_h2c
         self.requests: list[Request] = []
         self.failure: Refusal | None = None
         self.leftover = b""
@@ -186,6 +193,7 @@ class RequestParser:
         self._remaining: int | None = 0
         self._expects_continue = False
         self._upgrade = b""
+        self._has_settings = False
 
     def on_url(self, url: bytes) -> None:
         self._url = self._url + url if self._url else url
@@ -200,7 +208,7 @@ class RequestParser:
         name = name.lower()
         value = value.rstrip(b" \t")
         self._headers.append((name, value))
-        if name in _FRAMING_HEADERS:
+        if name in _NOTED_HEADERS:
             self._note(name, value)
 
     def _note(self, name: bytes, value: bytes) -> None:
@@ -213,8 +221,10 @@ class RequestParser:
             self._remaining = None
         elif name == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
-        else:
+        elif name == b"upgrade":
             self._upgrade = value.lower()
+        else:
+            self._has_settings = True
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -226,12 +236,21 @@ class RequestParser:
         if self._head_bytes + len(self._url) > self._limits.head_bytes:
             self._refuse_size()
             raise ValueError("head too large")
+        if self._remaining is None and http_version == "1.0":
+            self.failure = Refusal(400, "ambiguous request length: HTTP/1.0 has no Transfer-Encoding")
+            raise ValueError("transfer encoding")
         method = parser.get_method()
         request = Request(_METHODS.get(method) or method.decode(), self._url, http_version, self._headers)
         request.keep_alive = parser.should_keep_alive()
         request.expects_continue = self._expects_continue and http_version == "1.1"
         request.remaining = self._remaining
-        request.upgrade = self._upgrade == b"h2c" and self._remaining == 0 and parser.should_upgrade()
+        request.upgrade = (
+            self._allow_h2c
+            and self._upgrade == b"h2c"
+            and self._has_settings
+            and self._remaining == 0
+            and parser.should_upgrade()
+        )
         self._body_request = request
         self._progress = True
         self.requests.append(request)

@@ -18,6 +18,7 @@ Rule 4: At `Limits.max_connections` the listeners wait for a place.
 from __future__ import annotations
 
 import enum
+import math
 import select
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,6 +37,7 @@ class Phase(enum.Enum):
     BODY = "receiving a body that the application waits for"
     APP = "application running"
     SENDING = "waiting for the client to read"
+    ENDING = "cancelled"
     CLOSING = "saying goodbye"
     HTTP2 = "handed over to hypercorn"
 
@@ -92,7 +94,7 @@ class Roster:
     """The open connections of one service, their coarse clock and the service's counters.
 
     Attributes:
-        now_s: trio's time at the last sweep; never ahead of the clock, behind it by at most one interval.
+        now_s: trio's time at the last sweep or arrival: behind the clock by at most one interval.
         accepting: cleared when the service begins to stop.
     """
 
@@ -103,6 +105,7 @@ class Roster:
         self.accepted = self.dropped = self.requests = self.disconnects = self.timeouts = self.accept_failures = 0
         self._connections: set[Sweepable] = set()
         self._peak = 0
+        self._swept_s = -math.inf
         self._changed = trio.Event()
         self._limit_s: dict[Phase, float | None] = {
             Phase.HANDSHAKE: limits.head_timeout_s,
@@ -111,6 +114,7 @@ class Roster:
             Phase.BODY: limits.body_timeout_s,
             Phase.APP: None,
             Phase.SENDING: limits.write_timeout_s,
+            Phase.ENDING: None,
             Phase.CLOSING: limits.linger_timeout_s,
             Phase.HTTP2: None,
         }
@@ -169,7 +173,8 @@ class Roster:
     def sweep(self, now_s: float) -> None:
         """Ends the connections that have run out of time or lost their client."""
         running: dict[int, Sweepable] = {}
-        last_sweep_s, self.now_s = self.now_s, now_s
+        last_sweep_s, self._swept_s = self._swept_s, now_s
+        self.now_s = now_s
         for connection in self._connections:
             phase = connection.phase
             if phase is Phase.APP:
