@@ -1,0 +1,154 @@
+"""Bodies are compressed and decompressed by Triton's rules (http.md §4.10)."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trireme.api.http.compression import choose_encoding, compress, decompress
+from trireme.engine.errors import InvalidArgumentError, UnsupportedError
+
+LIMIT = 1 << 20
+TEXT = b"hello world " * 20
+
+
+@given(st.binary(max_size=200), st.sampled_from(["gzip", "deflate"]))
+def test_what_was_compressed_comes_back(body: bytes, encoding: str) -> None:
+    packed = compress(body, encoding)
+    assert decompress(packed, encoding, LIMIT) == body
+    standard = gzip.decompress if encoding == "gzip" else zlib.decompress
+    assert standard(packed) == body
+
+
+@pytest.mark.parametrize("label", ["gzip", "deflate"])
+def test_the_codec_is_told_by_the_data_not_the_label(label: str) -> None:
+    assert decompress(gzip.compress(TEXT), label, LIMIT) == TEXT
+    assert decompress(zlib.compress(TEXT), label, LIMIT) == TEXT
+
+
+@pytest.mark.parametrize("label", [None, "", "identity"])
+def test_no_compression_leaves_the_body_alone(label: str | None) -> None:
+    assert decompress(gzip.compress(b"x"), label, 1) == gzip.compress(b"x")
+    assert decompress(b"", label, 1) == b""
+
+
+@pytest.mark.parametrize("label", ["GZIP", "br", "gzip, deflate", "x-gzip", "gzip "])
+def test_other_labels_are_unsupported(label: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"^Unsupported compression type$"):
+        decompress(gzip.compress(TEXT), label, LIMIT)
+
+
+def test_an_empty_body_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^nothing to be decompressed$"):
+        decompress(b"", "gzip", LIMIT)
+
+
+def test_undecodable_data_is_an_empty_body() -> None:
+    raw = zlib.compressobj(wbits=-15)
+    assert decompress(raw.compress(TEXT) + raw.flush(), "deflate", LIMIT) == b""
+    assert decompress(b"junkjunk", "gzip", LIMIT) == b""
+
+
+def test_data_that_ends_early_gives_what_came_before() -> None:
+    packed = gzip.compress(bytes(range(256)) * 40, compresslevel=0)
+    plain = decompress(packed[:5000], "gzip", LIMIT)
+    assert len(plain) > 4000
+    assert (bytes(range(256)) * 40).startswith(plain)
+
+
+def test_what_follows_the_end_is_ignored() -> None:
+    assert decompress(gzip.compress(TEXT) + b"xyz", "gzip", LIMIT) == TEXT
+    assert decompress(gzip.compress(TEXT) + gzip.compress(b"more"), "gzip", LIMIT) == TEXT
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_the_limit_is_exact(encoding: str) -> None:
+    assert len(decompress(compress(bytes(1000), encoding), encoding, 1000)) == 1000
+    with pytest.raises(InvalidArgumentError) as caught:
+        decompress(compress(bytes(1001), encoding), encoding, 1000)
+    assert caught.value.message == (
+        "Decompressed data size exceeds the maximum allowed value of 1000 bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
+
+
+def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inflater is asked for one byte more than the limit, once."""
+    asked: list[int] = []
+    genuine = zlib.decompressobj
+
+    class Spy:
+        def __init__(self, wbits: int) -> None:
+            self._inflater = genuine(wbits)
+
+        def decompress(self, body: bytes, max_length: int) -> bytes:
+            asked.append(max_length)
+            return self._inflater.decompress(body, max_length)
+
+    bomb = zlib.compress(bytes(20_000_000))
+    monkeypatch.setattr(zlib, "decompressobj", Spy)
+    with pytest.raises(InvalidArgumentError):
+        decompress(bomb, "deflate", 5000)
+    assert asked == [5001]
+
+
+# What the real Triton chose.
+@pytest.mark.parametrize(
+    ("accept", "chosen"),
+    [
+        (None, None),
+        ("", None),
+        ("gzip", "gzip"),
+        ("deflate, gzip", "deflate"),
+        ("gzip, deflate", "gzip"),
+        ("br, gzip", "gzip"),
+        ("*", None),
+        ("identity", None),
+        ("identity, gzip", None),
+        ("gzip, identity", "gzip"),
+        ("identity;q=0.5, gzip", "gzip"),
+        ("identity;q=0", None),
+        ("gzip;q=0", None),
+        ("gzip;q=0,deflate;q=0", None),
+        ("gzip;q=0.5, deflate;q=0.9", "deflate"),
+        ("gzip;q=0.5,deflate", "deflate"),
+        ("gzip;q=1.0,deflate;q=1.0", "gzip"),
+        ("gzip;q=1e-3,deflate;q=0.002", "deflate"),
+        ("gzip;q=2", "gzip"),
+        ("gzip;q=0.0001", "gzip"),
+        ("gzip; q=0.1, deflate;q=0.2", "deflate"),
+        ("gzip ;q=0.2,deflate;q=0.1", "deflate"),
+        ("gzip;foo=1;q=0.5,deflate;q=0.6", "deflate"),
+        ("gzip;q=0.5;x=1,deflate;q=0.4", "gzip"),
+        ("gzip;q=1;q=0", "gzip"),
+        ("deflate;q= 0.5,gzip;q=0.4", "deflate"),
+        ("gzip,,deflate;q=0", "gzip"),
+        ("gzip;q=abc", None),
+        ("gzip;q=", None),
+        ("gzip;q=-1", None),
+        ("gzip;q=nan,deflate;q=0.1", "deflate"),
+        ("GZIP", None),
+        ("gzip;Q=0", None),
+        ("x-gzip", None),
+        ("deflate gzip", None),
+        ("\tgzip", None),
+    ],
+)
+def test_the_best_known_encoding_is_chosen(accept: str | None, chosen: str | None) -> None:
+    assert choose_encoding(accept) == chosen
+
+
+@given(st.lists(st.tuples(st.sampled_from(["gzip", "deflate", "identity", "br"]), st.integers(0, 100)), max_size=5))
+def test_the_highest_weight_wins_and_the_first_on_ties(entries: list[tuple[str, int]]) -> None:
+    header = ",".join(f"{name};q={weight / 100}" for name, weight in entries)
+    known = [entry for entry in entries if entry[0] != "br" and entry[1]]
+    best = max(known, key=lambda entry: entry[1])[0] if known else "identity"
+    assert choose_encoding(header) == (None if best == "identity" else best)
+
+
+@given(st.text(alphabet="gzipdeflat;q=01.,- e+x", max_size=20))
+def test_no_header_is_an_error(header: str) -> None:
+    assert choose_encoding(header) in (None, "gzip", "deflate")
