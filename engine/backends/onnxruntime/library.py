@@ -14,7 +14,10 @@ _STATUS = re.compile(r"\[ONNXRuntimeError\] : (\d+) : [A-Z_]+ : ")
 # "Load model from FILE failed:", which says again what the text around it says.
 _LOAD_PREFIX = re.compile(r"Load model from .*? failed:")
 # "/onnxruntime_src/onnxruntime/core/graph/model.cc:256 onnxruntime::Model::Model(onnx::ModelProto&&, ...) "
-_SOURCE_POSITION = re.compile(r"\S+\.(?:cc|h|cpp|cu):\d+ .*?\) (?:const )?(?=[A-Za-z'\"])")
+_SOURCE_POSITION = re.compile(
+    r"\S+\.(?:cc|cpp|cu|h):\d+ "
+    r"(?:[\w:<>*&~, ]*?[\w~>]\(.*?\)(?:::<lambda\(.*?\)>)?(?: const)?(?: \[with [^\]]*\])? )?"
+)
 
 
 def import_onnxruntime() -> Any:

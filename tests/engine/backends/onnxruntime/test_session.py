@@ -90,6 +90,14 @@ class TestFiles:
             "[ONNXRuntimeError] : 1 : FAIL : /src/model_load_utils.h:46 void f(const std::map<int>&, bool) Opset 99",
             "onnx runtime error 1: Opset 99",
         ),
+        (
+            "/src/state.cc:2995 py::methods(py::module&, Fn)::<lambda(const py::Options&)> must be false\n",
+            "onnx runtime error: must be false",
+        ),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Status Message: matmul_helper.h:59 Compute MatMul (dimension) mismatch",
+            "onnx runtime error 1: Status Message: Compute MatMul (dimension) mismatch",
+        ),
         ("Required inputs (['X']) are missing", "onnx runtime error: Required inputs (['X']) are missing"),
     ],
 )
