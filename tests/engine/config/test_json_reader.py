@@ -121,8 +121,10 @@ REFUSED: list[tuple[str, str]] = [
     ),
     (
         '{"version_policy":{"all":{},"latest":{}}}',
-        "(version_policy): invalid value oneof field 'policy_choice' is already set. "
-        "Cannot set 'latest' for type oneof",
+        (
+            "(version_policy): invalid value oneof field 'policy_choice' is already set. "
+            "Cannot set 'latest' for type oneof"
+        ),
     ),
     (
         '{"sequence_batching":{"direct":{"minimum_slot_utilization":1e39}}}',
