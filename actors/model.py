@@ -25,7 +25,7 @@ from ..engine.errors import InternalError, TriremeError, UnavailableError
 from ..engine.options import ServerOptions
 from ..engine.repository.source import ModelSource
 from ..engine.restart import RestartPolicy
-from ..engine.scheduling import make_scheduler
+from ..engine.scheduling.factory import make_scheduler
 from ..engine.scheduling.ordering import OrderedRelease
 from ..engine.statistics import ModelStatistics
 from ..engine.validation import RequestValidator

@@ -58,7 +58,7 @@ class LocalModel(ModelSource):
         return read_config(self.directory, config_name=options.model_config_name, auto_complete=options.auto_complete)
 
     def versions(self, config: ModelConfig) -> tuple[int, ...]:
-        return select_versions(config, version_directories(self.directory))
+        return select_versions(config.version_policy, version_directories(self.directory), config.name)
 
     def files(self, version: int) -> ModelFiles:
         return ModelFiles(self.directory, version)

@@ -1,0 +1,93 @@
+"""Fixtures for every test: a whole server on a loopback port."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trireme.actors import InferenceServer
+from trireme.api.http.app import HttpApplication
+from trireme.api.http.options import HttpOptions
+from trireme.api.http.service import HttpService, HttpServiceOptions
+from trireme.engine.options import ServerOptions
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    """A server that listens on ``host:port``; `run` calls a function on its event loop and gives back the result."""
+
+    host: str
+    port: int
+    server: InferenceServer
+    run: Callable[..., Any]
+
+    @property
+    def url(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@contextmanager
+def serving(repository: Path, **options: Any) -> Iterator[LiveServer]:
+    """Serve a model repository from a thread of its own."""
+    opened: list[tuple[int, InferenceServer, trio.lowlevel.TrioToken, trio.Event]] = []
+    failures: list[BaseException] = []
+    ready = threading.Event()
+
+    async def serve() -> None:
+        async with InferenceServer(ServerOptions(model_repository=(repository,), **options)) as server:
+            service = HttpService(HttpApplication(server, HttpOptions()), HttpServiceOptions(("127.0.0.1:0",)))
+            stop = trio.Event()
+            async with trio.open_nursery() as nursery:
+                (port,) = await nursery.start(service.serve)
+                opened.append((port, server, trio.lowlevel.current_trio_token(), stop))
+                ready.set()
+                await stop.wait()
+                service.close()
+
+    def run() -> None:
+        try:
+            trio.run(serve)
+        except BaseException as error:  # noqa: BLE001 - raised in the test's thread, below
+            failures.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="live server")
+    thread.start()
+    ready.wait()
+    if not opened:
+        thread.join()
+        raise failures[0]
+    port, server, token, stop = opened[0]
+    try:
+        yield LiveServer("127.0.0.1", port, server, lambda f, *a: trio.from_thread.run_sync(f, *a, trio_token=token))
+    finally:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(stop.set)
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+@pytest.fixture(scope="session")
+def serve() -> Callable[..., Any]:
+    """The `serving` context manager."""
+    return serving
+
+
+@pytest.fixture(scope="session")
+def repository_root() -> Path:
+    return Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def live(repository_root: Path) -> Iterator[LiveServer]:
+    """One server on the shipped models, for the whole test session."""
+    with serving(repository_root / "model_repository") as server:
+        yield server
