@@ -7,7 +7,7 @@ Rules:
     instance's thread to the event loop, whatever the batch size. Answers of a decoupled model go out at once, through
     the `stream` callable, which must be callable from any thread.
  3. The time marks never go back: COMPUTE_START <= INFER_START <= OUTPUT_START <= COMPUTE_END. A mark that the backend
-    did not take equals the next one that was taken.
+    did not take, or took out of order, equals the next one.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class ExecutionBatch:
         marks = self.marks
         marks[Phase.COMPUTE_END] = self._clock.now_ns()
         for phase in (Phase.OUTPUT_START, Phase.INFER_START, Phase.COMPUTE_START):
-            if marks[phase] < 0:
-                marks[phase] = marks[phase + 1]
+            later = marks[phase + 1]
+            marks[phase] = min(marks[phase], later) if marks[phase] >= 0 else later
         for job in self.jobs:
             if not job.answered:
                 self.answer(job, error or _unanswered(self.instance_name), True)
