@@ -23,7 +23,7 @@ def make_model(tmp_path: Path) -> MakeModel:
 
     def make(text: str | None = None, *, name: str = "m", files: tuple[str, ...] = ()) -> Path:
         directory = tmp_path / name
-        (directory / "1").mkdir(parents=True)
+        (directory / "1").mkdir(parents=True, exist_ok=True)
         for file in files:
             path = directory / "1" / file
             if file.endswith("/"):
