@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InternalError
 from .build import model_config
 from .instance_groups import normalize_instance_groups, validate_instance_groups
 from .model import ModelConfig, ModelInput, ModelOutput
@@ -30,7 +29,7 @@ def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: S
 
     Raises:
         InvalidArgumentError: instance groups or the completed configuration are invalid.
-        InternalError: the completion contradicts the configured scheduler.
+        InternalError: an instance group is of a kind that does not exist.
     """
     message = copy_message(config.message)
     normalize_instance_groups(message, gpus)
@@ -43,10 +42,8 @@ def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: S
 def complete(config: ModelConfig, completion: Completion | None) -> ModelConfig:
     """The configuration with a backend's answer merged in, normalised again; nothing is checked.
 
-    Inputs and outputs are taken only where the configuration lists none.
-
-    Raises:
-        InternalError: dynamic batching is to be added to a model with another scheduler.
+    Inputs and outputs are taken only where the configuration lists none, dynamic batching only where it chooses no
+    scheduler.
     """
     message = copy_message(config.message)
     if completion is not None:
@@ -57,24 +54,12 @@ def complete(config: ModelConfig, completion: Completion | None) -> ModelConfig:
         if not message.output:
             for tensor in completion.output:
                 _add_output(message, tensor)
-        if completion.dynamic_batching:
-            _add_dynamic_batching(message)
+        if completion.dynamic_batching and message.WhichOneof("scheduling_choice") is None:
+            message.dynamic_batching.SetInParent()
         if completion.decoupled is not None:
             message.model_transaction_policy.decoupled = completion.decoupled
     normalize(message)
     return model_config(message)
-
-
-def _add_dynamic_batching(message: Any) -> None:
-    chosen = message.WhichOneof("scheduling_choice")
-    if chosen is None:
-        message.dynamic_batching.SetInParent()
-    elif chosen != "dynamic_batching":
-        numbers = message.DESCRIPTOR.fields_by_name
-        raise InternalError(
-            f"Cannot update scheduling choice from {numbers[chosen].number} to {numbers['dynamic_batching'].number} "
-            "when auto-completing."
-        )
 
 
 def _add_input(message: Any, tensor: ModelInput) -> None:

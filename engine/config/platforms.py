@@ -5,6 +5,7 @@ model-config.md §3: no model file is opened; only names in the lexicographicall
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,8 @@ def _first_version(model_directory: Path) -> Path | None:
 def _is_there(framework: _Framework, version_directory: Path | None) -> bool:
     if version_directory is None:
         return False
-    path = version_directory / framework.filename
-    return (framework.may_be_file and path.is_file()) or (framework.may_be_directory and path.is_dir())
+    path = version_directory / framework.filename  # os.path: a directory that may not be searched holds nothing
+    return (framework.may_be_file and os.path.isfile(path)) or (framework.may_be_directory and os.path.isdir(path))
 
 
 def _is_meant(message: Any, framework: _Framework, version_directory: Path | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def read_config(
         message = read_json(override_json)
     else:
         path = _choose_file(model_directory, config_name)
-        message = ModelConfigMessage() if auto_complete and not path.exists() else read_text_proto(path)
+        message = ModelConfigMessage() if auto_complete and not os.path.exists(path) else read_text_proto(path)
     complete_backend(message, model_directory)
     normalize(message)
     validate_settings(message)
@@ -72,6 +73,6 @@ def read_text_proto(path: Path) -> Any:
 def _choose_file(model_directory: Path, config_name: str) -> Path:
     if config_name:
         custom = model_directory / "configs" / f"{config_name}.pbtxt"
-        if custom.exists():
+        if os.path.exists(custom):
             return custom
     return model_directory / "config.pbtxt"

@@ -11,7 +11,7 @@ from trireme.engine.backends.interface import Completion
 from trireme.engine.config import ModelConfig, complete, config_json, prepare_for_load, read_config
 from trireme.engine.config.model import ModelInput, ModelOutput
 from trireme.engine.datatypes import BYTES, FP32, INT64
-from trireme.engine.errors import InternalError, InvalidArgumentError
+from trireme.engine.errors import InvalidArgumentError
 
 Poll = Callable[[str], ModelConfig]
 
@@ -57,10 +57,10 @@ def test_given_scheduler_stays(bare: Poll) -> None:
     assert config.dynamic_batching.max_queue_delay_us == 7
 
 
-def test_another_scheduler_cannot_be_replaced(bare: Poll) -> None:
-    with pytest.raises(InternalError) as caught:
-        prepare_for_load(bare("sequence_batching { }"), FOUND)
-    assert str(caught.value) == "Cannot update scheduling choice from 13 to 11 when auto-completing."
+def test_another_scheduler_stays_alone(bare: Poll) -> None:
+    config = prepare_for_load(bare("sequence_batching { }"), FOUND)
+    assert config.has_sequence_batching
+    assert config.dynamic_batching is None
 
 
 @pytest.mark.parametrize("value", [True, False])
