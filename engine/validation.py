@@ -212,7 +212,7 @@ class RequestValidator:
         prefix = request_prefix(request.id)
         where = f"for inference input '{tensor.name}' for model '{self._name}'"
         if tensor.has_array:
-            count, missing = tensor.element_count, None
+            count, missing = tensor.array.size, None
         else:
             count, missing = _count_elements(tensor.buffer, expected + 1)
         if count > expected:

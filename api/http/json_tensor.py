@@ -7,7 +7,6 @@ thing wrong is the one reported.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, NamedTuple
@@ -82,10 +81,8 @@ def tensor_from_json(name: str, datatype: DataType, shape: tuple[int, ...], data
         InternalError: not an array, an element of the wrong type, too few or too many elements.
         InvalidArgumentError: a type that JSON cannot carry, an impossible shape, nesting that is too deep.
     """
-    count = math.prod(shape)
-    if count * (datatype.size or 1) > INT64_MAX or max(shape, default=0) > INT64_MAX:
-        raise _impossible_shape(name, datatype, shape, count)
-    if not shape or not count:
+    count = _count(name, datatype, shape)
+    if not count:
         return Tensor(name, datatype, shape, b"")
     if type(data) is not list:
         raise InternalError("Unable to parse 'data': attempt to access JSON non-array as array")
@@ -105,17 +102,33 @@ def tensor_from_json(name: str, datatype: DataType, shape: tuple[int, ...], data
     return Tensor(name, datatype, shape, array=array.reshape(shape))
 
 
-def _impossible_shape(name: str, datatype: DataType, shape: tuple[int, ...], count: int) -> InvalidArgumentError:
-    printed = ",".join(str(dim if dim <= INT64_MAX else dim - 2**64) for dim in shape)
-    invalid = f"invalid shape for input '{name}': shape [{printed}]"
-    if max(shape) > INT64_MAX:
-        return InvalidArgumentError(f"{invalid} contains one or more invalid dimensions")
-    if count > INT64_MAX:
-        return InvalidArgumentError(f"{invalid} causes total element count to exceed maximum size of {INT64_MAX}")
-    return InvalidArgumentError(
-        f"byte size overflow for input '{name}': element count ({count}) * data type size ({datatype.size}) exceeds "
-        f"maximum allowed size ({INT64_MAX})"
-    )
+def _count(name: str, datatype: DataType, shape: tuple[int, ...]) -> int:
+    """Elements to be read: none without dimensions."""
+    if max(shape, default=0) > INT64_MAX:
+        raise InvalidArgumentError(
+            f"invalid shape for input '{name}': shape {_print_shape(shape)} contains one or more invalid dimensions"
+        )
+    if not shape or 0 in shape:
+        return 0
+    count = 1
+    for dim in shape:  # stops early: the product of a long list of large numbers would take very long
+        count *= dim
+        if count > INT64_MAX:
+            raise InvalidArgumentError(
+                f"invalid shape for input '{name}': shape {_print_shape(shape)} causes total element count to exceed "
+                f"maximum size of {INT64_MAX}"
+            )
+    if count * datatype.size > INT64_MAX:
+        raise InvalidArgumentError(
+            f"byte size overflow for input '{name}': element count ({count}) * data type size ({datatype.size}) "
+            f"exceeds maximum allowed size ({INT64_MAX})"
+        )
+    return count
+
+
+def _print_shape(shape: tuple[int, ...]) -> str:
+    """``[1,2]``, as signed 64-bit numbers."""
+    return f"[{','.join(str(dim if dim <= INT64_MAX else dim - 2**64) for dim in shape)}]"
 
 
 def _numbers(data: list[Any], count: int, element: _Element) -> np.ndarray:

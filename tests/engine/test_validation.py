@@ -250,6 +250,8 @@ def test_strings_already_unpacked_are_not_packed_to_be_counted() -> None:
     tensor = Tensor("A", BYTES, (2,), array=np.array([b"a", b"b"], dtype=object))
     assert _checked(STRINGS, tensor) == ({"A": (2,)}, 1)
     assert tensor._buffer is None
+    lying = Tensor("A", BYTES, (3,), array=tensor.array)
+    assert _refusal(STRINGS, lying) == f"{R}expected 3 string elements for inference input 'A' for model 'm', got 2"
     assert _refusal(_validator(0, _a(1, datatype=BYTES, reshape=None)), tensor).startswith(f"{R}unexpected shape")
 
 

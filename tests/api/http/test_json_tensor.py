@@ -159,6 +159,11 @@ def test_strings_keep_their_bytes() -> None:
     assert tensor.array.tolist() == [["é\0".encode()], [b"\xff"]]
 
 
+def test_a_shape_of_very_many_dimensions_is_refused_at_once() -> None:
+    with pytest.raises(InvalidArgumentError, match="causes total element count"):
+        tensor_from_json("IN", FP32, (2**62,) * 400_000, [1])
+
+
 _NUMERIC = [datatype for datatype in datatypes.DATATYPES if datatype.name[:3] in ("UIN", "INT", "FP3", "FP6", "BOO")]
 
 
