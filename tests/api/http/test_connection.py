@@ -1,0 +1,285 @@
+"""The HTTP/1.1 connection loop over real sockets: what a client sends, and what it gets."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from http_sockets import Responses, connect, echo, read_body, read_to_end, reply, serving, tell
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trireme.api.http.asgi import Message, Receive, Scope, Send
+from trireme.api.http.limits import Limits
+
+CLOSE = b"Connection: close\r\n\r\n"
+
+
+async def test_request_and_response() -> None:
+    """Only the application's headers and the framing are sent (http.md §1)."""
+    async with serving(echo) as service:
+        answer = await tell(service, b"GET /v2 HTTP/1.1\r\n" + CLOSE)
+    assert answer == b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\nGET /v2 "
+
+
+async def test_scope() -> None:
+    """Name and value of everything in the scope; no percent-decoding of raw_path, the query string apart."""
+    scopes: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scopes.append(scope)
+        await reply(send)
+
+    async with serving(app) as service, await connect(service) as stream:
+        client = stream.socket.getsockname()
+        await stream.send_all(b"PUT /a%5Fb//c?d=%20 HTTP/1.0\r\nX-UPPER:  v \r\nX-UPPER: w\r\n\r\n")
+        await read_to_end(stream)
+        (scope,) = scopes
+        assert scope == {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.0",
+            "method": "PUT",
+            "scheme": "http",
+            "path": "/a_b//c",
+            "raw_path": b"/a%5Fb//c",
+            "query_string": b"d=%20",
+            "root_path": "",
+            "headers": [(b"x-upper", b"v"), (b"x-upper", b"w")],
+            "client": client,
+            "server": ("127.0.0.1", service.ports[0]),
+        }
+
+
+async def test_absolute_target_is_reduced_to_its_path() -> None:
+    async with serving(echo) as service:
+        assert (await tell(service, b"GET http://host:1/v2?q HTTP/1.1\r\n" + CLOSE)).endswith(b"GET /v2 ")
+        assert (await tell(service, b"GET http://host HTTP/1.1\r\n" + CLOSE)).endswith(b"GET / ")
+
+
+async def test_http_1_0_closes_unless_asked_to_stay() -> None:
+    async with serving(echo) as service:
+        closed = await tell(service, b"GET / HTTP/1.0\r\n\r\n")
+        assert closed == b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nGET / "
+        kept = await tell(service, b"GET /1 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", b"GET /2 HTTP/1.0\r\n\r\n")
+        first = b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\nConnection: keep-alive\r\n\r\nGET /1 "
+        assert kept == first + b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\nGET /2 "
+
+
+async def test_a_hundred_pipelined_requests_are_answered_in_order() -> None:
+    """Even when the first takes the longest."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["raw_path"] == b"/0":
+            await trio.sleep(0.01)
+        await echo(scope, receive, send)
+
+    requests = b"".join(
+        b"POST /%d HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (number, number, b"x" * number) for number in range(100)
+    )
+    async with serving(app) as service, await connect(service) as stream:
+        await stream.send_all(requests)
+        responses = Responses(stream)
+        for number in range(100):
+            assert (await responses.next()).body == b"POST /%d " % number + b"x" * number
+        assert service.statistics().requests == 100
+
+
+async def test_pipelining_does_not_starve_others() -> None:
+    """Between two requests that are already there, the other tasks get a turn."""
+    order: list[bytes] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        order.append(scope["raw_path"])
+        await reply(send)
+
+    async with serving(app) as service, await connect(service) as greedy, await connect(service) as modest:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await greedy.send_all(b"GET /greedy HTTP/1.1\r\n\r\n" * 1000)
+        await modest.send_all(b"GET /modest HTTP/1.1\r\n\r\n")
+        await Responses(modest).next()
+        assert order.index(b"/modest") < 999
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize("size", [0, 1, 65_536, 70_000, 1 << 20, (1 << 20) + 1, 5_000_000])
+async def test_bodies_of_every_size_arrive_whole(size: int, pieces: int) -> None:
+    """Also those that bypass the parser; the next request on the connection is read from the right place."""
+    bodies: list[bytes] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        bodies.append(await read_body(receive))
+        await reply(send)
+
+    body = bytes(range(256)) * (size // 256) + b"z" * (size % 256)
+    request = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size + body
+    step = len(request) // pieces + 1
+    async with serving(app) as service, await connect(service) as stream:
+        responses = Responses(stream)
+        for _ in range(2):
+            for start in range(0, len(request), step):
+                await stream.send_all(request[start : start + step])
+            assert (await responses.next()).status == 200
+    assert bodies[0] == body
+    assert bodies[1] == body
+
+
+async def test_large_body_comes_in_large_pieces() -> None:
+    """A body of known length is received into one buffer per piece, without joining."""
+    sizes: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            sizes.append(len(message["body"]))
+            if not message["more_body"]:
+                break
+        await reply(send)
+
+    async with serving(app, limits=Limits(body_piece_bytes=1 << 19)) as service, await connect(service) as stream:
+        head = b"POST / HTTP/1.1\r\nContent-Length: 300000\r\n\r\n"
+        await stream.send_all(head + b"x" * 300_000)
+        responses = Responses(stream)
+        await responses.next()
+        assert sizes == [300_000]
+        await stream.send_all(head.replace(b"300000", b"2000000") + b"x" * 2_000_000)
+        await responses.next()
+        assert max(sizes) < (1 << 19) + 65_536
+        assert sum(sizes) == 2_300_000
+        assert len(sizes) < 8
+
+
+async def test_chunked_body() -> None:
+    head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + CLOSE
+    async with serving(echo) as service:
+        answer = await tell(service, head + b"3\r\nab", b"c\r\n", b"2;ext\r\nde\r\n0\r\nTrailer: t\r\n", b"\r\n")
+    assert answer.endswith(b"POST / abcde")
+
+
+async def test_continue_is_sent_when_the_application_asks_for_the_body() -> None:
+    async with serving(echo) as service, await connect(service) as stream:
+        await stream.send_all(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n" + CLOSE)
+        assert await stream.receive_some() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await stream.send_all(b"abc")
+        assert (await read_to_end(stream)).endswith(b"POST / abc")
+
+
+async def test_continue_is_not_sent_when_the_body_is_not_wanted() -> None:
+    """The connection closes instead: nobody knows whether the body follows."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, b"no", status=404)
+
+    async with serving(app) as service, await connect(service) as stream:
+        await stream.send_all(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+        answer = await stream.receive_some()
+        assert answer == b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno"
+        assert await read_to_end(stream) == b""
+
+
+async def test_continue_is_not_sent_to_who_did_not_wait() -> None:
+    async with serving(echo) as service:
+        request = b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n" + CLOSE + b"abc"
+        assert (await tell(service, request)).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("size", [10, 70_000, 200_000])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_body_left_unread_is_skipped(size: int, chunked: bool) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, scope["raw_path"])
+
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % size
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (size, b"x" * size) if chunked else b"x" * size
+    async with serving(app) as service, await connect(service) as stream:
+        await stream.send_all(b"POST /1 HTTP/1.1\r\n" + framing + b"\r\n\r\n" + body)
+        await stream.send_all(b"GET /2 HTTP/1.1\r\n\r\n")
+        responses = Responses(stream)
+        assert (await responses.next()).body == b"/1"
+        assert (await responses.next()).body == b"/2"
+
+
+async def test_too_much_unread_body_closes_the_connection() -> None:
+    """The answer still reaches the client, who is told."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, b"enough")
+
+    async with serving(app, limits=Limits(drain_bytes=1000)) as service, await connect(service) as stream:
+        await stream.send_all(b"POST / HTTP/1.1\r\nContent-Length: 500000\r\n\r\n" + b"x" * 500_000)
+        response = await Responses(stream).next()
+        assert response.body == b"enough"
+        assert (b"Connection", b"close") in response.headers
+        assert await read_to_end(stream) == b""
+
+
+async def test_streamed_response() -> None:
+    """Each piece is on its way before the next is there."""
+    proceed = trio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await proceed.wait()
+        await send({"type": "http.response.body", "body": b"second", "more_body": False})
+
+    async with serving(app) as service, await connect(service) as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\n" + CLOSE)
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        assert await stream.receive_some() == head + b"5\r\nfirst\r\n"
+        proceed.set()
+        assert await read_to_end(stream) == b"6\r\nsecond\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+async def test_large_response_arrives_whole(kind: type) -> None:
+    """Many times what a socket takes at once."""
+    body = bytes(range(256)) * 40_000
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, kind(body))
+
+    async with serving(app) as service, await connect(service) as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\n\r\n" * 2)
+        responses = Responses(stream)
+        assert (await responses.next()).body == body
+        assert (await responses.next()).body == body
+
+
+async def test_reason_phrase_and_head() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, b"abc", status=405, reason=b"Not Allowed")
+
+    async with serving(app) as service:
+        answer = await tell(service, b"HEAD / HTTP/1.1\r\n" + CLOSE)
+        assert answer == b"HTTP/1.1 405 Not Allowed\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"
+
+
+async def test_receive_after_the_response_says_disconnect() -> None:
+    messages: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await echo(scope, receive, send)
+        messages.append(await receive())
+
+    async with serving(app) as service:
+        await tell(service, b"GET / HTTP/1.1\r\n" + CLOSE)
+    assert messages == [{"type": "http.disconnect"}]
+
+
+PIPELINED = (
+    b"POST /1 HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"
+    b"POST /2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    b"GET /3 HTTP/1.1\r\nConnection: close\r\n\r\n"
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(cuts=st.sets(st.integers(1, len(PIPELINED) - 1), max_size=6))
+async def test_pieces_make_no_difference_on_the_wire(cuts: set[int]) -> None:
+    """Pipelined requests cut up anywhere get the answers that they get in one piece."""
+    edges = [0, *sorted(cuts), len(PIPELINED)]
+    pieces = [PIPELINED[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    expected = [b"POST /1 hello", b"POST /2 abc", b"GET /3 "]
+    async with serving(echo) as service:
+        answer = await tell(service, *pieces)
+    kept = b"".join(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(b), b) for b in expected[:2])
+    assert answer == kept + b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\n" + expected[2]

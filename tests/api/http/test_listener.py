@@ -1,0 +1,235 @@
+"""Listening, accepting, and stopping."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+
+import pytest
+import trio
+from http_sockets import Responses, connect, connect_now, echo, read_to_end, reply, serving, tell, until
+from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.http.limits import Limits, raise_open_file_limit
+from trireme.api.http.listener import BindError
+from trireme.api.http.service import HttpService, HttpServiceOptions
+from trireme.engine.errors import ErrorKind
+
+GET = b"GET / HTTP/1.1\r\n\r\n"
+
+
+def service_at(*bind: str, reuse_port: bool = False, app: object = echo) -> HttpService:
+    return HttpService(app, HttpServiceOptions(bind=bind, reuse_port=reuse_port))  # type: ignore[arg-type]
+
+
+async def test_taken_port_is_one_clear_error() -> None:
+    """cli.md §4, with its text; nothing stays open."""
+    async with serving(echo) as service:
+        bind = f"127.0.0.1:{service.ports[0]}"
+        other = service_at("127.0.0.1:0", bind)
+        with pytest.raises(BindError) as caught:
+            other.bind()
+        assert caught.value.message == f"Socket '{bind}' already in use "
+        assert caught.value.kind is ErrorKind.UNAVAILABLE
+        assert other.ports == ()
+
+
+async def test_port_is_taken_from_bind_on() -> None:
+    """Not only once the service runs: two servers that start together cannot both believe that they have it."""
+    first = service_at("127.0.0.1:0")
+    first.bind()
+    bind = f"127.0.0.1:{first.ports[0]}"
+    with pytest.raises(BindError, match="already in use"):
+        service_at(bind).bind()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(first.serve)
+        assert (await tell(first, b"GET / HTTP/1.0\r\n\r\n")).endswith(b"GET / ")
+        first.close()
+    service_at(bind).bind()
+
+
+@pytest.mark.parametrize(
+    ("bind", "reason"),
+    [("192.0.2.1:0", "Cannot assign"), ("no.such.host.invalid:0", "cannot be bound"), ("127.0.0.1:70000", "port")],
+)
+def test_other_bind_errors_name_the_address(bind: str, reason: str) -> None:
+    with pytest.raises(BindError, match=reason) as caught:
+        service_at(bind).bind()
+    assert f"'{bind}'" in caught.value.message
+
+
+async def test_reuse_port_only_when_asked() -> None:
+    first, second = service_at("127.0.0.1:0", reuse_port=True), None
+    async with trio.open_nursery() as nursery:
+        (port,) = await nursery.start(first.serve)
+        second = service_at(f"127.0.0.1:{port}", reuse_port=True)
+        assert await nursery.start(second.serve) == (port,)
+        first.close()
+        second.close()
+
+
+async def test_several_addresses_and_ipv6() -> None:
+    service = service_at("127.0.0.1:0", "[::1]:0")
+    async with trio.open_nursery() as nursery:
+        ports = await nursery.start(service.serve)
+        assert service.addresses == (("127.0.0.1", ports[0]), ("::1", ports[1]))
+        for host, port in service.addresses:
+            async with await trio.open_tcp_stream(host, port) as stream:
+                await stream.send_all(GET)
+                assert (await Responses(stream).next()).body == b"GET / "
+        service.close()
+
+
+async def test_listening_sockets_are_not_inherited() -> None:
+    """A child process would hold the port after the server is gone."""
+    service = service_at("127.0.0.1:0")
+    service.bind()
+    assert not service._sockets[0].get_inheritable()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.serve)
+        service.close()
+
+
+async def test_small_responses_are_not_delayed() -> None:
+    """TCP_NODELAY (http.md §1)."""
+    flags: list[int] = []
+    service: HttpService
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        (connection,) = service._roster._connections
+        with socket.socket(fileno=os.dup(connection.fileno())) as copy:
+            flags.append(copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        await reply(send)
+
+    async with serving(app) as service:
+        await tell(service, b"GET / HTTP/1.0\r\n\r\n")
+    assert flags == [1]
+
+
+async def test_accepting_pauses_at_the_limit() -> None:
+    """Who comes too many waits in the kernel's queue, and is served when a place is free."""
+    async with serving(echo, limits=Limits(max_connections=2)) as service:
+        first, second = await connect(service), await connect(service)
+        await until(lambda: service.statistics().connections == 2)
+        async with await connect(service) as third:
+            await third.send_all(GET)
+            await second.send_all(GET)
+            assert (await Responses(second).next()).status == 200
+            assert service.statistics().accepted == 2
+            await first.aclose()
+            assert (await Responses(third).next()).status == 200
+        await second.aclose()
+        assert service.statistics().peak_connections == 2
+
+
+async def test_running_out_of_files_is_survived(caplog: pytest.LogCaptureFixture) -> None:
+    """Accepting pauses, says so once, and goes on when there are files again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with serving(echo) as service:
+        with connect_now(service) as client, caplog.at_level(logging.ERROR):
+            lowest_free = os.dup(0)
+            os.close(lowest_free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+            try:
+                await until(lambda: service.statistics().accept_failures >= 3)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            client.sendall(GET)
+            client.setblocking(False)
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(client))
+            assert (await Responses(stream).next()).status == 200
+    assert [record.getMessage() for record in caplog.records if "Too many open files" in record.getMessage()] != []
+    assert len(caplog.records) == 1
+
+
+def test_open_file_limit_is_raised_to_the_hard_one() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        assert raise_open_file_limit() == hard
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_draining_serves_open_connections_and_drops_new_ones(caplog: pytest.LogCaptureFixture) -> None:
+    """cli.md §5: idle connections count, requests on them are answered, newcomers are closed without a word."""
+    async with serving(echo) as service, await connect(service) as stream:
+        await until(lambda: service.statistics().connections == 1)
+        left: list[float] = []
+
+        async def drain() -> None:
+            left.append(await service.drain(30))
+
+        with caplog.at_level(logging.INFO):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drain)
+                await until(lambda: not service.statistics().accepting)
+                assert await tell(service) == b""
+                assert await tell(service, GET) == b""
+                await stream.send_all(GET)
+                assert (await Responses(stream).next()).body == b"GET / "
+                assert left == []
+                await stream.aclose()
+        assert left == [30]
+        assert service.statistics().dropped == 2
+        assert "Timeout 30: Found 1 HTTP service connections" in caplog.text
+
+
+async def test_draining_ends_with_its_budget(autojump_clock: trio.testing.MockClock) -> None:
+    """One line a second; then the connection is still served, until the service is closed."""
+    service = service_at("127.0.0.1:0")
+    service._roster.add(FakeConnection())
+    started_s = trio.current_time()
+    assert await service.drain(3) == 0
+    assert trio.current_time() - started_s == 3
+    assert await service.drain(0) == 0
+    assert trio.current_time() - started_s == 3
+
+
+class FakeConnection:
+    """Idle for good."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(name)
+
+
+async def test_draining_without_connections_takes_no_time() -> None:
+    async with serving(echo) as service:
+        assert await service.drain(30) == 30
+        assert await tell(service) == b""
+
+
+async def test_stop_cancels_what_is_left() -> None:
+    cancelled = trio.Event()
+    started = trio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        started.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    service = service_at("127.0.0.1:0", app=app)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.serve)
+        async with await connect(service) as busy, await connect(service) as idle:
+            await busy.send_all(GET)
+            await started.wait()
+            assert await service.stop(0) == 0
+            assert cancelled.is_set()
+            assert await read_to_end(busy) == b""
+            assert await read_to_end(idle) == b""
+        with pytest.raises(OSError, match="all attempts to connect"):
+            await trio.open_tcp_stream("127.0.0.1", service.ports[0] if service.ports else 1)
+
+
+async def test_statistics_and_repr() -> None:
+    async with serving(echo) as service:
+        await tell(service, b"GET / HTTP/1.0\r\n\r\n")
+        await until(lambda: service.statistics().connections == 0)
+        statistics = service.statistics()
+        assert (statistics.accepted, statistics.requests, statistics.accepting) == (1, 1, True)
+        assert repr(service) == f"<HttpService HTTP on (('127.0.0.1', {service.ports[0]}),), 0 connections>"

@@ -1,0 +1,144 @@
+"""The sweep over connections: who has run out of time, whose client has left."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+from trireme.api.http.limits import Limits
+from trireme.api.http.roster import Phase, Roster
+
+LIMITS = Limits(head_timeout_s=1.0, idle_timeout_s=None, body_timeout_s=2.0, write_timeout_s=3.0, linger_timeout_s=4.0)
+
+
+class FakeConnection:
+    """A connection in a given phase, over a real pair of sockets."""
+
+    def __init__(self, phase: Phase, since_s: float = 0.0) -> None:
+        self.phase = phase
+        self.since_s = since_s
+        self.ours, self.theirs = socket.socketpair()
+        self.ended = ""
+
+    def fileno(self) -> int:
+        return self.ours.fileno()
+
+    def time_out(self) -> None:
+        self.ended = "time"
+
+    def peer_gone(self) -> None:
+        self.ended = "gone"
+
+    def abort(self) -> None:
+        self.ended = "abort"
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def running() -> Iterator[FakeConnection]:
+    connection = FakeConnection(Phase.APP)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("phase", "limit_s"),
+    [
+        (Phase.HANDSHAKE, 1.0),
+        (Phase.HEAD, 1.0),
+        (Phase.BODY, 2.0),
+        (Phase.SENDING, 3.0),
+        (Phase.CLOSING, 4.0),
+        (Phase.IDLE, None),
+        (Phase.APP, None),
+        (Phase.ENDING, None),
+        (Phase.HTTP2, None),
+    ],
+)
+async def test_phases_have_limits(phase: Phase, limit_s: float | None) -> None:
+    roster = Roster(LIMITS)
+    connection = FakeConnection(phase)
+    roster.add(connection)
+    roster.sweep(limit_s or 1e9)
+    assert connection.ended == ""
+    roster.sweep((limit_s or 1e9) + 0.001)
+    assert connection.ended == ("" if limit_s is None else "time")
+    assert roster.statistics().timeouts == (limit_s is not None)
+    connection.close()
+
+
+async def test_idle_limit_is_optional() -> None:
+    roster = Roster(Limits(idle_timeout_s=10.0))
+    connection = FakeConnection(Phase.IDLE)
+    roster.add(connection)
+    roster.sweep(11.0)
+    assert connection.ended == "time"
+    connection.close()
+
+
+@pytest.mark.parametrize("leaving", ["close", "reset", "half-close"])
+async def test_client_that_left_is_found_at_the_second_sweep(running: FakeConnection, leaving: str) -> None:
+    """Who has just begun is let be: most requests are over by then. Half-closing counts as leaving (roster.py)."""
+    roster = Roster(LIMITS)
+    roster.add(running)
+    if leaving == "half-close":
+        running.theirs.shutdown(socket.SHUT_WR)
+    else:
+        if leaving == "reset":
+            running.ours.send(b"never read")
+        running.theirs.close()
+    running.since_s = 5.0
+    roster.sweep(5.1)
+    assert running.ended == ""
+    roster.sweep(5.2)
+    assert running.ended == "gone"
+    assert roster.statistics().disconnects == 1
+
+
+async def test_client_that_waits_is_left_in_peace(running: FakeConnection) -> None:
+    """Also when it has sent more already, which is not touched."""
+    roster = Roster(LIMITS)
+    roster.add(running)
+    running.theirs.send(b"next request")
+    for now_s in (1.0, 2.0, 3.0):
+        roster.sweep(now_s)
+    assert running.ended == ""
+    assert running.ours.recv(100) == b"next request"
+
+
+async def test_statistics_count(running: FakeConnection) -> None:
+    roster = Roster(Limits(max_connections=2))
+    other = FakeConnection(Phase.IDLE)
+    roster.add(running)
+    assert not roster.full
+    roster.add(other)
+    assert roster.full
+    roster.remove(running)
+    roster.remove(running)
+    statistics = roster.statistics()
+    assert (statistics.connections, statistics.peak_connections, statistics.accepted) == (1, 2, 2)
+    assert repr(roster) == "<Roster 1 of 2 connections, 0 requests>"
+    roster.abort_all()
+    assert (other.ended, running.ended) == ("abort", "")
+    other.close()
+
+
+async def test_no_sweeping_without_connections(autojump_clock: trio.testing.MockClock) -> None:
+    """An idle server does not wake up."""
+    roster = Roster(LIMITS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(roster.keep_sweeping)
+        await trio.sleep(100)
+        assert roster.now_s == 0.0
+        connection = FakeConnection(Phase.HEAD, since_s=trio.current_time())
+        roster.add(connection)
+        await trio.sleep(5)
+        assert connection.ended == "time"
+        nursery.cancel_scope.cancel()
+    connection.close()

@@ -1,0 +1,140 @@
+"""Real sockets for tests of the HTTP front end: a service on a free port, and clients that send exact bytes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httptools
+import trio
+from trireme.api.http.asgi import AsgiApp, Message, Receive, Scope, Send
+from trireme.api.http.limits import Limits
+from trireme.api.http.service import HttpService, HttpServiceOptions
+from trireme.api.http.tls import TlsOptions
+
+PATIENCE_S = 20.0
+"""How long a test waits for what must happen; only a broken test or server gets there."""
+
+QUICK = Limits(
+    head_timeout_s=0.05,
+    body_timeout_s=0.05,
+    write_timeout_s=0.05,
+    linger_timeout_s=0.5,
+    sweep_interval_s=0.01,
+)
+"""Limits for tests in which a limit is to be met."""
+
+
+@asynccontextmanager
+async def serving(
+    app: AsgiApp, *, limits: Limits | None = None, tls: TlsOptions | None = None
+) -> AsyncIterator[HttpService]:
+    """A service of `app` on a free port of the loopback interface."""
+    service = HttpService(app, HttpServiceOptions(bind=("127.0.0.1:0",), limits=limits or Limits(), tls=tls))
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(service.serve)
+            yield service
+            service.close()
+
+
+async def connect(service: HttpService) -> trio.SocketStream:
+    return await trio.open_tcp_stream("127.0.0.1", service.ports[0])
+
+
+def connect_now(service: HttpService) -> socket.socket:
+    """A connected socket; the kernel takes the connection, whether the service accepts or not."""
+    return socket.create_connection(("127.0.0.1", service.ports[0]), timeout=PATIENCE_S)
+
+
+async def read_to_end(stream: trio.abc.ReceiveStream) -> bytes:
+    """All that comes until the server closes."""
+    received = b""
+    try:
+        async for data in stream:
+            received += data
+    except trio.BrokenResourceError:
+        pass
+    return received
+
+
+async def tell(service: HttpService, *pieces: bytes) -> bytes:
+    """What the server says, until it closes, to a client that sends `pieces`, each in its own time, and waits."""
+    async with await connect(service) as stream:
+        for piece in pieces:
+            await stream.send_all(piece)
+            await trio.testing.wait_all_tasks_blocked(0.001)
+        return await read_to_end(stream)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that shows in no event."""
+    with trio.fail_after(PATIENCE_S):
+        while not condition():
+            await trio.sleep(0.002)
+
+
+@dataclass
+class Response:
+    status: int = 0
+    reason: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: bytes = b""
+
+
+class Responses:
+    """Reads responses off a stream, one after the other."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._stream = stream
+        self._parser = httptools.HttpResponseParser(self)
+        self._current = Response()
+        self._done: list[Response] = []
+
+    async def next(self) -> Response:
+        while not self._done:
+            data = await self._stream.receive_some()
+            if not data:
+                raise EOFError("the server closed the connection")
+            self._parser.feed_data(data)
+        return self._done.pop(0)
+
+    def on_message_begin(self) -> None:
+        self._current = Response()
+
+    def on_status(self, status: bytes) -> None:
+        self._current.reason += status
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._current.headers.append((name, value))
+
+    def on_body(self, body: bytes) -> None:
+        self._current.body += body
+
+    def on_message_complete(self) -> None:
+        self._current.status = self._parser.get_status_code()
+        if self._current.status != 100:
+            self._done.append(self._current)
+
+
+async def read_body(receive: Receive) -> bytes:
+    body = b""
+    while True:
+        message = await receive()
+        body += message["body"]
+        if not message["more_body"]:
+            return body
+
+
+async def reply(send: Send, body: bytes = b"", *, status: int = 200, headers: tuple = (), **start: object) -> None:
+    message: Message = {"type": "http.response.start", "status": status, "headers": headers, **start}
+    await send(message)
+    await send({"type": "http.response.body", "body": body})
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with what was asked: method, path and body."""
+    body = await read_body(receive)
+    await reply(send, b"%b %b %b" % (scope["method"].encode(), scope["raw_path"], body))
