@@ -47,6 +47,7 @@ class Repository:
         self._on_progress = on_progress
         self._models: dict[str, dict[int, Model]] = {}
         self._latest: dict[str, Model] = {}
+        self._descriptions: dict[Model, ModelDescription] = {}
         self._scan = Scan(())
         self._watchers = trio.lowlevel.ParkingLot()
 
@@ -105,6 +106,7 @@ class Repository:
                 logger.info("successfully unloaded '%s' version %d", model.name, model.version)
             case ModelState.UNAVAILABLE:
                 logger.error("failed to load '%s' version %d: %s", model.name, model.version, model.reason)
+        self._descriptions.clear()
         ready = [each for each in self._models.get(model.name, {}).values() if each.ready]
         if ready:
             self._latest[model.name] = max(ready, key=lambda each: each.version)
@@ -145,8 +147,11 @@ class Repository:
             TriremeError: see `find`.
         """
         model = self.find(name, version)
-        ready = tuple(sorted(each.version for each in self._models[name].values() if each.ready))
-        return model.describe(ready)
+        description = self._descriptions.get(model)
+        if description is None:
+            ready = tuple(each.version for each in self._versions(name) if each.ready)
+            description = self._descriptions[model] = model.describe(ready)
+        return description
 
     def model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether the version is ready and all its parts are alive."""
