@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from session_exchange import put
 from session_models import MODELS
-from session_script import script
+from session_script import afterwards, script
 
 RECORDED = Path(__file__).parent / "recorded_session.json"
 
@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> None:
             for model in MODELS:
                 model.write_python(Path(directory))
         case ["record", host, port]:
-            answers = {exchange.name: put(host, int(port), exchange) for exchange in script()}
+            answers = {exchange.name: put(host, int(port), exchange) for exchange in (*script(), *afterwards())}
             RECORDED.write_text(json.dumps(answers, indent=1, sort_keys=True) + "\n")
             print(f"{len(answers)} answers recorded")
         case _:

@@ -73,6 +73,13 @@ def script() -> Iterator[Exchange]:
     yield from _control()
 
 
+def afterwards() -> Iterator[Exchange]:
+    """What to ask when the whole script has been put once to a fresh server: did both count alike?"""
+    yield get("stats of all models", "/v2/models/stats")
+    yield get("stats of one model", "/v2/models/plain/stats")
+    yield get("stats of one version", "/v2/models/add_sub/versions/1/stats")
+
+
 def get(name: str, path: str, **fields: Any) -> Exchange:
     return Exchange(name, "GET", path, **fields)
 

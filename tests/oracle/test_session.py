@@ -17,16 +17,21 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from session_exchange import normalised, put
 from session_models import MODELS
-from session_script import Exchange, script
+from session_script import Exchange, afterwards, script
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_session.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def server(serve: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    repository = tmp_path_factory.mktemp("session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("session")
     for model in MODELS:
-        model.write_onnx(repository)
+        model.write_onnx(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(serve: Any, repository: Path) -> Iterator[Any]:
     with serve(repository) as live:
         yield live
 
@@ -41,8 +46,17 @@ def test_trireme_answers_as_triton_did(server: Any, exchange: Exchange) -> None:
         assert normalised(exchange, answer) == normalised(exchange, RECORDED[exchange.name])
 
 
+def test_both_counted_alike_after_the_whole_session(serve: Any, repository: Path) -> None:
+    with serve(repository) as live:
+        for exchange in script():
+            put(live.host, live.port, exchange)
+        for exchange in afterwards():
+            answer = put(live.host, live.port, exchange)
+            assert normalised(exchange, answer) == normalised(exchange, RECORDED[exchange.name]), exchange.name
+
+
 def test_the_session_is_as_long_as_promised() -> None:
-    exchanges = list(script())
+    exchanges = [*script(), *afterwards()]
     assert len(exchanges) >= 60
     assert len({exchange.name for exchange in exchanges}) == len(exchanges)
     assert {exchange.name for exchange in exchanges} == set(RECORDED)
