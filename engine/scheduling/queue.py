@@ -94,9 +94,11 @@ class PriorityQueues:
         return number == self._active[-1] and not level.delayed
 
     def _level_of(self, job: Job) -> int:
-        batching = self._batching
+        levels = self._batching.priority_levels
+        if not levels:
+            return 0
         priority = job.request.priority
-        return priority if 1 <= priority <= batching.priority_levels else batching.default_priority_level
+        return priority if 1 <= priority <= levels else self._batching.default_priority_level
 
     def _set_deadline(self, job: Job, policy: QueuePolicy, now: float) -> None:
         timeout_us = policy.default_timeout_us
