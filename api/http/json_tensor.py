@@ -133,7 +133,8 @@ def _print_shape(shape: tuple[int, ...]) -> str:
 
 def _numbers(data: list[Any], count: int, element: _Element) -> np.ndarray:
     flat, kinds = _flatten(data)
-    if len(flat) == count and kinds <= element.kinds and not (element is _UNSIGNED and min(flat) < 0):
+    negative = element is _UNSIGNED and kinds == element.kinds and min(flat) < 0  # which older numpy would wrap
+    if len(flat) == count and kinds <= element.kinds and not negative:
         try:
             return np.array(flat, dtype=element.wide)
         except OverflowError:  # beyond 64 bits, signed or not: refused below

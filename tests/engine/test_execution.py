@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.engine.errors import FailureReason, InternalError, InvalidArgumentError, UnavailableError
 from trireme.engine.execution import ExecutionBatch, Phase, SealReason
@@ -151,6 +151,7 @@ def test_a_mark_not_taken_equals_the_next_one(taken: list[Phase], marks: list[in
     assert batch.marks == marks
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(list(Phase)), max_size=8), st.integers(0, 5))
 def test_marks_never_go_back(taken: list[Phase], start: int) -> None:
     batch = _batch(_job(), times=tuple(range(start, start + 20)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.engine.errors import FailureReason
 from trireme.engine.execution import SealReason
@@ -69,6 +69,7 @@ def test_two_models_share_nothing() -> None:
 _REQUESTS = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 8)), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(st.lists(_REQUESTS, max_size=5))
 def test_totals_do_not_depend_on_how_requests_were_batched(batches: list[list[tuple[int, int, int]]]) -> None:
     together, apart = ModelStatistics(), ModelStatistics()

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.engine.datatypes import BF16, BYTES, DATATYPES, FP32, INT16, DataType
 from trireme.engine.tensor import IncompleteLengthError, Tensor, iter_bytes, iter_spans, pack_bytes
@@ -16,6 +16,7 @@ _SIZED = [datatype for datatype in DATATYPES if datatype.size]
 _SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(_SIZED), _SHAPES, st.randoms(use_true_random=False))
 def test_bytes_become_an_array_and_back(datatype: DataType, shape: tuple[int, ...], random) -> None:
     raw = random.randbytes(math.prod(shape) * datatype.size)
@@ -28,6 +29,7 @@ def test_bytes_become_an_array_and_back(datatype: DataType, shape: tuple[int, ..
     assert tensor.element_count == math.prod(shape)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=6), max_size=6))
 def test_strings_become_an_array_and_back(elements: list[bytes]) -> None:
     packed = pack_bytes(elements)
@@ -62,6 +64,7 @@ def test_an_array_in_any_memory_order_becomes_row_major() -> None:
     tensor = Tensor("T", INT16, (2, 3), array=array)
     assert np.frombuffer(tensor.buffer, "<i2").tolist() == array.ravel().tolist()
     assert len(tensor.buffer) == tensor.nbytes == 12
+    assert bytes(Tensor("T", INT16, (2,), array=np.arange(4, dtype=np.int16)[::2]).buffer) == b"\0\0\2\0"
 
 
 def test_a_conversion_is_done_once() -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.engine import datatypes
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
@@ -298,6 +298,7 @@ _TENSORS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(_FUZZ_MODELS),
     st.lists(_TENSORS, max_size=3),

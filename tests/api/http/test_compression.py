@@ -6,7 +6,7 @@ import gzip
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.api.http.compression import choose_encoding, compress, decompress
 from trireme.engine.errors import InvalidArgumentError, UnsupportedError
@@ -15,6 +15,7 @@ LIMIT = 1 << 20
 TEXT = b"hello world " * 20
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["gzip", "deflate"]))
 def test_what_was_compressed_comes_back(body: bytes, encoding: str) -> None:
     packed = compress(body, encoding)
@@ -141,6 +142,7 @@ def test_the_best_known_encoding_is_chosen(accept: str | None, chosen: str | Non
     assert choose_encoding(accept) == chosen
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["gzip", "deflate", "identity", "br"]), st.integers(0, 100)), max_size=5))
 def test_the_highest_weight_wins_and_the_first_on_ties(entries: list[tuple[str, int]]) -> None:
     header = ",".join(f"{name};q={weight / 100}" for name, weight in entries)
@@ -149,6 +151,7 @@ def test_the_highest_weight_wins_and_the_first_on_ties(entries: list[tuple[str, 
     assert choose_encoding(header) == (None if best == "identity" else best)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="gzipdeflat;q=01.,- e+x", max_size=20))
 def test_no_header_is_an_error(header: str) -> None:
     assert choose_encoding(header) in (None, "gzip", "deflate")

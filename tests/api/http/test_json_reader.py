@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.api.http import json_reader
 from trireme.engine.errors import ErrorKind, InternalError, InvalidArgumentError
@@ -150,6 +150,7 @@ def _first_wins(value: Any) -> Any:
     return [_first_wins(item) for item in value] if isinstance(value, list) else value
 
 
+@settings(deadline=None)
 @given(_VALUES, st.sampled_from([":", " : ", "\t:"]))
 def test_documents_with_duplicates_are_read_as_a_plain_reader_that_keeps_the_first(value: Any, colon: str) -> None:
     body = _write(value, colon).encode()
@@ -169,6 +170,7 @@ def _same(got: Any, want: Any) -> bool:
     return math.isclose(got, want, rel_tol=1e-14, abs_tol=5e-324) if isinstance(want, float) else got == want
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=12), st.binary(max_size=6))
 def test_bytes_in_strings_survive_whatever_they_are(content: bytes, name: bytes) -> None:
     content, name = (bytes(byte for byte in raw if byte >= 0x20 and byte not in b'"\\') for raw in (content, name))
@@ -204,6 +206,7 @@ def test_a_memoryview_is_as_good_as_bytes() -> None:
     assert json_reader.parse(memoryview(b'xx{"a":1}')[2:]) == {"a": 1}
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_anything_is_a_value_or_an_error(body: bytes) -> None:
     with contextlib.suppress(InternalError):

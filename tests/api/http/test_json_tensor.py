@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.api.http.json_reader import tensor_from_json
 from trireme.engine import datatypes
@@ -177,6 +177,7 @@ def _elements(datatype: DataType) -> st.SearchStrategy[Any]:
     return st.floats(width=64) | st.integers(-(2**63), 2**64 - 1)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_nesting_gives_what_numpy_makes_of_the_flat_list(data: st.DataObject) -> None:
     datatype = data.draw(st.sampled_from(_NUMERIC))
@@ -216,6 +217,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from([*datatypes.DATATYPES, datatypes.INVALID]), st.lists(st.integers(0, 2**64 - 1)), _JSON)
 def test_any_value_is_a_tensor_or_a_clear_error(datatype: DataType, shape: list[int], data: Any) -> None:
     for dims in (tuple(shape), (1,), (2,)):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.api.http import json_reader, json_writer
 from trireme.engine import datatypes
@@ -67,6 +67,7 @@ _DOUBLES = st.floats() | st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(_DOUBLES, max_size=20))
 def test_any_double_follows_the_rule_alone_and_in_a_tensor(values: list[float]) -> None:
     texts = [_by_the_rule(value) for value in values]
@@ -76,6 +77,7 @@ def test_any_double_follows_the_rule_alone_and_in_a_tensor(values: list[float]) 
     assert json_writer.dumps({"v": values}).decode() == f'{{"v":[{",".join(texts)}]}}'
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_fp32_is_widened_to_double_first(values: list[float]) -> None:
     tensor = Tensor("O", FP32, (1, len(values)), array=np.array([values], dtype=np.float32))
@@ -105,6 +107,7 @@ def test_strings(text: str | bytes, written: bytes) -> None:
     assert json_writer.tensor_data(tensor) == b"[" + written + b',"x"]'
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=5), max_size=5))
 def test_bytes_tensors_can_be_read_back(elements: list[bytes]) -> None:
     array = np.empty(len(elements), dtype=object)
@@ -124,6 +127,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(_JSON)
 def test_plain_documents_mean_the_same_to_every_reader(value: Any) -> None:
     text = json_writer.dumps(value)
@@ -137,6 +141,7 @@ _EXACT = st.recursive(
 ).filter(lambda value: "\\ud" not in json.dumps(value))
 
 
+@settings(deadline=None)
 @given(_EXACT)
 def test_the_reader_reads_what_the_writer_wrote(value: Any) -> None:
     assert json_reader.parse(json_writer.dumps(value)) == value
