@@ -9,7 +9,9 @@ hypercorn's ways that are worked around:
 - A response that ends before its request's body has arrived breaks the connection; so the end of the response is held
   back until the body is in.
 - Sends are shielded from cancellation. Here each one has a time limit, and `Connection.abort` shuts the socket down.
-- It closes a connection after 1,000 requests and after 5 s of idleness; both are switched off.
+- It closes a connection after 1,000 requests and after 5 s of idleness; both are switched off. Its idle timer is then
+  what outlives a client that leaves; so the end of the stream tells hypercorn that this connection's context is
+  terminated, which ends the timer.
 """
 
 from __future__ import annotations
@@ -61,11 +63,12 @@ async def serve_http2(app: AsgiApp, transport: PlainTransport | TlsTransport, re
         replay: bytes already read, which hypercorn is to read first.
         limits: as for the other connections.
     """
+    context = WorkerContext(None)
     wire: _ReplayStream
     if isinstance(transport, TlsTransport):
-        wire = _SecureReplayStream(transport.stream, replay, limits)
+        wire = _SecureReplayStream(transport.stream, replay, limits, context)
     else:
-        wire = _ReplayStream(trio.SocketStream(trio.socket.from_stdlib_socket(transport.sock)), replay, limits)
+        wire = _ReplayStream(trio.SocketStream(trio.socket.from_stdlib_socket(transport.sock)), replay, limits, context)
 
     async def bridged(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -77,7 +80,7 @@ async def serve_http2(app: AsgiApp, transport: PlainTransport | TlsTransport, re
     # hypercorn annotates its arguments more narrowly than what it does with them.
     wrapper: Any = ASGIWrapper(bridged)  # type: ignore[arg-type]
     any_wire: Any = wire
-    await TCPServer(wrapper, _config(limits), WorkerContext(None), ConnectionState({}), any_wire).run()
+    await TCPServer(wrapper, _config(limits), context, ConnectionState({}), any_wire).run()
 
 
 def _config(limits: Limits) -> Config:
@@ -97,10 +100,13 @@ def _config(limits: Limits) -> Config:
 class _ReplayStream:
     """A trio stream that first gives back what was read from it already, and whose sends take limited time."""
 
-    def __init__(self, stream: trio.SocketStream | trio.SSLStream, replay: bytes, limits: Limits) -> None:
+    def __init__(
+        self, stream: trio.SocketStream | trio.SSLStream, replay: bytes, limits: Limits, context: WorkerContext
+    ) -> None:
         self._stream = stream
         self._replay = replay
         self._limits = limits
+        self._context = context
 
     @property
     def socket(self) -> trio.socket.SocketType:
@@ -110,13 +116,19 @@ class _ReplayStream:
         if self._replay:
             replay, self._replay = self._replay, b""
             return replay
-        return await self._stream.receive_some(max_bytes)
+        try:
+            data = await self._stream.receive_some(max_bytes)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            data = b""
+        if not data:
+            await self._context.terminated.set()
+        return data
 
     async def send_all(self, data: bytes) -> None:
-        with trio.move_on_after(self._limits.write_timeout_s):
+        with trio.move_on_after(self._limits.write_timeout_s) as patience:
             await self._stream.send_all(data)
-            return
-        raise trio.BrokenResourceError("the client does not read")
+        if patience.cancelled_caught:
+            raise trio.BrokenResourceError("the client does not read")
 
     async def send_eof(self) -> None:
         if isinstance(self._stream, trio.SocketStream):
@@ -152,6 +164,7 @@ class _Stream:
         self._limits = limits
         self._shut_down = shut_down
         self._body_ended = False
+        self._given_up = False
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -173,7 +186,10 @@ class _Stream:
             await self._send_in_time({"type": message["type"], "body": piece, "more_body": more})
 
     async def _send_in_time(self, message: Message) -> None:
-        with trio.move_on_after(self._limits.write_timeout_s):
-            await self._send(message)
+        if self._given_up:
             return
-        self._shut_down()
+        with trio.move_on_after(self._limits.write_timeout_s) as patience:
+            await self._send(message)
+        if patience.cancelled_caught:
+            self._given_up = True
+            self._shut_down()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -51,13 +52,11 @@ def connect_now(service: HttpService) -> socket.socket:
 
 async def read_to_end(stream: trio.abc.ReceiveStream) -> bytes:
     """All that comes until the server closes."""
-    received = b""
-    try:
+    received = []
+    with contextlib.suppress(trio.BrokenResourceError):
         async for data in stream:
-            received += data
-    except trio.BrokenResourceError:
-        pass
-    return received
+            received.append(data)  # noqa: PERF401 - what came before an error counts
+    return b"".join(received)
 
 
 async def tell(service: HttpService, *pieces: bytes) -> bytes:
@@ -72,7 +71,7 @@ async def tell(service: HttpService, *pieces: bytes) -> bytes:
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for something that shows in no event."""
     with trio.fail_after(PATIENCE_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - nothing announces it
             await trio.sleep(0.002)
 
 
@@ -92,6 +91,7 @@ class Responses:
         self._parser = httptools.HttpResponseParser(self)
         self._current = Response()
         self._done: list[Response] = []
+        self._body: list[bytes] = []
 
     async def next(self) -> Response:
         while not self._done:
@@ -103,6 +103,7 @@ class Responses:
 
     def on_message_begin(self) -> None:
         self._current = Response()
+        self._body = []
 
     def on_status(self, status: bytes) -> None:
         self._current.reason += status
@@ -111,9 +112,10 @@ class Responses:
         self._current.headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
-        self._current.body += body
+        self._body.append(body)
 
     def on_message_complete(self) -> None:
+        self._current.body = b"".join(self._body)
         self._current.status = self._parser.get_status_code()
         if self._current.status != 100:
             self._done.append(self._current)

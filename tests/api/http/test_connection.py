@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import trio
 from http_sockets import Responses, connect, echo, read_body, read_to_end, reply, serving, tell
@@ -277,7 +279,7 @@ PIPELINED = (
 async def test_pieces_make_no_difference_on_the_wire(cuts: set[int]) -> None:
     """Pipelined requests cut up anywhere get the answers that they get in one piece."""
     edges = [0, *sorted(cuts), len(PIPELINED)]
-    pieces = [PIPELINED[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [PIPELINED[a:b] for a, b in itertools.pairwise(edges)]
     expected = [b"POST /1 hello", b"POST /2 abc", b"GET /3 "]
     async with serving(echo) as service:
         answer = await tell(service, *pieces)

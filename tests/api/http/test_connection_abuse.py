@@ -7,7 +7,7 @@ import socket
 
 import pytest
 import trio
-from http_sockets import QUICK, Responses, connect, echo, read_body, read_to_end, reply, serving, tell, until
+from http_sockets import QUICK, Response, Responses, connect, echo, read_body, read_to_end, reply, serving, tell, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.api.http.asgi import Receive, Scope, Send
@@ -88,14 +88,19 @@ async def test_megabytes_of_headers_are_431() -> None:
     async with serving(echo, limits=Limits(linger_timeout_s=0.1)) as service, await connect(service) as stream:
 
         async def send() -> None:
-            with pytest.raises(trio.BrokenResourceError):
-                await stream.send_all(GET)
-                while True:
-                    await stream.send_all(b"X: " + b"y" * 10_000 + b"\r\n")
+            await stream.send_all(GET)
+            while True:
+                await stream.send_all(b"X: " + b"y" * 10_000 + b"\r\n")
 
+        async def receive() -> None:
+            responses.append(await Responses(stream).next())
+
+        responses: list[Response] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(send)
-            response = await Responses(stream).next()
+            nursery.start_soon(receive)
+            with pytest.raises(trio.BrokenResourceError):
+                await send()
+        (response,) = responses
         assert response.status == 431
         assert response.body == b'{"error":"request header block exceeds 65536 bytes"}'
         await until(lambda: service.statistics().connections == 0)
@@ -312,9 +317,7 @@ async def test_bug_in_the_middle_of_an_answer_cuts_it_off(caplog: pytest.LogCapt
 async def test_thousand_idle_connections() -> None:
     """They cost no task but their own, and nobody is kept from being served."""
     async with serving(echo, limits=QUICK) as service:
-        idle = []
-        for _ in range(1000):
-            idle.append(await connect(service))
+        idle = [await connect(service) for _ in range(1000)]
         await until(lambda: service.statistics().connections == 1000)
         assert await still_serves(service)
         for stream in idle[::100]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,7 +56,7 @@ def test_pieces_make_no_difference(requests: list[bytes], cuts: list[int]) -> No
     """However pipelined requests are cut up, the same ones come out, all of them."""
     stream = b"".join(requests)
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    pieces = [stream[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [stream[a:b] for a, b in itertools.pairwise(edges)]
     whole, cut_up = parse(stream), parse(*pieces)
     assert [facts(each) for each in cut_up.requests] == [facts(each) for each in whole.requests]
     assert len(whole.requests) == len(requests)

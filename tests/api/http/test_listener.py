@@ -13,6 +13,7 @@ from http_sockets import Responses, connect, connect_now, echo, read_to_end, rep
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.limits import Limits, raise_open_file_limit
 from trireme.api.http.listener import BindError
+from trireme.api.http.roster import Phase
 from trireme.api.http.service import HttpService, HttpServiceOptions
 from trireme.engine.errors import ErrorKind
 
@@ -177,22 +178,36 @@ async def test_draining_serves_open_connections_and_drops_new_ones(caplog: pytes
         assert "Timeout 30: Found 1 HTTP service connections" in caplog.text
 
 
-async def test_draining_ends_with_its_budget(autojump_clock: trio.testing.MockClock) -> None:
-    """One line a second; then the connection is still served, until the service is closed."""
+class IdleConnection:
+    """Never goes away."""
+
+    phase = Phase.IDLE
+    since_s = 0.0
+
+    def fileno(self) -> int:
+        return -1
+
+    def time_out(self) -> None:
+        pass
+
+    peer_gone = abort = time_out
+
+
+async def test_draining_ends_with_its_budget(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line a second (cli.md §5)."""
     service = service_at("127.0.0.1:0")
-    service._roster.add(FakeConnection())
+    service._roster.add(IdleConnection())
     started_s = trio.current_time()
-    assert await service.drain(3) == 0
+    with caplog.at_level(logging.INFO):
+        assert await service.drain(3) == 0
     assert trio.current_time() - started_s == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Timeout {seconds}: Found 1 HTTP service connections" for seconds in (3, 2, 1)
+    ]
     assert await service.drain(0) == 0
     assert trio.current_time() - started_s == 3
-
-
-class FakeConnection:
-    """Idle for good."""
-
-    def __getattr__(self, name: str) -> object:
-        raise AttributeError(name)
 
 
 async def test_draining_without_connections_takes_no_time() -> None:
