@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import trio
 
 from ..engine.clock import Clock
-from ..engine.errors import TriremeError
+from ..engine.errors import TriremeError, UnavailableError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
 from ..engine.scheduling.core import Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
@@ -94,7 +94,15 @@ class Scheduler:
         """
         clock = self._clock
         job.enqueued_ns = clock.now_ns()
-        self._core.enqueue(job, clock.now_s())
+        try:
+            self._core.enqueue(job, clock.now_s())
+        except UnavailableError:
+            if not self._word_left:
+                raise
+            # Jobs that came in the same breath still stand in the queue although an instance may be idle: let those
+            # go first, and only then say that there is no room.
+            self._act()
+            self._core.enqueue(job, clock.now_s())
         self.inflight += 1
         self._statistics.pending += 1
         if self._ordering is not None:

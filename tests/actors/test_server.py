@@ -95,6 +95,19 @@ async def test_a_full_queue_refuses_at_once_and_counts_nothing(
     assert entry.statistics.fail.count == 0
 
 
+async def test_requests_of_one_moment_fit_into_idle_instances(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    """A queue of one, two idle instances: three requests at once are one for each instance and one for the queue."""
+    batching = DynamicBatching((1,), default_queue_policy=QueuePolicy(max_queue_size=1))
+    async with open_server(simulated(Profile(1.0), count=2, max_batch_size=1, batching=batching)) as server:
+        replies = [await server.submit(request_for()) for _ in range(3)]
+        with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
+            await server.submit(request_for())
+        for reply in replies:
+            await reply.response()
+
+
 async def test_an_expired_request_is_answered_and_counted(autojump_clock, open_server, simulated, request_for) -> None:
     batching = DynamicBatching((1,), default_queue_policy=QueuePolicy(default_timeout_us=200_000))
     async with open_server(simulated(Profile(1.0), max_batch_size=1, batching=batching)) as server:
