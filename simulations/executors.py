@@ -15,6 +15,7 @@ from ..actors.executors import Executor, run_backend
 from ..engine.backends.interface import ModelInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
+from .history import Recorder
 from .models import SimulatedInstance
 
 T = TypeVar("T")
@@ -50,11 +51,44 @@ class SimulatedFailure(Exception):
     """What simulated work raises to play a backend that raises. Anything else kills the instance."""
 
 
+class RecordingExecutor(VirtualExecutor):
+    """Writes down when its batches start and end."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
+        with _Execution(self._recorder, batch):
+            await super().execute(instance, batch)
+
+
+class _Execution:
+    """A batch in execution, as its recorder sees it."""
+
+    def __init__(self, recorder: Recorder, batch: ExecutionBatch) -> None:
+        self._recorder = recorder
+        self._batch = batch
+
+    def __enter__(self) -> None:
+        self._recorder.batch_started(self._batch)
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: object) -> None:
+        ending = "done" if kind is None else "given up" if issubclass(kind, trio.Cancelled) else kind.__name__
+        self._recorder.batch_ended(self._batch, ending)
+
+
 class VirtualExecutors:
-    """Virtual executors for everything."""
+    """Virtual executors for everything.
+
+    Args:
+        recorder: told about every execution; None for no one.
+    """
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        self._recorder = recorder
 
     def instance_executor(self, name: str) -> Executor:
-        return VirtualExecutor()
+        return VirtualExecutor() if self._recorder is None else RecordingExecutor(self._recorder)
 
     async def offload(self, work: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()

@@ -17,10 +17,12 @@ import trio
 
 from ..engine.backends.interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..engine.backends.registry import BackendRegistry
-from ..engine.config.model import ModelConfig
+from ..engine.config.model import DynamicBatching, InstanceGroup, ModelConfig, ModelInput, ModelOutput
+from ..engine.datatypes import FP32
 from ..engine.execution import ExecutionBatch
 from ..engine.options import ServerOptions
 from ..engine.repository.source import ModelSource, Scan
+from ..engine.request import InferenceRequest
 from ..engine.tensor import Tensor
 
 BACKEND = "simulated"
@@ -66,6 +68,33 @@ class SimulatedModel(ModelSource):
 
     def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
         return {}
+
+
+def simple_model(
+    name: str,
+    work: Work,
+    *,
+    instances: int = 1,
+    max_batch_size: int = 8,
+    batching: DynamicBatching | None = None,
+) -> SimulatedModel:
+    """A model with one FP32[4] input, INPUT0, and one FP32[4] output, OUTPUT0."""
+    config = ModelConfig(
+        name=name,
+        backend=BACKEND,
+        max_batch_size=max_batch_size,
+        input=(ModelInput("INPUT0", FP32, (4,)),),
+        output=(ModelOutput("OUTPUT0", FP32, (4,)),),
+        instance_group=(InstanceGroup(name, "KIND_CPU", instances),),
+        dynamic_batching=batching,
+    )
+    return SimulatedModel(config, work)
+
+
+def simple_request(model: str, rows: int = 1, *, priority: int = 0, timeout_us: int = 0) -> InferenceRequest:
+    """A request to a `simple_model`."""
+    tensor = Tensor("INPUT0", FP32, (rows, 4), array=np.zeros((rows, 4), np.float32))
+    return InferenceRequest(model, inputs=[tensor], priority=priority, timeout_us=timeout_us)
 
 
 class SimulatedRepository:

@@ -1,0 +1,55 @@
+"""trio's private switch for a task order that is a function of a seed; nothing else in Trireme touches it.
+
+trio shuffles the tasks that are ready to run. For Hypothesis it can do so from a generator that can be seeded, after
+sorting the tasks by their age. The switch, and the generator, are private names of ``trio._core._run``; a canary test
+guards them. What stays unordered even so:
+
+* Timers of one instant all expire before any task runs, in the order of their addresses. Tasks that just sleep cannot
+  tell (they are sorted again), a callback that runs at the moment of cancellation can.
+* A cancelled scope tells its tasks in the order of a set.
+
+So whatever runs in a simulation has callbacks of cancellation that commute, and decides nothing by iterating over a
+set, or by ``id`` or ``hash``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import trio
+
+SWITCH = "_ALLOW_DETERMINISTIC_SCHEDULING"
+GENERATOR = "_r"
+
+
+class UnknownTrioError(Exception):
+    """This version of trio has no switch where this module looks for it."""
+
+
+@contextmanager
+def deterministic_scheduling(seed: int) -> Iterator[None]:
+    """Make the task order of a ``trio.run`` within this block a function of the seed, and of what the tasks do.
+
+    On leaving, the switch and the generator are as they were.
+
+    Raises:
+        UnknownTrioError: trio's private names are not what they were.
+    """
+    module = trio._core._run
+    generator = getattr(module, GENERATOR, None)
+    if not isinstance(getattr(module, SWITCH, None), bool) or not isinstance(generator, Random):
+        raise UnknownTrioError(
+            f"trio {trio.__version__} has no {SWITCH} and {GENERATOR} in trio._core._run; simulations need a version "
+            "that has them"
+        )
+    switch_before = getattr(module, SWITCH)
+    state_before = generator.getstate()
+    setattr(module, SWITCH, True)
+    generator.seed(seed)
+    try:
+        yield
+    finally:
+        setattr(module, SWITCH, switch_before)
+        generator.setstate(state_before)

@@ -1,0 +1,136 @@
+"""A simulated GPU in virtual time, and models whose instances work on it.
+
+`SimulatedGpu` is a shell around `GpuCore`, as a scheduler actor is around its core. An instance owns a stream (its
+execution context): `GpuWork` puts a batch's copies and kernels into it and waits for the last to end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from ..engine.backends.interface import InstanceSpec
+from ..engine.execution import ExecutionBatch
+from .gpu import End, Engine, GpuCore, Operation, SleepUntil, Start, StreamId
+from .history import KernelEnded, KernelStarted, Recorder
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A stream as those see it who put work in."""
+
+    identity: StreamId
+    put: int = 0
+    ended: int = 0
+    changed: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+
+
+class SimulatedGpu:
+    """A device; someone must `run` it.
+
+    Args:
+        name: for the history.
+        units: what it can give to kernels that run at once.
+    """
+
+    def __init__(self, name: str, units: int, recorder: Recorder) -> None:
+        self.name = name
+        self._core = GpuCore(units)
+        self._recorder = recorder
+        self._streams: dict[str, _Stream] = {}
+        self._work_came = trio.Event()
+
+    async def perform(self, owner: str, operations: Sequence[Operation]) -> None:
+        """Put operations into the owner's stream (made when first used) and wait until the last has ended. Cancelling
+        this does not take them back: what was launched runs.
+
+        Raises:
+            ValueError: the device cannot run one of them (`GpuCore.enqueue`).
+            StreamFullError: too much is waiting in the stream.
+        """
+        stream = self._streams.get(owner)
+        if stream is None:
+            stream = self._streams[owner] = _Stream(self._core.add_stream())
+        for operation in operations:
+            self._core.enqueue(stream.identity, operation)
+            stream.put += 1
+        last = stream.put
+        self._work_came.set()
+        while stream.ended < last:
+            await stream.changed.park()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        streams = self._streams
+        while True:
+            action = self._core.next_action(self._recorder.now_ns())
+            match action:
+                case Start(stream, operation):
+                    self._record_start(stream, operation)
+                case End(stream, operation):
+                    self._record_end(stream, operation)
+                    owner = next(each for each in streams.values() if each.identity == stream)
+                    owner.ended += 1
+                    owner.changed.unpark_all()
+                case _:
+                    with trio.move_on_at(action.when_ns / 1e9 if isinstance(action, SleepUntil) else math.inf):
+                        await self._work_came.wait()
+                    self._work_came = trio.Event()
+
+    def _record_start(self, stream: StreamId, operation: Operation) -> None:
+        now_ns = self._recorder.now_ns()
+        engine, units, batch = operation.engine.value, operation.units, operation.batch
+        self._recorder.record(KernelStarted(now_ns, self.name, stream, operation.name, engine, units, batch))
+
+    def _record_end(self, stream: StreamId, operation: Operation) -> None:
+        now_ns = self._recorder.now_ns()
+        self._recorder.record(KernelEnded(now_ns, self.name, stream, operation.name, operation.batch))
+
+    def batch_number(self, batch: ExecutionBatch) -> int:
+        return self._recorder.number_of(batch)
+
+    def __repr__(self) -> str:
+        return f"<SimulatedGpu {self.name}: {self._core!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that takes ``fixed_s + per_row_s * rows`` seconds and `units` of the device."""
+
+    name: str
+    fixed_s: float
+    per_row_s: float = 0.0
+    units: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWork:
+    """Work (see `models.Work`) on a GPU: a batch is copied in, goes through the kernels, and is copied out.
+
+    Attributes:
+        copy_in_s, copy_out_s: time that a row's copy takes, each way; 0 for no copy.
+    """
+
+    gpu: SimulatedGpu
+    kernels: tuple[Kernel, ...]
+    copy_in_s: float = 0.0
+    copy_out_s: float = 0.0
+
+    async def __call__(self, spec: InstanceSpec, batch: ExecutionBatch) -> None:
+        number = self.gpu.batch_number(batch)
+        operations = [
+            Operation(kernel.name, _ns(kernel.fixed_s + kernel.per_row_s * batch.rows), units=kernel.units, batch=number)
+            for kernel in self.kernels
+        ]
+        if self.copy_in_s:
+            operations.insert(0, Operation("in", _ns(self.copy_in_s * batch.rows), Engine.COPY_IN, batch=number))
+        if self.copy_out_s:
+            operations.append(Operation("out", _ns(self.copy_out_s * batch.rows), Engine.COPY_OUT, batch=number))
+        await self.gpu.perform(f"{spec.name}, version {batch.jobs[0].model_version}", operations)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

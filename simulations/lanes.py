@@ -1,0 +1,136 @@
+"""What a timeline shows of a history: lanes, read from its events.
+
+For each model, by name: its queue, then its instances with the batches that they executed. Then, for each GPU, its
+streams with the kernels and copies that ran. Drawing is for `timeline` and `svg`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .history import (
+    BatchSealed,
+    Event,
+    ExecutionEnded,
+    ExecutionStarted,
+    History,
+    KernelEnded,
+    KernelStarted,
+    RequestAbandoned,
+    RequestAnswered,
+    RequestSubmitted,
+)
+
+
+@dataclass(slots=True)
+class Bar:
+    """Something that took time. `batch` is whose work it was."""
+
+    label: str
+    batch: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class BarLane:
+    """An instance's batches (labelled with their requests), or a stream's operations; in order, side by side."""
+
+    title: str
+    bars: list[Bar] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class QueueLane:
+    """How many requests of a model wait to be executed: `depths` from instants on, one an instant, ascending."""
+
+    title: str
+    depths: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`end_ns` is when the last event happened."""
+
+    lanes: tuple[BarLane | QueueLane, ...]
+    end_ns: int
+
+
+class _Reader:
+    """Goes through the events once. Keys sort as the lanes are to stand."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, QueueLane] = {}
+        self.instances: dict[tuple[str, int, str], BarLane] = {}
+        self.streams: dict[tuple[str, int], BarLane] = {}
+        self._waiting: dict[int, str] = {}
+        self._sealed: dict[int, BatchSealed] = {}
+        self._executing: dict[int, Bar] = {}
+        self._running: dict[tuple[str, int], Bar] = {}
+
+    def read(self, event: Event) -> None:
+        match event:
+            case RequestSubmitted():
+                self._waiting[event.request] = event.model
+                self._step(event.model, event.at_ns, 1)
+            case RequestAnswered() | RequestAbandoned():
+                self._leave(event.request, event.at_ns)
+            case BatchSealed():
+                self._sealed[event.batch] = event
+                for request in event.requests:
+                    self._leave(request, event.at_ns)
+            case ExecutionStarted():
+                batch = self._sealed[event.batch]
+                lane = self.instances.setdefault(
+                    (batch.model, batch.version, batch.instance), BarLane(batch.instance)
+                )
+                label = ",".join(str(request) for request in batch.requests)
+                self._executing[event.batch] = self._bar(lane, label, event)
+            case ExecutionEnded():
+                self._executing.pop(event.batch).end_ns = event.at_ns
+            case KernelStarted():
+                key = (event.gpu, event.stream)
+                lane = self.streams.setdefault(key, BarLane(f"{event.gpu} stream {event.stream}"))
+                self._running[key] = self._bar(lane, event.kernel, event)
+            case KernelEnded():
+                self._running.pop((event.gpu, event.stream)).end_ns = event.at_ns
+
+    def _bar(self, lane: BarLane, label: str, event: ExecutionStarted | KernelStarted) -> Bar:
+        bar = Bar(label, event.batch, event.at_ns, event.at_ns)
+        lane.bars.append(bar)
+        return bar
+
+    def _leave(self, request: int, at_ns: int) -> None:
+        model = self._waiting.pop(request, None)
+        if model is not None:
+            self._step(model, at_ns, -1)
+
+    def _step(self, model: str, at_ns: int, change: int) -> None:
+        depths = self.queues.setdefault(model, QueueLane(f"{model} queue")).depths
+        before = depths[-1][1] if depths else 0
+        if depths and depths[-1][0] == at_ns:
+            depths[-1] = (at_ns, before + change)
+        else:
+            depths.append((at_ns, before + change))
+
+    def end(self, end_ns: int) -> None:
+        """What still runs ends with the history."""
+        for bar in (*self._executing.values(), *self._running.values()):
+            bar.end_ns = end_ns
+
+
+def picture(history: History) -> Picture:
+    """What a timeline of this history shows."""
+    reader = _Reader()
+    for event in history.events:
+        reader.read(event)
+    end_ns = history.events[-1].at_ns if history.events else 0
+    reader.end(end_ns)
+    models = sorted({*reader.queues, *(model for model, _, _ in reader.instances)})
+    lanes: list[BarLane | QueueLane] = []
+    for model in models:
+        if model in reader.queues:
+            lanes.append(reader.queues[model])
+        lanes += [reader.instances[key] for key in sorted(reader.instances) if key[0] == model]
+    lanes += [reader.streams[key] for key in sorted(reader.streams)]
+    return Picture(tuple(lanes), end_ns)

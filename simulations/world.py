@@ -1,0 +1,176 @@
+"""A simulated world: a scenario, played by the real actors in virtual time.
+
+A scenario is an async function that is given a `World`. It opens a server on models in memory, sends requests, waits in
+virtual time, and takes every random choice from ``world.random``:
+
+    async def two_requests(world: World) -> None:
+        async with world.serve(simple_model("m", Profile(0.1))):
+            await world.ask_together(simple_request("m"), simple_request("m"))
+
+    print(run_world(two_requests, seed=1).digest())
+
+Everything that happens follows from the scenario and the seed: the clock is trio's mock clock, the order in which tasks
+run is seeded, and no thread takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import trio
+from trio.testing import MockClock
+
+from ..actors import InferenceServer, Reply
+from ..engine.errors import TriremeError
+from ..engine.options import ServerOptions
+from ..engine.request import InferenceRequest
+from ..engine.response import InferenceResponse
+from .clock import VirtualClock
+from .determinism import deterministic_scheduling
+from .device import SimulatedGpu
+from .executors import VirtualExecutors
+from .history import History, Recorder, RequestAbandoned, RequestAnswered, RequestSubmitted
+from .models import SimulatedModel, SimulatedRepository
+
+Answer = InferenceResponse | TriremeError
+
+
+class ScenarioStuckError(Exception):
+    """A scenario did not come to its end."""
+
+
+class World:
+    """What a scenario has in hand.
+
+    Attributes:
+        random: the scenario's own source of chance.
+        nursery: for tasks of the scenario; they are cancelled when the scenario returns.
+    """
+
+    def __init__(self, seed: int, nursery: trio.Nursery, recorder: Recorder) -> None:
+        self.random = Random(f"scenario {seed}")
+        self.nursery = nursery
+        self._recorder = recorder
+        self._server: InferenceServer | None = None
+
+    @property
+    def server(self) -> InferenceServer:
+        """The server that is open."""
+        assert self._server is not None, "requests can be sent inside `async with world.serve(...)` only"
+        return self._server
+
+    def gpu(self, name: str, units: int) -> SimulatedGpu:
+        """A GPU that runs until the scenario ends.
+
+        Args:
+            units: what it can give to kernels that run at once.
+        """
+        gpu = SimulatedGpu(name, units, self._recorder)
+        self.nursery.start_soon(gpu.run)
+        return gpu
+
+    @asynccontextmanager
+    async def serve(self, *models: SimulatedModel, **options: Any) -> AsyncIterator[InferenceServer]:
+        """Open a server on these models. Leaving the block drains it.
+
+        Args:
+            options: `ServerOptions` fields.
+        """
+        assert self._server is None, "a world has one server at a time"
+        repository = SimulatedRepository(models)
+        server = InferenceServer(
+            ServerOptions(**options),
+            source=repository,
+            executors=VirtualExecutors(self._recorder),
+            clock=VirtualClock(),
+            backends=repository.backends(),
+        )
+        try:
+            async with server:
+                self._server = server
+                yield server
+        finally:
+            self._server = None
+
+    # Clients. A request's number becomes its id, so that backends and error texts name it.
+
+    async def ask(self, request: InferenceRequest) -> Answer:
+        """Send a request and wait for its answer, an error included. Cancelling this is a client that gives up."""
+        number, reply = await self._submit(request)
+        return await self._answer(number, reply)
+
+    async def ask_together(self, *requests: InferenceRequest) -> Sequence[Answer]:
+        """Send requests at one instant, in this order; wait for all answers."""
+        submitted = [await self._submit(request) for request in requests]
+        answers: list[Answer | None] = [None] * len(requests)
+
+        async def wait(index: int) -> None:
+            answers[index] = await self._answer(*submitted[index])
+
+        async with trio.open_nursery() as nursery:
+            for index in range(len(requests)):
+                nursery.start_soon(wait, index)
+        return [answer for answer in answers if answer is not None]
+
+    async def _submit(self, request: InferenceRequest) -> tuple[int, Reply | TriremeError]:
+        recorder = self._recorder
+        number = recorder.next_request()
+        rows = request.inputs[0].shape[0] if request.inputs else 0
+        recorder.record(
+            RequestSubmitted(
+                recorder.now_ns(), number, request.model_name, rows, request.priority, request.timeout_us
+            )
+        )
+        try:
+            return number, await self.server.submit(replace(request, id=str(number)))
+        except TriremeError as error:
+            return number, error
+        except trio.Cancelled:
+            recorder.record(RequestAbandoned(recorder.now_ns(), number))
+            raise
+
+    async def _answer(self, number: int, reply: Reply | TriremeError) -> Answer:
+        recorder = self._recorder
+        try:
+            answer = reply if isinstance(reply, TriremeError) else await reply.response()
+        except TriremeError as error:
+            answer = error
+        except trio.Cancelled:
+            recorder.record(RequestAbandoned(recorder.now_ns(), number))
+            raise
+        text = answer.message if isinstance(answer, TriremeError) else ""
+        recorder.record(RequestAnswered(recorder.now_ns(), number, text))
+        return answer
+
+
+Scenario = Callable[[World], Awaitable[None]]
+
+
+def run_world(scenario: Scenario, seed: int, limit_s: float = 86_400.0) -> History:
+    """Play a scenario.
+
+    Args:
+        limit_s: virtual seconds after which it is given up. Without any, a scenario in which everyone waits for
+            everyone would wait for ever.
+
+    Raises:
+        ScenarioStuckError: it did not end in time.
+        ExceptionGroup: what the scenario raised.
+    """
+    recorder = Recorder()
+
+    async def play() -> None:
+        with trio.move_on_after(limit_s) as limit:
+            async with trio.open_nursery() as nursery:
+                await scenario(World(seed, nursery, recorder))
+                nursery.cancel_scope.cancel()
+        if limit.cancelled_caught:
+            raise ScenarioStuckError(f"the scenario did not end within {limit_s:g} virtual seconds")
+
+    with deterministic_scheduling(seed):
+        trio.run(play, clock=MockClock(autojump_threshold=0.0))
+    return recorder.history()
