@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import trio
+
 from ...engine.errors import UnsupportedError
 from . import compression
 from .errors import error_answer
@@ -9,6 +13,10 @@ from .exchange import JSON, TEXT, Answer, Context, HttpRequest
 from .infer_parameters import forward_headers
 from .infer_request import decode_infer, header_length
 from .infer_response import encode_infer
+
+_LARGE_BYTES = 65_536
+"""Bodies from this size on are packed and unpacked on a thread: zlib works without the interpreter's lock, so the other
+connections go on meanwhile."""
 
 
 async def infer(context: Context, request: HttpRequest) -> Answer:
@@ -26,7 +34,8 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     encoding = headers.get(b"content-encoding")
     if encoding is not None:
         try:
-            body = compression.decompress(memoryview(body), encoding.decode("latin-1"), limit_bytes)
+            unpack = partial(compression.decompress, memoryview(body), encoding.decode("latin-1"), limit_bytes)
+            body = unpack() if len(body) < _LARGE_BYTES else await trio.to_thread.run_sync(unpack)
         except UnsupportedError as error:
             return error_answer(error, request.error_media, [(b"Accept-Encoding", compression.SUPPORTED.encode())])
     json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
@@ -40,12 +49,13 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     answer = encode_infer(response, decoded, model)
     accepted = headers.get(b"accept-encoding")
     if accepted is not None:
-        _compress(answer, accepted.decode("latin-1"))
+        await _compress(answer, accepted.decode("latin-1"))
     return answer
 
 
-def _compress(answer: Answer, accept_encoding: str) -> None:
+async def _compress(answer: Answer, accept_encoding: str) -> None:
     encoding = compression.choose_encoding(accept_encoding)
     if encoding is not None:
-        answer.body = compression.compress(answer.body, encoding)
+        pack = partial(compression.compress, answer.body, encoding)
+        answer.body = pack() if len(answer.body) < _LARGE_BYTES else await trio.to_thread.run_sync(pack)
         answer.headers = [*answer.headers, (b"Content-Encoding", encoding.encode())]

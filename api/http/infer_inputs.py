@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
-from ...engine.datatypes import BY_NAME, BYTES, DataType
+from ...engine.datatypes import BY_NAME, BYTES, INVALID, DataType
 from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Tensor
 from . import json_reader
 from .json_access import converted, members_of, read_member, refuse_shared_memory
-
-_INVALID = DataType("<invalid>", "TYPE_INVALID", 0, 0, np.dtype("u1"), "")
-"""Stands for a datatype that the protocol does not know; no model expects it, so validation refuses it by this name."""
 
 _INT64_MAX = 2**63 - 1
 
@@ -40,7 +35,7 @@ def read_inputs(inputs: list[Any], blobs: memoryview, model_name: str, limit_byt
         parameters = members_of(members.get("parameters"))
         _check_source(members, parameters)
         name = read_member(json_reader.as_string, members, "name")
-        datatype = BY_NAME.get(read_member(json_reader.as_string, members, "datatype"), _INVALID)
+        datatype = BY_NAME.get(read_member(json_reader.as_string, members, "datatype"), INVALID)
         shape = _read_shape(members)
         if "binary_data_size" not in parameters:
             refuse_shared_memory(parameters)
