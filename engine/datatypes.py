@@ -52,7 +52,7 @@ FP32 = _datatype("FP32", 11, "<f4", "float")
 FP64 = _datatype("FP64", 12, "<f8", "double")
 BYTES = _datatype("BYTES", 13, "O", "string", "TYPE_STRING")
 BF16 = _datatype("BF16", 14, "<u2", "bfloat16")
-INVALID = _datatype("<invalid>", 0, "O", "undefined", "TYPE_INVALID")
+INVALID = DataType("<invalid>", "TYPE_INVALID", 0, 0, np.dtype("u1"), "")
 """What a request's unknown datatype becomes, so that validation can name it; in none of the tables below."""
 
 DATATYPES = (BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BYTES, BF16)
