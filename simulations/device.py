@@ -122,7 +122,9 @@ class GpuWork:
     async def __call__(self, spec: InstanceSpec, batch: ExecutionBatch) -> None:
         number = self.gpu.batch_number(batch)
         operations = [
-            Operation(kernel.name, _ns(kernel.fixed_s + kernel.per_row_s * batch.rows), units=kernel.units, batch=number)
+            Operation(
+                kernel.name, _ns(kernel.fixed_s + kernel.per_row_s * batch.rows), units=kernel.units, batch=number
+            )
             for kernel in self.kernels
         ]
         if self.copy_in_s:

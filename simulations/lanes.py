@@ -81,9 +81,7 @@ class _Reader:
                     self._leave(request, event.at_ns)
             case ExecutionStarted():
                 batch = self._sealed[event.batch]
-                lane = self.instances.setdefault(
-                    (batch.model, batch.version, batch.instance), BarLane(batch.instance)
-                )
+                lane = self.instances.setdefault((batch.model, batch.version, batch.instance), BarLane(batch.instance))
                 label = ",".join(str(request) for request in batch.requests)
                 self._executing[event.batch] = self._bar(lane, label, event)
             case ExecutionEnded():

@@ -30,7 +30,7 @@ def draw_timeline(history: History, columns: int = 80) -> str:
     column_ns = _column_ns(shown.end_ns, columns)
     margin = max((len(lane.title) for lane in shown.lanes), default=0) + 3
     lines = [f"one column is {_duration(column_ns)}", *_scale(shown, column_ns, margin)]
-    width = _ceiling(shown.end_ns, column_ns)
+    width = max(1, _ceiling(shown.end_ns, column_ns))
     for lane in shown.lanes:
         cells = _queue_cells(lane, column_ns, width) if isinstance(lane, QueueLane) else _cells(lane, column_ns, width)
         lines.append(f"{lane.title:{margin}}{cells}")

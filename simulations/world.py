@@ -121,9 +121,7 @@ class World:
         number = recorder.next_request()
         rows = request.inputs[0].shape[0] if request.inputs else 0
         recorder.record(
-            RequestSubmitted(
-                recorder.now_ns(), number, request.model_name, rows, request.priority, request.timeout_us
-            )
+            RequestSubmitted(recorder.now_ns(), number, request.model_name, rows, request.priority, request.timeout_us)
         )
         try:
             return number, await self.server.submit(replace(request, id=str(number)))

@@ -1,0 +1,5 @@
+"""``python -m trireme.simulations``."""
+
+from .command import main
+
+raise SystemExit(main())
