@@ -175,9 +175,14 @@ class Roster:
         running: dict[int, Sweepable] = {}
         last_sweep_s, self._swept_s = self._swept_s, now_s
         self.now_s = now_s
+        # Locals, and idle ones first: they may be ten thousand, ten times a second.
+        idle, app = Phase.IDLE, Phase.APP
+        idle_is_limited = self.limits.idle_timeout_s is not None
         for connection in self._connections:
             phase = connection.phase
-            if phase is Phase.APP:
+            if phase is idle and not idle_is_limited:
+                continue
+            if phase is app:
                 if connection.since_s < last_sweep_s:
                     running[connection.fileno()] = connection
                 continue
