@@ -65,4 +65,5 @@ class LoadBoard:
             self._ready += state == ModelState.READY.value
             self._failed += state != ModelState.READY.value
         counts = f"loading models: {self._ready} ready, {len(self._loading)} loading"
-        self._progress.update(self._total, description=counts + (f", {self._failed} failed" if self._failed else ""))
+        counts += f", {self._failed} failed" if self._failed else ""
+        self._progress.update(self._total, description=counts, refresh=True)

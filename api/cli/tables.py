@@ -53,8 +53,9 @@ def _backend_config(name: str, options: ServerOptions) -> str:
 
 
 def _model(entry: IndexEntry) -> Row:
-    status = entry.state.value if entry.state else ModelState.UNAVAILABLE.value
-    return entry.name, entry.version or "-", f"{status}: {entry.reason}" if entry.reason else status
+    if entry.state is None:
+        return entry.name, "-", "UNAVAILABLE: its configuration was refused, the log says why"
+    return entry.name, entry.version or "-", ": ".join(filter(None, (entry.state.value, entry.reason)))
 
 
 def _options(server: InferenceServer, pinned_pool_bytes: int) -> Iterator[Row]:

@@ -1,0 +1,250 @@
+"""`trireme serve` from its command line to its exit code (cli.md §4, §5), in a process of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trustme
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def get(port: int, path: str, body: str | None = None) -> tuple[int, str]:
+    """One request on a connection of its own; status and body."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET" if body is None else "POST", path, body)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+def infer_body(name: str, datatype: str, rows: int = 1) -> dict[str, object]:
+    return {"name": name, "shape": [rows, 16], "datatype": datatype, "data": [1] * 16 * rows}
+
+
+def metric_values(port: int) -> dict[tuple[str, str, str], float]:
+    """Values by name (without ``_total``), model and reason."""
+    status, text = get(port, "/metrics")
+    assert status == 200
+    return {
+        (
+            sample.name.removesuffix("_total"),
+            sample.labels.get("model", ""),
+            sample.labels.get("reason", ""),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_whole_life(start_serve: Callable, repository: Path) -> None:
+    """Start, ready, an inference, its numbers in the metrics, and a shutdown."""
+    serve = start_serve(f"--model-repository={repository}", "--id=me", "--grpc-port=9")
+    port, metrics_port = serve.ports()
+    assert get(port, "/v2/health/ready") == (200, "")
+    assert json.loads(get(port, "/v2")[1])["name"] == "me"
+    body = json.dumps({"inputs": [infer_body("INPUT0", "INT32", 2), infer_body("INPUT1", "INT32", 2)]})
+    assert get(port, "/v2/models/simple/infer", body)[0] == 200
+    values = metric_values(metrics_port)
+    assert values["nv_inference_request_success", "simple", ""] == 1
+    assert values["nv_inference_count", "simple", ""] == 2
+    assert values["nv_inference_exec_count", "simple", ""] == 1
+    assert values["trireme_batch_sealed_count", "simple", "unbatched"] == 1
+    assert values["nv_inference_request_duration_us", "simple", ""] > 0
+    assert values["nv_model_load_duration_secs", "simple", ""] > 0
+    assert get(metrics_port, "/metrics", "")[0] == 405
+
+    serve.signal(signal.SIGTERM)
+    assert serve.wait() == 0
+    line = r"I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.py:\d+\] "
+    assert re.search(rf'^{line}"loading: simple:1"$', serve.stdout, re.MULTILINE)
+    assert re.search(
+        rf"^{line}\n\+-+\+-+\+-+\+\n\| Model  \| Version \| Status \|\n.*\n\| simple \| 1       \| READY  \|",
+        serve.stdout,
+        re.MULTILINE,
+    )
+    assert re.search(r"^\| server_id +\| me +\|$", serve.stdout, re.MULTILINE)
+    assert re.search(r"^\| onnxruntime \| \S+ \| {.*} \|$", serve.stdout, re.MULTILINE)
+    assert "\nSignal (15) received.\n" in serve.stdout
+    assert re.search(rf'^{line}"Waiting for in-flight requests to complete\."$', serve.stdout, re.MULTILINE)
+    assert re.search(rf"""^{line}"successfully unloaded 'simple' version 1"$""", serve.stdout, re.MULTILINE)
+    assert re.fullmatch(
+        r'W\d{4} [\d:.]+ \d+ serve\.py:\d+\] "--grpc-port has no effect in this version: gRPC is not served yet"\n',
+        serve.stderr,
+    )
+
+
+def test_no_port_is_open_before_the_models_are_loaded(start_serve: Callable, repository: Path) -> None:
+    serve = start_serve(f"--model-repository={repository}")
+    serve.ports()
+    events = re.findall("successfully loaded|Started HTTP|Started Metrics", serve.stdout)
+    assert events == ["successfully loaded", "Started HTTP", "Started Metrics"]
+
+
+def test_a_signal_during_the_start_ends_it(start_serve: Callable, repository: Path) -> None:
+    serve = start_serve(f"--model-repository={repository}", "--exit-timeout-secs=1")
+    serve.read_until("loading: simple:1")
+    serve.signal(signal.SIGTERM)
+    assert serve.wait() == 0
+    assert "Signal (15) received." in serve.stdout
+    assert serve.stderr == ""
+
+
+def test_what_is_in_flight_is_answered_and_a_second_signal_changes_nothing(
+    start_serve: Callable, make_slow: Callable[[float], Path]
+) -> None:
+    serve = start_serve(f"--model-repository={make_slow(1.0)}")
+    port, metrics_port = serve.ports()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        body = json.dumps({"inputs": [infer_body("INPUT0", "FP32")]})
+        connection.request("POST", "/v2/models/slow/infer", body, {"Connection": "close"})
+        while metric_values(metrics_port)["nv_inference_pending_request_count", "slow", ""] == 0:
+            pass
+        serve.signal(signal.SIGINT)
+        serve.read_until(r"^Signal \(2\) received\.$")
+        serve.signal(signal.SIGTERM)
+        response = connection.getresponse()
+        assert response.status == 200
+        assert json.loads(response.read())["outputs"][0]["data"] == [1.0] * 16
+    assert serve.wait() == 0
+    assert "Signal (15) received." in serve.stdout
+    assert re.search(r'"Timeout 30: Found 1 HTTP service connections"', serve.stdout)
+
+
+def test_what_is_not_over_in_time_is_left_behind_with_exit_code_1(
+    start_serve: Callable, make_slow: Callable[[float], Path]
+) -> None:
+    serve = start_serve(f"--model-repository={make_slow(1.0)}", "--exit-timeout-secs=0")
+    port, _ = serve.ports()
+    with closing(socket.create_connection(("127.0.0.1", port))) as idle:
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 1
+        assert idle.recv(1) == b""
+    assert serve.stderr.endswith('] "failed to stop server: Internal - Exit timeout expired. Exiting immediately."\n')
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "Invalid argument - --model-repository must be specified"),
+        (("--model-repository=/no/such/place",), "Internal - failed to stat file /no/such/place"),
+    ],
+)
+def test_a_server_that_cannot_be_made(start_serve: Callable, words: tuple[str, ...], error: str) -> None:
+    serve = start_serve(*words)
+    assert serve.wait() == 1
+    assert serve.stderr == f"error: creating server: {error}\n"
+
+
+def test_a_model_that_does_not_load_ends_the_start(start_serve: Callable, repository: Path) -> None:
+    (repository / "broken" / "1").mkdir(parents=True)
+    (repository / "broken" / "config.pbtxt").write_text('backend: "nosuch"')
+    serve = start_serve(f"--model-repository={repository}")
+    assert serve.wait() == 1
+    assert serve.stderr.endswith("\nerror: creating server: Internal - failed to load all models\n")
+    assert re.search(r"^\| broken +\| 1 +\| UNAVAILABLE: .*'nosuch'", serve.stdout, re.MULTILINE)
+    assert "Started" not in serve.stdout
+
+
+def test_the_other_models_are_served_if_told_so(start_serve: Callable, repository: Path) -> None:
+    (repository / "broken").mkdir()
+    (repository / "broken" / "config.pbtxt").write_text("{{{")
+    serve = start_serve(f"--model-repository={repository}", "--exit-on-error=false", "--strict-readiness=false")
+    port, _ = serve.ports()
+    assert get(port, "/v2/models/simple/ready")[0] == 200
+    assert get(port, "/v2/health/ready")[0] == 200
+    assert re.search(r"^\| broken +\| - +\| UNAVAILABLE: ", serve.stdout, re.MULTILINE)
+    assert '"failed to load all models"' in serve.stderr
+
+
+@pytest.mark.parametrize("name", ["HTTP", "Metrics"])
+def test_a_port_that_is_taken(start_serve: Callable, repository: Path, name: str) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        flag = {"HTTP": "--http-port", "Metrics": "--metrics-port"}[name]
+        serve = start_serve(f"--model-repository={repository}", f"{flag}={taken.getsockname()[1]}")
+        assert serve.wait() == 1
+    assert re.fullmatch(
+        rf"E.* serve\.py:\d+\] \"failed to start {name} service: Unavailable - Socket '{address}' already in use \"\n",
+        serve.stderr,
+    )
+
+
+def test_switched_off_services_are_not_started(start_serve: Callable, repository: Path) -> None:
+    serve = start_serve(f"--model-repository={repository}", "--allow-metrics=false")
+    serve.read_until("Started HTTPService")
+    serve.signal(signal.SIGTERM)
+    assert serve.wait() == 0
+    assert "Metrics Service" not in serve.stdout
+
+
+def test_https(start_serve: Callable, repository: Path, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    serve = start_serve(
+        f"--model-repository={repository}",
+        "--http-use-ssl=true",
+        f"--http-server-cert={tmp_path / 'cert.pem'}",
+        f"--http-server-key={tmp_path / 'key.pem'}",
+    )
+    port, _ = serve.ports()
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with closing(http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)) as connection:
+        connection.request("GET", "/v2/health/live")
+        assert connection.getresponse().status == 200
+
+
+def test_the_log_goes_where_and_looks_how_the_flags_say(
+    start_serve: Callable, repository: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    serve = start_serve(
+        f"--model-repository={tmp_path / 'nowhere'}",
+        f"--log-file={log}",
+        "--log-format=ISO8601",
+        "--rate-limit=execution_count",
+        environment={**os.environ, "TRITON_SERVER_ESCAPE_LOG_MESSAGES": "0"},
+    )
+    assert serve.wait() == 1
+    assert serve.stdout == ""
+    assert serve.stderr == f"error: creating server: Internal - failed to stat file {tmp_path / 'nowhere'}\n"
+    warning = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ W \d+ serve\.py:\d+\] --rate-limit has no effect in this version: .*"
+    assert re.fullmatch(warning, log.read_text().splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "last"),
+    [
+        ("--help", "Usage: trireme serve [options]", ""),
+        ("--bogus", "trireme serve: unrecognized option '--bogus'", ""),
+        ("stray", "Usage: trireme serve [options]", "Unexpected argument: stray"),
+        ("--model-control-mode=x", "Usage: trireme serve [options]", "invalid argument for --model-control-mode"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read(start_serve: Callable, words: str, first: str, last: str) -> None:
+    serve = start_serve(*words.split(), on_loopback=False)
+    assert serve.wait() == 1
+    lines = serve.stderr.splitlines()
+    assert serve.stdout == ""
+    assert lines[0] == first
+    assert lines[-1] == last
+    assert "  --http-port <integer>" in lines
+
+
+def test_deprecated_flags_are_warned_about_on_stderr(start_serve: Callable) -> None:
+    serve = start_serve("--strict-model-config=true")
+    assert serve.wait() == 1
+    assert serve.stderr.startswith(
+        "Warning: '--strict-model-config' is deprecated. Please use '--disable-auto-complete-config' instead.\n"
+    )
