@@ -36,14 +36,14 @@ def summary(history: History) -> list[str]:
     answers = history.of(RequestAnswered)
     errors = Counter(_without_id(answer.error) for answer in answers if answer.error)
     reasons = Counter(batch.reason for batch in history.of(BatchSealed))
-    lines = [
-        f"{len(history.of(RequestSubmitted))} requests: {sum(not answer.error for answer in answers)} answered, "
-        f"{errors.total()} refused or failed, {len(history.of(RequestAbandoned))} abandoned by their clients",
+    answered, abandoned = len(answers) - errors.total(), len(history.of(RequestAbandoned))
+    requests = f"{len(history.of(RequestSubmitted))} requests: {answered} answered"
+    return [
+        f"{requests}, {errors.total()} refused or failed, {abandoned} abandoned by their clients",
         *(f"    {count} times: {text}" for text, count in sorted(errors.items())),
-        f"{reasons.total()} batches",
+        f"batches: {reasons.total()}",
         *(f"    {count} sealed: {reason}" for reason, count in sorted(reasons.items())),
     ]
-    return lines
 
 
 def _without_id(text: str) -> str:

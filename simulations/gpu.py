@@ -93,7 +93,7 @@ class StreamFullError(Exception):
 
 @dataclass(slots=True)
 class _Stream:
-    waiting: deque[Operation] = field(default_factory=lambda: deque((), STREAM_DEPTH))
+    waiting: deque[Operation] = field(default_factory=lambda: deque(maxlen=STREAM_DEPTH))
     running: bool = False
 
 

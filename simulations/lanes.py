@@ -88,10 +88,15 @@ class _Reader:
                 self._executing.pop(event.batch).end_ns = event.at_ns
             case KernelStarted():
                 key = (event.gpu, event.stream)
-                lane = self.streams.setdefault(key, BarLane(f"{event.gpu} stream {event.stream}"))
+                lane = self.streams.setdefault(key, BarLane(self._stream_title(event)))
                 self._running[key] = self._bar(lane, event.kernel, event)
             case KernelEnded():
                 self._running.pop((event.gpu, event.stream)).end_ns = event.at_ns
+
+    def _stream_title(self, event: KernelStarted) -> str:
+        """The stream, and the instance that works on it."""
+        batch = self._sealed.get(event.batch)
+        return f"{event.gpu} stream {event.stream}" + (f" ({batch.instance})" if batch else "")
 
     def _bar(self, lane: BarLane, label: str, event: ExecutionStarted | KernelStarted) -> Bar:
         bar = Bar(label, event.batch, event.at_ns, event.at_ns)

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 from .history import History
 from .lanes import Bar, BarLane, QueueLane, picture
 
-MARGIN = 140
+MARGIN = 200
 WIDTH = 960
 LANE_HEIGHT = 28
 BAR_HEIGHT = 22
@@ -26,9 +26,9 @@ def draw_svg(history: History) -> str:
     shown = picture(history)
     scale = WIDTH / max(1, shown.end_ns)
     height = SCALE_HEIGHT + LANE_HEIGHT * len(shown.lanes) + 6
+    size = f'width="{MARGIN + WIDTH + 40}" height="{height}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{MARGIN + WIDTH + 40}" height="{height}" '
-        'font-family="monospace" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="monospace" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     for tick in range(TICKS + 1):

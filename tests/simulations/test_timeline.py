@@ -51,7 +51,7 @@ HANDMADE = history(
     *(RequestAbandoned(180 * MS, n) for n in range(8, 12)),
     KernelStarted(135 * MS, "g", 1, "kernel", "compute", 1, 2),
     KernelEnded(195 * MS, "g", 1, "kernel", 2),
-    KernelStarted(140 * MS, "g", 0, "k", "compute", 1, 3),
+    KernelStarted(140 * MS, "g", 0, "k", "compute", 1, 1),
 )
 
 
@@ -59,14 +59,14 @@ def test_a_timeline_shows_queues_instances_and_streams() -> None:
     """Queues by their depth, ten or more as +; short bars, labels that do not fit, and what never ends included."""
     assert lines(draw_timeline(HANDMADE, 40)) == lines("""
         one column is 5 ms
-                     0         50        100       150       200 ms
-                     |         |         |         |         |
-        a_0          ......[100,101===================]......
-        m queue      ..112233445566778899++++++6666544444....
-        m_0          [0===]........................##........
-        m_1          ..........................[1,2,3,4,5===]
-        g stream 0   ............................[k=========]
-        g stream 1   ...........................[kernel====].
+                           0         50        100       150       200 ms
+                           |         |         |         |         |
+        a_0                ......[100,101===================]......
+        m queue            ..112233445566778899++++++6666544444....
+        m_0                [0===]........................##........
+        m_1                ..........................[1,2,3,4,5===]
+        g stream 0 (m_0)   ............................[k=========]
+        g stream 1 (m_1)   ...........................[kernel====].
     """)
 
 
@@ -78,7 +78,7 @@ def test_columns_are_as_short_as_they_can_be() -> None:
 
 def test_labels_that_do_not_fit_say_so() -> None:
     rows = lines(draw_timeline(HANDMADE, 20))
-    assert "m_1          .............[1,2,+]" in rows
+    assert "m_1                .............[1,2,+]" in rows
 
 
 def test_a_history_without_time_is_drawn() -> None:
@@ -108,11 +108,11 @@ def test_the_svg_is_well_formed_and_has_a_bar_for_everything_that_took_time() ->
         "6 (batch 3): 150 ms to 155 ms",
         "7 (batch 4): 155 ms to 160 ms",
         "1,2,3,4,5 (batch 2): 130 ms to 200 ms",
-        "k (batch 3): 140 ms to 200 ms",
+        "k (batch 1): 140 ms to 200 ms",
         "kernel (batch 2): 135 ms to 195 ms",
     ]
     bars = [rect for rect in root.iter(f"{space}rect") if rect.find(f"{space}title") is not None]
-    assert [(bar.get("x"), bar.get("width")) for bar in bars[1:2]] == [("140.0", "144.0")]
+    assert [(bar.get("x"), bar.get("width")) for bar in bars[1:2]] == [("200.0", "144.0")]
     assert len(bars) == 7
 
 
