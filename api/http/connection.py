@@ -384,9 +384,9 @@ class Exchange:
         request = self._request
         dropped = 0
         while not request.complete:
-            await self._connection.read_body(request)
             dropped += sum(map(len, request.pieces))
             request.pieces = []
             if dropped > self._connection.limits.drain_bytes:
                 return False
+            await self._connection.read_body(request)
         return True

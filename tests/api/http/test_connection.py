@@ -160,8 +160,12 @@ async def test_continue_is_sent_when_the_application_asks_for_the_body() -> None
     async with serving(echo) as service, await connect(service) as stream:
         await stream.send_all(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n" + CLOSE)
         assert await stream.receive_some() == b"HTTP/1.1 100 Continue\r\n\r\n"
-        await stream.send_all(b"abc")
-        assert (await read_to_end(stream)).endswith(b"POST / abc")
+        await stream.send_all(b"ab")
+        await trio.testing.wait_all_tasks_blocked(0.005)
+        await stream.send_all(b"c")
+        answer = await read_to_end(stream)
+        assert answer.startswith(b"HTTP/1.1 200 OK")  # not told to continue a second time
+        assert answer.endswith(b"POST / abc")
 
 
 async def test_continue_is_not_sent_when_the_body_is_not_wanted() -> None:
@@ -213,6 +217,39 @@ async def test_too_much_unread_body_closes_the_connection() -> None:
         assert await read_to_end(stream) == b""
 
 
+async def test_too_much_unread_chunked_body_closes_the_connection() -> None:
+    """Nobody knows how much it is, so it can only be found out."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, b"enough")
+
+    async with serving(app, limits=Limits(drain_bytes=1000)) as service, await connect(service) as stream:
+        responses = Responses(stream)
+        await stream.send_all(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b"x" * 1024)
+        assert (await responses.next()).body == b"enough"
+        with pytest.raises(EOFError):
+            await responses.next()
+
+
+async def test_streaming_does_not_starve_others() -> None:
+    """An app that has all its pieces ready yields between them."""
+    order: list[bytes] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        for _ in range(500 if scope["raw_path"] == b"/greedy" else 1):
+            order.append(scope["raw_path"])
+            await send({"type": "http.response.body", "body": b"piece", "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async with serving(app) as service, await connect(service) as greedy, await connect(service) as modest:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await greedy.send_all(b"GET /greedy HTTP/1.1\r\n\r\n")
+        await modest.send_all(b"GET /modest HTTP/1.1\r\n\r\n")
+        await Responses(modest).next()
+        assert order.index(b"/modest") < 499
+
+
 async def test_streamed_response() -> None:
     """Each piece is on its way before the next is there."""
     proceed = trio.Event()
@@ -244,6 +281,21 @@ async def test_large_response_arrives_whole(kind: type) -> None:
         responses = Responses(stream)
         assert (await responses.next()).body == body
         assert (await responses.next()).body == body
+
+
+async def test_many_small_responses_to_who_reads_late() -> None:
+    """The socket fills up in the middle of one of them."""
+    body = bytes(range(250)) * 40
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, body)
+
+    async with serving(app) as service, await connect(service) as stream:
+        await stream.send_all(b"GET / HTTP/1.1\r\n\r\n" * 2000)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        responses = Responses(stream)
+        for _ in range(2000):
+            assert (await responses.next()).body == body
 
 
 async def test_reason_phrase_and_head() -> None:

@@ -106,6 +106,15 @@ async def test_megabytes_of_headers_are_431() -> None:
         await until(lambda: service.statistics().connections == 0)
 
 
+async def test_refusal_is_readable_by_who_reads_late() -> None:
+    """A server that closed with unread bytes would reset the connection, and the answer would be lost."""
+    async with serving(echo) as service, await connect(service) as stream:
+        await stream.send_all(GET + b"X: " + b"y" * 1_000_000)
+        await until(lambda: service.statistics().connections == 1)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert (await Responses(stream).next()).status == 431
+
+
 async def test_too_many_chunks_are_400() -> None:
     """http.md §1, with its text; the application is cancelled."""
     recorder = Recorder()

@@ -227,6 +227,7 @@ async def test_stopping_is_not_held_up() -> None:
         await deaf.begin("GET", "/")
         await waiting.begin("GET", "/wait")
         await sending.wait()
+        await trio.testing.wait_all_tasks_blocked(0.05)  # until the socket is full
         assert service.statistics().connections == 3
         await service.stop(0)
         assert service.statistics().connections == 0
@@ -304,13 +305,16 @@ async def test_alpn(tmp_path: Path) -> None:
     assert schemes == ["https2", "https1.1"]
 
 
-async def test_bug_in_the_application_is_500() -> None:
+async def test_bug_in_the_application_is_500(caplog: pytest.LogCaptureFixture) -> None:
+    """And a record in our log; hypercorn would write to standard error."""
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise LookupError("a bug")
 
     async with serving(app) as service, http2(service) as client:
         assert (await client.ask("GET", "/")).status == 500
         assert (await client.ask("GET", "/")).status == 500
+    assert {record.name for record in caplog.records} == {"trireme.api.http.hypercorn_bridge"}
 
 
 def test_canary_of_hypercorn() -> None:

@@ -124,6 +124,17 @@ async def test_accepting_pauses_at_the_limit() -> None:
         assert service.statistics().peak_connections == 2
 
 
+async def test_limit_holds_for_a_crowd() -> None:
+    """Many who come at once are not let in together."""
+    async with serving(echo, limits=Limits(max_connections=2)) as service:
+        crowd = [connect_now(service) for _ in range(6)]
+        for number, client in enumerate(crowd, 1):
+            await until(lambda number=number: service.statistics().accepted >= number)
+            client.close()
+        await until(lambda: service.statistics().accepted == 6)
+        assert service.statistics().peak_connections == 2
+
+
 async def test_running_out_of_files_is_survived(caplog: pytest.LogCaptureFixture) -> None:
     """Accepting pauses, says so once, and goes on when there are files again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
