@@ -1,0 +1,67 @@
+"""perf_analyzer, run unmodified, and what it reports."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from servers import Server
+
+
+class HungError(Exception):
+    """perf_analyzer did not end in time."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What perf_analyzer says.
+
+    Attributes:
+        throughput: inferences a second.
+        p50_us, p99_us: latency as the client sees it.
+        counts: its own and those that it read from the server, by the names in its printed summary.
+    """
+
+    throughput: float
+    p50_us: float
+    p99_us: float
+    counts: Mapping[str, int]
+
+
+def run_perf_analyzer(
+    command: str, server: Server, model: str, concurrency: int, *flags: str, timeout_s: float = 300.0
+) -> Report:
+    """Put load on a model over HTTP.
+
+    Args:
+        command: starts perf_analyzer; its flags are put behind it.
+        concurrency: requests in flight.
+
+    Raises:
+        HungError: it does not end within `timeout_s`.
+        SystemExit: it cannot be run, or fails; its output is shown.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        table = Path(directory) / "report.csv"
+        words = [*shlex.split(command), "-m", model, "-u", server.url, "-i", "http", "-f", str(table)]
+        words += ["--concurrency-range", str(concurrency), *flags]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise HungError(f"perf_analyzer did not end within {timeout_s:g} s") from error
+        except OSError as error:
+            raise SystemExit(f"cannot run perf_analyzer; say where it is with --perf-analyzer: {error}") from error
+        if done.returncode != 0 or not table.exists():
+            raise SystemExit(f"{shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
+        with table.open(newline="") as file:
+            (row,) = list(csv.DictReader(file))
+    counts = {
+        name.lower(): int(count) for name, count in re.findall(r"^ +(.* count): (\d+)", done.stdout, re.MULTILINE)
+    }
+    return Report(float(row["Inferences/Second"]), float(row["p50 latency"]), float(row["p99 latency"]), counts)
