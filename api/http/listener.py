@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import socket
@@ -114,7 +115,8 @@ class Listener:
 
     def _connection(self, client: socket.socket, address: object) -> Connection:
         client.setblocking(False)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # a client that has left already; its connection will find out
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport: PlainTransport | TlsTransport
         if self._context is None:
             transport = PlainTransport(client)

@@ -6,15 +6,18 @@ import logging
 import os
 import resource
 import socket
+from pathlib import Path
 
 import pytest
 import trio
+import trustme
 from http_sockets import Responses, connect, connect_now, echo, read_to_end, reply, serving, tell, until
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.limits import Limits, raise_open_file_limit
 from trireme.api.http.listener import BindError
 from trireme.api.http.roster import Phase
 from trireme.api.http.service import HttpService, HttpServiceOptions
+from trireme.api.http.tls import TlsOptions
 from trireme.engine.errors import ErrorKind
 
 GET = b"GET / HTTP/1.1\r\n\r\n"
@@ -133,6 +136,25 @@ async def test_limit_holds_for_a_crowd() -> None:
             client.close()
         await until(lambda: service.statistics().accepted == 6)
         assert service.statistics().peak_connections == 2
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_clients_that_are_gone_before_they_are_accepted(secure: bool, tmp_path: Path) -> None:
+    async with serving(echo, tls=self_signed(tmp_path) if secure else None) as service:
+        for _ in range(5):
+            client = connect_now(service)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset, not end of stream
+            client.close()
+        await until(lambda: service.statistics().accepted == 5)
+        await until(lambda: service.statistics().connections == 0)
+
+
+def self_signed(folder: Path) -> TlsOptions:
+    issued = trustme.CA().issue_cert("localhost")
+    options = TlsOptions(folder / "server.pem", folder / "server.key")
+    issued.cert_chain_pems[0].write_to_path(options.certificate)
+    issued.private_key_pem.write_to_path(options.key)
+    return options
 
 
 async def test_running_out_of_files_is_survived(caplog: pytest.LogCaptureFixture) -> None:
