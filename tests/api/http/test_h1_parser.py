@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trireme.api.http.h1_parser import Refusal, Request, RequestParser
 from trireme.api.http.limits import Limits
@@ -51,6 +51,7 @@ def valid_requests(draw: st.DrawFn) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
+@settings(deadline=None)
 @given(requests=st.lists(valid_requests(), min_size=1, max_size=4), cuts=st.lists(st.integers(0, 400), max_size=8))
 def test_pieces_make_no_difference(requests: list[bytes], cuts: list[int]) -> None:
     """However pipelined requests are cut up, the same ones come out, all of them."""
@@ -66,6 +67,7 @@ def test_pieces_make_no_difference(requests: list[bytes], cuts: list[int]) -> No
     assert cut_up.between_requests
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([GET, b"\r\n", b"Content-Length: 5\r\n"]), max_size=8))
 def test_rubbish_never_raises(pieces: list[bytes]) -> None:
     """Whatever comes, `feed` returns, and after a failure nothing more comes out."""
