@@ -319,8 +319,9 @@ class Exchange:
         request = self._request
         target = request.target
         if not target.startswith(b"/") and b"://" in target:  # absolute form, as sent to proxies
-            url = httptools.parse_url(target)
-            target = (url.path or b"/") + (b"?" + url.query if url.query else b"")
+            with contextlib.suppress(httptools.HttpParserInvalidURLError):  # then no route will match it
+                url = httptools.parse_url(target)
+                target = (url.path or b"/") + (b"?" + url.query if url.query else b"")
         raw_path, _, query = target.partition(b"?")
         path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
         return {

@@ -55,6 +55,8 @@ async def test_absolute_target_is_reduced_to_its_path() -> None:
     async with serving(echo) as service:
         assert (await tell(service, b"GET http://host:1/v2?q HTTP/1.1\r\n" + CLOSE)).endswith(b"GET /v2 ")
         assert (await tell(service, b"GET http://host HTTP/1.1\r\n" + CLOSE)).endswith(b"GET / ")
+        assert (await tell(service, b"GET http://h:1/x://[:y HTTP/1.1\r\n" + CLOSE)).endswith(b"GET /x://[:y ")
+        assert (await tell(service, b"GET http://h:999999/ HTTP/1.1\r\n" + CLOSE)).endswith(b"GET http://h:999999/ ")
 
 
 async def test_http_1_0_closes_unless_asked_to_stay() -> None:

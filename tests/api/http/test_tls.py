@@ -16,7 +16,6 @@ from trireme.api.http.service import HttpService
 from trireme.api.http.tls import TlsOptions, server_context
 from trireme.engine.errors import InvalidArgumentError
 
-
 UNHURRIED = dataclasses.replace(QUICK, head_timeout_s=0.5)
 """As quick, but leaving time for a handshake on a busy machine."""
 
