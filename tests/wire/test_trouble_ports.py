@@ -1,0 +1,42 @@
+"""A port that is taken: one clear line, exit code 1, no model left behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serve_process import serve_process
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(("flag", "service"), [("--http-port", "HTTP"), ("--metrics-port", "Metrics")])
+def test_taken_port(repository_root: Path, taken: int, flag: str, service: str) -> None:
+    with serve_process(repository_root / "model_repository", flag, str(taken), wait=False) as server:
+        assert server.wait() == 1
+        (line,) = [line for line in server.log.splitlines() if line.startswith("E")]
+        assert line.endswith(
+            f"\"failed to start {service} service: Unavailable - Socket '127.0.0.1:{taken}' already in use \""
+        )
+        assert "Traceback" not in server.log
+        loaded = server.log.count("successfully loaded '")
+        assert loaded == 6
+        assert server.log.count("successfully unloaded '") == loaded
+
+
+def test_two_services_at_one_port_are_refused_before_anything_is_loaded(repository_root: Path) -> None:
+    flags = ("--http-port", "18999", "--metrics-port", "18999")
+    with serve_process(repository_root / "model_repository", *flags, wait=False) as server:
+        assert server.wait() == 1
+        assert server.stderr[-1] == (
+            "The server cannot listen to HTTP requests and metrics requests at the same address and port "
+            "127.0.0.1:18999"
+        )
+        assert "loading" not in server.log
