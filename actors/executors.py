@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
@@ -21,6 +22,7 @@ import trio
 from ..engine.backends.interface import ModelInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
+from ..engine.placement import Placement
 
 T = TypeVar("T")
 
@@ -71,10 +73,20 @@ def run_backend(instance: ModelInstance, batch: ExecutionBatch) -> None:
         batch.finish()
 
 
+def _execute(instance: ModelInstance, batch: ExecutionBatch) -> None:
+    batch.mark(Phase.COMPUTE_START)
+    run_backend(instance, batch)
+
+
 class ThreadExecutor:
-    """One dedicated daemon thread."""
+    """One dedicated daemon thread; short batches of instances that allow it are executed in place.
+
+    Attributes:
+        placement: decides which batches those are.
+    """
 
     def __init__(self, name: str) -> None:
+        self.placement = Placement()
         self._work: SimpleQueue[_Work | None] = SimpleQueue()  # bounded by the one caller, who waits for each result
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.Thread(target=_serve, args=(self._work, self._token), name=name, daemon=True)
@@ -86,11 +98,15 @@ class ThreadExecutor:
         return await trio.lowlevel.wait_task_rescheduled(item.abandon)
 
     async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
-        def work() -> None:
-            batch.mark(Phase.COMPUTE_START)
-            run_backend(instance, batch)
-
-        await self.run(work)
+        if instance.thread_bound:
+            await self.run(partial(_execute, instance, batch))
+            return
+        nbytes = sum([job.nbytes for job in batch.jobs])
+        if self.placement.in_place(nbytes):
+            _execute(instance, batch)
+        else:
+            await self.run(partial(_execute, instance, batch))
+        self.placement.measured(nbytes, batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START])
 
     def close(self) -> None:
         self._work.put(None)

@@ -27,18 +27,20 @@ class Reply:
         on_final: called once, at the final answer.
     """
 
-    __slots__ = ("_answers", "_on_cancel", "_on_final", "_waiter", "final")
+    __slots__ = ("_answers", "_cancel", "_job", "_on_final", "_waiter", "final")
 
     def __init__(self, on_final: Callable[[], None]) -> None:
         self.final = False
         self._on_final = on_final
-        self._on_cancel: Callable[[], None] | None = None
+        self._job: Job | None = None
+        self._cancel: Callable[[Job], None] | None = None
         self._answers: list[Outcome] = []
         self._waiter: trio.lowlevel.Task | None = None
 
     def attach(self, job: Job, cancel: Callable[[Job], None]) -> None:
         """Tell the reply whose it is: giving up waiting calls ``cancel(job)``."""
-        self._on_cancel = lambda: cancel(job)
+        self._job = job
+        self._cancel = cancel
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
         """An answer has come (on the event loop). See `engine.job.Reply`."""
@@ -49,6 +51,7 @@ class Reply:
         if not final:
             return False
         self.final = True
+        self._job = None  # the job holds the reply: a cycle left here would be work for the garbage collector
         self._on_final()
         waiter = self._waiter
         if waiter is not None:
@@ -77,8 +80,8 @@ class Reply:
 
     def _give_up(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._waiter = None
-        if self._on_cancel is not None:
-            self._on_cancel()
+        if self._job is not None and self._cancel is not None:
+            self._cancel(self._job)
         return trio.lowlevel.Abort.SUCCEEDED
 
     def __repr__(self) -> str:

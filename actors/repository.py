@@ -212,10 +212,9 @@ class Repository:
         """Versions not yet unloaded."""
         return sum(model.state is not ModelState.UNAVAILABLE for model in self.models())
 
-    async def unloaded(self) -> None:
-        """Wait until no version is live any more."""
-        while self.live_versions():
-            await self._watchers.park()
+    async def changed(self) -> None:
+        """Wait until a version changes its state."""
+        await self._watchers.park()
 
     def stop(self) -> None:
         """Drain every model; each ends when it has answered what it accepted."""

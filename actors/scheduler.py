@@ -233,6 +233,7 @@ class Scheduler:
 
     def _let_go(self, job: Job, outcome: Outcome, final: bool) -> None:
         if job.reply.deliver(outcome, final):
+            job.batch = None  # the batch holds the job: a cycle left here would be work for the garbage collector
             self.inflight -= 1
             if not self.inflight:
                 self._idle.unpark_all()

@@ -10,7 +10,9 @@ is accepted, what is in flight is answered, for at most ``exit_timeout_s``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Self
@@ -38,8 +40,20 @@ from .repository import LoadProgress, Repository
 logger = logging.getLogger("trireme.server")
 
 
+_UNLOAD_GRACE_S = 1.0
+"""However little time is left, idle models get this long to close; no client waits for it."""
+
+
 class StartupError(InternalError):
-    """The server could not start as it was told to."""
+    """The server could not start as it was told to.
+
+    Attributes:
+        index: the repository index at that moment, before everything was unloaded again.
+    """
+
+    def __init__(self, message: str, index: Sequence[IndexEntry]) -> None:
+        super().__init__(message)
+        self.index = tuple(index)
 
 
 class InferenceServer:
@@ -94,7 +108,7 @@ class InferenceServer:
             started = True
         finally:
             if not started:
-                await self._close(None)
+                await self._close(sys.exception())
         return self
 
     async def _start(self) -> None:
@@ -103,7 +117,7 @@ class InferenceServer:
         self._startup_failed = True
         logger.error("failed to load all models")
         if self.options.exit_on_error:
-            raise StartupError("failed to load all models")
+            raise StartupError("failed to load all models", self._repository.index())
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -128,21 +142,32 @@ class InferenceServer:
         Returns:
             Whether everything was answered and unloaded in time.
         """
-        if not self._exiting:
+        repository = self._repository
+        if not self._exiting and repository.live_versions():
             logger.info("Waiting for in-flight requests to complete.")
         self._exiting = True
-        self._repository.stop()
-        remaining = max(0, round(timeout_s))
-        while self._repository.live_versions():
-            inflight = self._repository.inflight_versions()
-            logger.info("Timeout %d: Found %d model versions that have in-flight inferences", remaining, inflight)
-            if remaining <= 0:
-                break
-            with trio.move_on_after(1.0):
-                await self._repository.unloaded()
-            remaining -= 1
-        self._drained = not self._repository.live_versions()
+        repository.stop()
+        text = "Timeout %d: Found %d model versions that have in-flight inferences"
+        remaining_s = await self._count_down(max(0.0, timeout_s), repository.inflight_versions, text)
+        if not repository.inflight_versions():
+            logger.info("All models are stopped, unloading models")
+            text = "Timeout %d: Found %d live models and 0 in-flight non-inference requests"
+            await self._count_down(max(_UNLOAD_GRACE_S, remaining_s), repository.live_versions, text)
+        self._drained = not repository.live_versions()
         return self._drained
+
+    async def _count_down(self, remaining_s: float, pending: Callable[[], int], text: str) -> float:
+        """Wait until nothing is pending, saying each second what still is; what remains of the time."""
+        while pending():
+            logger.info(text, math.ceil(remaining_s), pending())
+            if remaining_s <= 0:
+                break
+            with trio.move_on_after(min(1.0, remaining_s)) as second:
+                while pending():
+                    await self._repository.changed()
+            if second.cancelled_caught:
+                remaining_s = max(0.0, remaining_s - 1)
+        return remaining_s
 
     # Inference.
 
@@ -165,7 +190,7 @@ class InferenceServer:
         if not budget.acquire_nowait(nbytes):
             await budget.acquire(nbytes)
         reply = Reply(lambda: budget.release(nbytes))
-        job = Job(request, inputs, rows, model.name, model.version, reply, received_ns)
+        job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
         accepted = False
         try:
             scheduler = model.scheduler

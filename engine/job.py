@@ -39,6 +39,7 @@ class Job:
         state: implicit state of the job's sequence, None outside stateful models.
 
         reply: where the answer goes.
+        nbytes: bytes of its inputs.
         arrival: number of the job in its scheduler's order of arrival; unique, so it breaks every tie.
         level: effective priority level, 1 the highest; 0 for models without levels.
         received_ns, enqueued_ns: when the server took the request, when its scheduler queued it.
@@ -59,6 +60,7 @@ class Job:
         "level",
         "model_name",
         "model_version",
+        "nbytes",
         "received_ns",
         "reply",
         "request",
@@ -76,6 +78,7 @@ class Job:
         model_version: int,
         reply: Reply,
         received_ns: int = 0,
+        nbytes: int = 0,
     ) -> None:
         self.request = request
         self.inputs = inputs
@@ -86,6 +89,7 @@ class Job:
         self.cancelled = False
         self.state: Any = None
         self.reply = reply
+        self.nbytes = nbytes
         self.arrival = 0
         self.level = 0
         self.received_ns = received_ns
@@ -116,13 +120,13 @@ class Job:
             response: the answer; None, with `final`, when there is nothing more to say (decoupled models).
             final: no answer follows.
         """
-        assert self.batch is not None, "only a job in execution can be answered by a backend"
-        self.batch.answer(self, response, final)
+        if self.batch is not None:  # None once the final answer is out: whatever comes later is dropped
+            self.batch.answer(self, response, final)
 
     def fail(self, error: TriremeError) -> None:
         """Answer with an error; nothing may follow."""
-        assert self.batch is not None, "only a job in execution can be answered by a backend"
-        self.batch.answer(self, error, True)
+        if self.batch is not None:
+            self.batch.answer(self, error, True)
 
     def reschedule(self) -> None:
         """Ask for the request to be executed once more instead of being answered (iterative sequences).

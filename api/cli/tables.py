@@ -29,11 +29,14 @@ def table(header: Row, rows: Sequence[Row]) -> str:
     return "".join(f"{each}\n" for each in lines)
 
 
-def startup_tables(server: InferenceServer, pinned_pool_bytes: int) -> Iterator[str]:
-    """What is there, in Triton's order."""
+def startup_tables(
+    server: InferenceServer, pinned_pool_bytes: int, index: Sequence[IndexEntry] | None = None
+) -> Iterator[str]:
+    """What is there, in Triton's order; `index` is the repository index to show, if not the present one."""
+    entries = server.repository_index() if index is None else index
     yield table(("Repository Agent", "Path"), ())
     yield table(("Backend", "Path", "Config"), _backends(server))
-    yield table(("Model", "Version", "Status"), [_model(entry) for entry in server.repository_index()])
+    yield table(("Model", "Version", "Status"), [_model(entry) for entry in entries])
     yield table(("Option", "Value"), list(_options(server, pinned_pool_bytes)))
 
 

@@ -5,8 +5,9 @@ pip-installable package. Everything here is plain synchronous Python; the actors
 
 * `Backend` objects live as long as the server; there is one a backend name.
 * `Backend.auto_complete` and `Backend.load` run on a loader thread, possibly several models at once.
-* `LoadedModel.create_instance`, `ModelInstance.execute` and `ModelInstance.close` of one instance run on one thread,
-  the instance's own, never two at a time.
+* `LoadedModel.create_instance`, `ModelInstance.execute` and `ModelInstance.close` of one instance never run two at a
+  time. They run on one thread, the instance's own; only an instance that is not `thread_bound` may have short batches
+  executed elsewhere (`engine.placement`).
 
 Whatever these raise is shown to people: a `TriremeError` as it stands, anything else as an internal error with its
 text.
@@ -77,6 +78,9 @@ class ModelInstance(ABC):
     """One executable copy of a model. Executes one batch at a time."""
 
     mode: ClassVar[ExecutionMode] = ExecutionMode.BLOCKING
+    thread_bound: ClassVar[bool] = True
+    """Whether `execute` must always run on the instance's own thread. Only where neither the thread matters nor the time
+    depends on more than the amount of data may this be False."""
 
     @abstractmethod
     def execute(self, batch: ExecutionBatch) -> None:

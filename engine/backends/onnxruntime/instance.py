@@ -31,6 +31,8 @@ class OnnxRuntimeInstance(ModelInstance):
         session: the ``onnxruntime.InferenceSession``; None once closed.
     """
 
+    thread_bound = False
+
     def __init__(
         self,
         runtime: Any,
