@@ -46,6 +46,10 @@ class Executor(Protocol):
         """
         ...
 
+    def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
+        """Execute a short batch in place, on the event loop; False, with nothing done, if it is to be awaited."""
+        ...
+
     def close(self) -> None:
         """No more work will come. Does not wait."""
         ...
@@ -98,14 +102,24 @@ class ThreadExecutor:
         return await trio.lowlevel.wait_task_rescheduled(item.abandon)
 
     async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
+        await self.run(partial(_execute, instance, batch))
+        if not instance.thread_bound:
+            self._measure(batch, batch.nbytes)
+
+    def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
         if instance.thread_bound:
-            await self.run(partial(_execute, instance, batch))
-            return
-        nbytes = sum([job.nbytes for job in batch.jobs])
-        if self.placement.in_place(nbytes):
+            return False
+        nbytes = batch.nbytes
+        if not self.placement.in_place(nbytes):
+            return False
+        try:
             _execute(instance, batch)
-        else:
-            await self.run(partial(_execute, instance, batch))
+        except SystemExit as error:  # on its thread this ends the instance; here it must not end the server
+            batch.finish(InternalError(f"the backend called exit ({error.code})", reason=FailureReason.BACKEND))
+        self._measure(batch, nbytes)
+        return True
+
+    def _measure(self, batch: ExecutionBatch, nbytes: int) -> None:
         self.placement.measured(nbytes, batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START])
 
     def close(self) -> None:

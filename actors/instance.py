@@ -11,10 +11,11 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
-from ..engine.backends.interface import InstanceSpec, LoadedModel
+from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch
 from ..engine.scheduling.core import InstanceId
@@ -86,7 +87,7 @@ class Instance:
         """
         copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
         scheduler = self._scheduler
-        scheduler.attach(self.identity, InstanceAddress(self.spec.name, self.mailbox))
+        scheduler.attach(self.identity, InstanceAddress(self.spec.name, self.mailbox, partial(self._execute_now, copy)))
         task_status.started()
         idle = InstanceIdle(self.identity)
         while True:
@@ -116,6 +117,14 @@ class Instance:
         """Close once the batch in hand is done; `stopped` tells when."""
         if not self.stopped.is_set():
             self.mailbox.put_nowait(StopInstance())
+
+    def _execute_now(self, copy: ModelInstance, batch: ExecutionBatch) -> bool:
+        """In the scheduler's task: execute a batch that is so short that waking this one would cost more."""
+        if not self._executor.execute_now(copy, batch):
+            return False
+        self.executed += 1
+        self._scheduler.settle(batch)
+        return True
 
     async def _next_message(self) -> BatchSealed | StopInstance:
         """The next thing to do. A batch goes before a stop: what was sealed is executed."""

@@ -11,6 +11,7 @@ back and lets the answers go, in order of arrival if the model preserves orderin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -44,10 +45,11 @@ class SchedulerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class InstanceAddress:
-    """Where to send an instance's batches."""
+    """Where to send an instance's batches: to its mailbox, unless `execute_now` takes one on the spot."""
 
     name: str
     mailbox: Mailbox[InstanceMessage]
+    execute_now: Callable[[ExecutionBatch], bool]
 
 
 class Scheduler:
@@ -179,7 +181,11 @@ class Scheduler:
         stream = self._stream if self._decoupled else None
         batch = ExecutionBatch(action.jobs, address.name, self._clock, action.reason, stream)
         self._statistics.pending -= len(batch.jobs)
-        address.mailbox.put_nowait(BatchSealed(batch))
+        if address.execute_now(batch):
+            # Not idle at once, but by a message: between two batches everybody else has a turn.
+            self.mailbox.put_nowait(InstanceIdle(action.instance))
+        else:
+            address.mailbox.put_nowait(BatchSealed(batch))
 
     def _reject(self, job: Job, error: TriremeError) -> None:
         self._statistics.pending -= 1

@@ -78,6 +78,11 @@ class ExecutionBatch:
         for job in jobs:
             job.batch = self
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all inputs."""
+        return sum([job.nbytes for job in self.jobs])
+
     def mark(self, phase: Phase) -> None:
         """Take a time mark now."""
         self.marks[phase] = self._clock.now_ns()

@@ -43,6 +43,9 @@ class VirtualExecutor:
         batch.mark(Phase.OUTPUT_START)
         run_backend(instance, batch)
 
+    def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
+        return False  # all work takes virtual time
+
     def close(self) -> None:
         """Nothing to give back."""
 

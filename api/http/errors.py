@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...engine.errors import ErrorKind, TriremeError
 from . import json_writer
-from .exchange import TEXT, Answer, Headers
+from .asgi import Headers
+from .exchange import TEXT, Answer
 
 _STATUS = {
     ErrorKind.INVALID_ARGUMENT: 400,

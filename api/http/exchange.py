@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
-from .asgi import Scope
+from .asgi import Headers, Scope
+from .infer_decoder import InferDecoder
 from .options import HttpOptions
 
 if TYPE_CHECKING:
@@ -19,21 +20,20 @@ TEXT = b"text/plain"
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
 
-Headers = Sequence[tuple[bytes, bytes]]
-
 
 class Context:
-    """What all requests share: the server, the options, the compiled header pattern.
+    """What all requests share: the server, the options, the compiled header pattern, the decoder of infer requests.
 
     Raises:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    __slots__ = ("forward_pattern", "options", "server")
+    __slots__ = ("decoder", "forward_pattern", "options", "server")
 
     def __init__(self, server: InferenceServer, options: HttpOptions) -> None:
         self.server = server
         self.options = options
+        self.decoder = InferDecoder(options.max_input_bytes)
         self.forward_pattern: re.Pattern[str] | None = None
         pattern = options.header_forward_pattern
         if pattern:

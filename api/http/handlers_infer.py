@@ -11,7 +11,7 @@ from . import compression
 from .errors import error_answer
 from .exchange import JSON, TEXT, Answer, Context, HttpRequest
 from .infer_parameters import forward_headers
-from .infer_request import decode_infer, header_length
+from .infer_request import header_length
 from .infer_response import encode_infer
 
 _LARGE_BYTES = 65_536
@@ -40,7 +40,7 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
             return error_answer(error, request.error_media, [(b"Accept-Encoding", compression.SUPPORTED.encode())])
     json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
     request.error_media = JSON
-    decoded = decode_infer(body, json_length, name, version, limit_bytes)
+    decoded = context.decoder.decode(body, json_length, name, version)
     if context.forward_pattern is not None:
         forward_headers(request.scope["headers"], context.forward_pattern, decoded.request)
     reply = await server.submit(decoded.request)

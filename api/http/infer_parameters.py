@@ -11,7 +11,7 @@ from typing import Any
 from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.request import InferenceRequest, ParameterValue
 from . import json_reader
-from .exchange import Headers
+from .asgi import Headers
 from .json_access import converted
 
 _RESERVED_PREFIX = "triton_"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from ...engine.description import ModelDescription
 from ...engine.errors import UnsupportedError
@@ -42,12 +43,8 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
             data = b'"parameters":{"binary_data_size":%d}' % len(blob)
         else:
             data = b'"data":' + json_writer.tensor_data(tensor)
-        shape = ",".join(map(str, tensor.shape))
-        outputs.append(
-            b'{"name":%b,"datatype":"%b","shape":[%b],%b}'
-            % (json_writer.string(tensor.name), tensor.datatype.name.encode(), shape.encode(), data)
-        )
-    head = b'{"model_name":%b,"model_version":"%d"' % (json_writer.string(response.model_name), response.model_version)
+        outputs.append(b"%b%b}" % (_opening(tensor.name, tensor.datatype.name, tensor.shape), data))
+    head = _head(response.model_name, response.model_version)
     if response.id:
         head = b'{"id":%b,%b' % (json_writer.string(response.id), head[1:])
     if response.parameters:
@@ -57,6 +54,18 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
         return Answer(200, JSON, text)
     body = b"".join((text, *blobs))
     return Answer(200, BINARY, body, [(b"Inference-Header-Content-Length", b"%d" % len(text))])
+
+
+@lru_cache(maxsize=1024)
+def _head(model_name: str, model_version: int) -> bytes:
+    return b'{"model_name":%b,"model_version":"%d"' % (json_writer.string(model_name), model_version)
+
+
+@lru_cache(maxsize=1024)
+def _opening(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """An output up to where its data begins. Responses repeat names, and most repeat shapes."""
+    dims = ",".join(map(str, shape)).encode()
+    return b'{"name":%b,"datatype":"%b","shape":[%b],' % (json_writer.string(name), datatype.encode(), dims)
 
 
 def _parameters(parameters: Mapping[str, ParameterValue]) -> bytes:

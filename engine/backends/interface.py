@@ -79,8 +79,8 @@ class ModelInstance(ABC):
 
     mode: ClassVar[ExecutionMode] = ExecutionMode.BLOCKING
     thread_bound: ClassVar[bool] = True
-    """Whether `execute` must always run on the instance's own thread. Only where neither the thread matters nor the time
-    depends on more than the amount of data may this be False."""
+    """Whether `execute` must always run on the instance's own thread. Only where neither the thread matters nor the
+    time depends on more than the amount of data may this be False."""
 
     @abstractmethod
     def execute(self, batch: ExecutionBatch) -> None:

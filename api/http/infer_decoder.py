@@ -1,0 +1,87 @@
+"""Remembers the JSON heads of infer requests, so that a client that repeats itself is decoded once.
+
+A head that describes binary tensors only, and names no request id, says the same every time: which slices of the bytes
+behind it are which tensors, and which outputs are wanted in which form. Clients send it again with other bytes behind
+it, request after request. Everything else goes the long way, `decode_infer`, which also words all errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...engine.datatypes import DataType
+from ...engine.request import InferenceRequest
+from ...engine.tensor import Buffer, Tensor
+from .infer_outputs import OutputForm
+from .infer_request import DecodedInfer, decode_infer
+
+_HEADS = 512
+_HEAD_BYTES = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a head says. `tensors` are (name, datatype, shape, start, stop), offsets from the end of the head."""
+
+    nbytes: int
+    tensors: tuple[tuple[str, DataType, tuple[int, ...], int, int], ...]
+    request: InferenceRequest
+    forms: dict[str, OutputForm]
+    default_form: OutputForm
+
+    def decode(self, blobs: memoryview, model_name: str, version: int) -> DecodedInfer:
+        said = self.request
+        inputs = [Tensor(name, kind, shape, blobs[start:stop]) for name, kind, shape, start, stop in self.tensors]
+        request = InferenceRequest(
+            model_name,
+            version,
+            inputs=inputs,
+            requested_outputs=said.requested_outputs,
+            parameters=dict(said.parameters),
+            priority=said.priority,
+            timeout_us=said.timeout_us,
+            correlation_id=said.correlation_id,
+            sequence_start=said.sequence_start,
+            sequence_end=said.sequence_end,
+        )
+        return DecodedInfer(request, self.forms, self.default_form)
+
+
+class InferDecoder:
+    """`decode_infer` with a memory of bounded size.
+
+    Args:
+        limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
+    """
+
+    __slots__ = ("_heads", "_limit_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._heads: dict[bytes, _Head] = {}
+
+    def decode(self, body: Buffer, json_length: int, model_name: str, version: int) -> DecodedInfer:
+        """See `decode_infer`."""
+        if not 0 < json_length <= _HEAD_BYTES or json_length == len(body):
+            return decode_infer(body, json_length, model_name, version, self._limit_bytes)
+        view = memoryview(body)
+        text = bytes(view[:json_length])
+        head = self._heads.get(text)
+        if head is not None and head.nbytes == len(body) - json_length:
+            return head.decode(view[json_length:], model_name, version)
+        decoded = decode_infer(body, json_length, model_name, version, self._limit_bytes)
+        if not decoded.request.id and b'"data"' not in text:
+            self._remember(text, decoded)
+        return decoded
+
+    def _remember(self, text: bytes, decoded: DecodedInfer) -> None:
+        tensors = []
+        at = 0
+        for tensor in decoded.request.inputs:
+            tensors.append((tensor.name, tensor.datatype, tensor.shape, at, at + tensor.nbytes))
+            at += tensor.nbytes
+        if len(self._heads) >= _HEADS:
+            self._heads.clear()
+        # Copies, so as not to keep the body alive, nor to see what a model does to its parameters.
+        request = replace(decoded.request, inputs=[], parameters=dict(decoded.request.parameters))
+        self._heads[text] = _Head(at, tuple(tensors), request, decoded.forms, decoded.default_form)
