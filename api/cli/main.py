@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
+import os
 import sys
+import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ...actors.server import server_version
 from .serve import serve
@@ -21,10 +26,33 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["serve"]:
-        return serve(words[1:])
+        exit_code = serve(words[1:])
+        if _threads_given_up():
+            _leave(exit_code)
+        return exit_code
     parser = argparse.ArgumentParser(prog="trireme", description="An inference server that speaks Triton's protocols.")
     parser.add_argument("--version", action="version", version=f"trireme {server_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("serve", help="serve the models of a repository; see `trireme serve --help`", add_help=False)
     parser.parse_args(words)
     return 0
+
+
+def _threads_given_up() -> bool:
+    """Whether a thread may still be inside of a backend: one of an instance that hung, or did not end in time.
+
+    Instances have the only daemon threads, apart from trio's idle ones, which hold nothing.
+    """
+    return any(each.daemon and not each.name.startswith("Trio thread") for each in threading.enumerate())
+
+
+def _leave(exit_code: int) -> NoReturn:
+    """End the process without the interpreter's and the libraries' cleaning up.
+
+    They would take down what the thread inside of the backend is using: ONNX Runtime aborts the process then.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
+    os._exit(exit_code)

@@ -68,7 +68,9 @@ async def serve_http2(app: AsgiApp, transport: PlainTransport | TlsTransport, re
     if isinstance(transport, TlsTransport):
         wire = _SecureReplayStream(transport.stream, replay, limits, context)
     else:
-        wire = _ReplayStream(trio.SocketStream(trio.socket.from_stdlib_socket(transport.sock)), replay, limits, context)
+        wire = _ReplayStream(
+            trio.SocketStream(trio.socket.from_stdlib_socket(transport.release())), replay, limits, context
+        )
 
     async def bridged(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -15,6 +15,7 @@ from ...engine.errors import UnavailableError
 from .asgi import AsgiApp
 from .connection import Connection
 from .hypercorn_bridge import create_socket
+from .readiness import Readiness
 from .roster import Roster
 from .transport import PlainTransport, TlsTransport
 
@@ -61,10 +62,18 @@ class Listener:
     so once. When the service is stopping it closes new connections at once, without a word (cli.md §5).
     """
 
-    def __init__(self, app: AsgiApp, listening: socket.socket, roster: Roster, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        app: AsgiApp,
+        listening: socket.socket,
+        roster: Roster,
+        readiness: Readiness,
+        context: ssl.SSLContext | None,
+    ) -> None:
         self._app = app
         self._socket = listening
         self._roster = roster
+        self._readiness = readiness
         self._context = context
         self._server = endpoint(listening.getsockname())
         self._starved = False
@@ -119,7 +128,7 @@ class Listener:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport: PlainTransport | TlsTransport
         if self._context is None:
-            transport = PlainTransport(client)
+            transport = PlainTransport(client, self._readiness)
         else:
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(client))
             transport = TlsTransport(trio.SSLStream(stream, self._context, server_side=True, https_compatible=True))

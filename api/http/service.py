@@ -12,6 +12,7 @@ import trio
 from .asgi import AsgiApp
 from .limits import Limits
 from .listener import BindError, Listener, endpoint, listen
+from .readiness import Readiness
 from .roster import HttpStatistics, Roster
 from .tls import TlsOptions, server_context
 
@@ -93,12 +94,14 @@ class HttpService:
             context = None if self._options.tls is None else server_context(self._options.tls)
             if not self._sockets:
                 self.bind()
+            readiness = Readiness()
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     for listening in self._sockets:
-                        listener = Listener(self._app, listening, self._roster, context)
+                        listener = Listener(self._app, listening, self._roster, readiness, context)
                         nursery.start_soon(listener.run, nursery.start_soon)
                     nursery.start_soon(self._roster.keep_sweeping)
+                    nursery.start_soon(readiness.keep_waking)
                     task_status.started(self.ports)
         finally:
             self._roster.abort_all()

@@ -11,9 +11,10 @@ import socket
 from typing import Protocol
 
 import trio
-from trio.lowlevel import wait_readable, wait_writable
+from trio.lowlevel import wait_writable
 
 from .h1_response import Buffer
+from .readiness import Readiness
 
 _JOIN_BYTES = 16_384
 _TLS_PIECE_BYTES = 65_536
@@ -66,35 +67,42 @@ class Transport(Protocol):
 class PlainTransport:
     """A connected, non-blocking TCP socket."""
 
-    __slots__ = ("sock",)
+    __slots__ = ("_buffer", "_watch", "sock")
     scheme = "http"
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, readiness: Readiness) -> None:
         self.sock = sock
+        self._buffer = readiness.buffer
+        self._watch = readiness.watch(sock)
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
     async def receive(self, max_bytes: int) -> bytes:
-        # Waiting first, because a client that waits for its answer has sent nothing yet: the attempt would fail.
-        while True:
-            await wait_readable(self.sock)
-            try:
-                return self.sock.recv(max_bytes)
-            except BlockingIOError:
-                continue
-            except OSError:
-                return b""
+        # Into a buffer that all connections share, and out of it: far cheaper than a new large one for each read.
+        view = self._buffer[:max_bytes]
+        return bytes(view[: await self.receive_into(view)])
 
     async def receive_into(self, view: memoryview) -> int:
+        watch = self._watch
         while True:
-            await wait_readable(self.sock)
+            if not watch.ready:
+                await watch.wait()
             try:
-                return self.sock.recv_into(view)
+                count = self.sock.recv_into(view)
             except BlockingIOError:
+                watch.drained()
                 continue
             except OSError:
                 return 0
+            if count < len(view):
+                watch.drained()
+            return count
+
+    def release(self) -> socket.socket:
+        """The socket, for somebody else to read."""
+        self._watch.close()
+        return self.sock
 
     def send_now(self, buffers: list[Buffer]) -> list[Buffer]:
         try:
@@ -133,6 +141,7 @@ class PlainTransport:
 
     def close(self) -> None:
         if self.sock.fileno() != -1:
+            self._watch.close()
             trio.lowlevel.notify_closing(self.sock)
             self.sock.close()
 

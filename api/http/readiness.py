@@ -1,0 +1,140 @@
+"""Tells connections when their sockets can be read, at one system call for many.
+
+trio's own ``wait_readable`` arms the socket anew for each wait: a system call a request, as dear as receiving the
+request itself. Here a socket is registered once, edge-triggered, with an epoll of the service's own; one task waits for
+that one, through trio, and wakes whoever's data has come. Where there is no epoll, trio does it.
+
+Rules:
+ 1. An edge says that something has arrived since the last one. A socket is `ready` from then on until a read has come
+    back short or empty-handed: what comes after that makes a new edge.
+ 2. The end of the stream makes its edge when it arrives, maybe together with data. So a socket whose peer has hung up
+    stays ready, and its reader finds the end by reading.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from typing import Protocol
+
+import trio
+
+_READ_BYTES = 65_536
+_EDGES = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLET", 0)
+_HUNG_UP = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
+
+
+class Watch(Protocol):
+    """One socket's readiness; one task waits for it."""
+
+    ready: bool
+
+    async def wait(self) -> None:
+        """Wait until the socket can be read."""
+        ...
+
+    def drained(self) -> None:
+        """A read came back short, or with nothing."""
+        ...
+
+    def close(self) -> None:
+        """The socket is about to be closed, or given to somebody else."""
+        ...
+
+
+class Readiness:
+    """Watches the sockets of one service.
+
+    Attributes:
+        buffer: for reading into, between two checkpoints; what was read is copied out of it.
+    """
+
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(_READ_BYTES))
+        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        self._watches: dict[int, _EpollWatch] = {}
+
+    def watch(self, sock: socket.socket) -> Watch:
+        """Begin to watch a non-blocking socket."""
+        if self._epoll is None:
+            return _TrioWatch(sock)
+        descriptor = sock.fileno()
+        watch = self._watches[descriptor] = _EpollWatch(self, descriptor)
+        self._epoll.register(descriptor, _EDGES)
+        return watch
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching."""
+        if self._epoll is not None and self._watches.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    async def keep_waking(self) -> None:
+        """Wake tasks whose sockets can be read, until cancelled."""
+        if self._epoll is None:
+            return
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                for descriptor, events in self._epoll.poll(0):
+                    watch = self._watches.get(descriptor)
+                    if watch is not None:
+                        watch.edge(events)
+        finally:
+            trio.lowlevel.notify_closing(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+
+    def __repr__(self) -> str:
+        return f"<Readiness of {len(self._watches)} sockets>"
+
+
+class _EpollWatch:
+    __slots__ = ("_descriptor", "_hung_up", "_readiness", "_task", "ready")
+
+    def __init__(self, readiness: Readiness, descriptor: int) -> None:
+        self.ready = False
+        self._readiness = readiness
+        self._descriptor = descriptor
+        self._hung_up = False
+        self._task: trio.lowlevel.Task | None = None
+
+    def edge(self, events: int) -> None:
+        self.ready = True
+        if events & _HUNG_UP:
+            self._hung_up = True
+        task = self._task
+        if task is not None:
+            self._task = None
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self) -> None:
+        while not self.ready:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
+
+    def _stop_waiting(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def drained(self) -> None:
+        self.ready = self._hung_up
+
+    def close(self) -> None:
+        self._readiness.forget(self._descriptor)
+
+
+class _TrioWatch:
+    __slots__ = ("_socket", "ready")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.ready = False
+        self._socket = sock
+
+    async def wait(self) -> None:
+        await trio.lowlevel.wait_readable(self._socket)
+
+    def drained(self) -> None:
+        """Waiting is needed before each read anyway."""
+
+    def close(self) -> None:
+        """trio is told when the socket is closed."""
