@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _threads_given_up() -> bool:
     """Whether a thread may still be inside of a backend: one of an instance that hung, or did not end in time.
 
-    Instances have the only daemon threads, apart from trio's idle ones, which hold nothing.
+    Daemon threads are those of instances, that of a log which nobody reads, and trio's idle ones, which hold nothing.
     """
     return any(each.daemon and not each.name.startswith("Trio thread") for each in threading.enumerate())
 

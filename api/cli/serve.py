@@ -22,6 +22,7 @@ from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.metrics import HostReadings
 from ..http.app import HttpApplication
+from ..http.limits import raise_open_file_limit
 from ..http.service import HttpService
 from ..logging import LineHandler, log_bare, log_table, logging_to
 from ..metrics.app import MetricsApplication
@@ -39,6 +40,7 @@ logger = logging.getLogger("trireme.serve")
 _NAME = "trireme serve"
 _FAILED = 1
 _GC_THRESHOLD = 20_000
+_FEW_OPEN_FILES = 16_384
 
 
 class _StartError(Exception):
@@ -99,6 +101,9 @@ class _Shutdown:
 async def _run(command: ServeCommand, handler: LineHandler) -> int:
     for warning in command.warnings:
         logger.warning("%s", warning)
+    open_files = raise_open_file_limit()
+    if 0 <= open_files < _FEW_OPEN_FILES:  # below 0 is without limit
+        logger.info("connections are limited by the %d files that the process may have open (ulimit -Hn)", open_files)
     exit_code = 0
     shutdown = _Shutdown()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

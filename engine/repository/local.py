@@ -90,13 +90,20 @@ def version_directories(model_directory: Path) -> tuple[int, ...]:
 
 
 def _directories(path: Path) -> list[Path]:
-    """The sub-directories of `path` by name; links to directories count.
+    """The sub-directories of `path` by name; links to directories count, links that lead nowhere do not.
 
     Raises:
         InternalError: `path` is not a directory that can be read.
     """
     try:
         with os.scandir(path) as entries:
-            return sorted(path / entry.name for entry in entries if entry.is_dir())
+            return sorted(path / entry.name for entry in entries if _is_directory(entry))
     except OSError as error:
         raise InternalError(f"failed to stat file {path}") from error
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself, for one
+        return False

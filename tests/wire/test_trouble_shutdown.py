@@ -47,7 +47,6 @@ def test_requests_in_flight_are_answered(repository: Path) -> None:
         assert "Exit timeout expired" not in server.log
 
 
-@pytest.mark.xfail(reason="ONNX Runtime aborts the process when it ends while a thread is inside", strict=True)
 def test_requests_that_take_longer_than_allowed_are_given_up(repository: Path) -> None:
     with ThreadPoolExecutor() as clients, serve_process(repository, "--exit-timeout-secs", "1") as server:
         answers = send(clients, server, FOREVER, FOREVER)
@@ -77,7 +76,6 @@ def test_an_idle_server_stops_at_once(repository: Path) -> None:
         assert "successfully unloaded 'slow' version 1" in server.log
 
 
-@pytest.mark.xfail(reason="ONNX Runtime aborts the process when it ends while a thread is inside", strict=True)
 def test_a_hung_instance_is_replaced_and_does_not_spoil_the_exit(repository: Path) -> None:
     """Its request gets an error, the next one an answer; the thread that was given up is still busy at the end."""
     with ThreadPoolExecutor() as clients, serve_process(repository, "--hang-limit-secs", "1") as server:

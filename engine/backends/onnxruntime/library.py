@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import UnavailableError
 
 _ERROR_SEVERITY = 3
+_FATAL_SEVERITY = 4
 
 _STATUS = re.compile(r"\[ONNXRuntimeError\] : (\d+) : [A-Z_]+ : ")
 # "Load model from FILE failed:", which says again what the text around it says.
@@ -40,6 +41,13 @@ def session_options(runtime: Any) -> Any:
     """Fresh session options that log errors only."""
     options = runtime.SessionOptions()
     options.log_severity_level = _ERROR_SEVERITY
+    return options
+
+
+def fresh_run_options(runtime: Any) -> Any:
+    """Options of a run that logs nothing: it raises what it would log, and the request's answer tells it."""
+    options = runtime.RunOptions()
+    options.log_severity_level = _FATAL_SEVERITY
     return options
 
 

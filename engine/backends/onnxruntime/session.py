@@ -9,7 +9,7 @@ from ...config.model import ModelConfig
 from ...errors import InternalError, InvalidArgumentError, UnavailableError
 from ..interface import InstanceSpec, ModelFiles
 from ..parameters import parse_bool, parse_int
-from .library import error_types, reason, session_options
+from .library import error_types, fresh_run_options, reason, session_options
 from .providers import providers
 
 _DEFAULT_FILENAME = "model.onnx"
@@ -74,12 +74,11 @@ def instance_session(runtime: Any, config: ModelConfig, path: Path, spec: Instan
 
 
 def run_options(runtime: Any, config: ModelConfig) -> Any:
-    """Options of every run of a model, None for the usual ones."""
+    """Options of every run of a model."""
+    options = fresh_run_options(runtime)
     shrinkage = config.parameters.get(_ARENA_SHRINKAGE)
-    if shrinkage is None:
-        return None
-    options = runtime.RunOptions()
-    options.add_run_config_entry(_ARENA_SHRINKAGE, shrinkage)
+    if shrinkage is not None:
+        options.add_run_config_entry(_ARENA_SHRINKAGE, shrinkage)
     return options
 
 

@@ -9,6 +9,8 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -122,13 +124,26 @@ def test_what_is_in_flight_is_answered_and_a_second_signal_changes_nothing(
 def test_what_is_not_over_in_time_is_left_behind_with_exit_code_1(
     start_serve: Callable, make_slow: Callable[[float], Path]
 ) -> None:
-    serve = start_serve(f"--model-repository={make_slow(1.0)}", "--exit-timeout-secs=0")
+    serve = start_serve(f"--model-repository={make_slow(30.0)}", "--exit-timeout-secs=0")
+    port, metrics_port = serve.ports()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("POST", "/v2/models/slow/infer", json.dumps({"inputs": [infer_body("INPUT0", "FP32")]}))
+        while metric_values(metrics_port)["nv_inference_pending_request_count", "slow", ""] == 0:
+            pass
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 1
+        with pytest.raises((http.client.HTTPException, OSError)):
+            connection.getresponse()
+    assert serve.stderr.endswith('] "failed to stop server: Internal - Exit timeout expired. Exiting immediately."\n')
+
+
+def test_idle_connections_and_models_are_not_what_time_runs_out_for(start_serve: Callable, repository: Path) -> None:
+    serve = start_serve(f"--model-repository={repository}", "--exit-timeout-secs=0")
     port, _ = serve.ports()
     with closing(socket.create_connection(("127.0.0.1", port))) as idle:
         serve.signal(signal.SIGTERM)
-        assert serve.wait() == 1
+        assert serve.wait() == 0
         assert idle.recv(1) == b""
-    assert serve.stderr.endswith('] "failed to stop server: Internal - Exit timeout expired. Exiting immediately."\n')
 
 
 @pytest.mark.parametrize(
@@ -248,3 +263,11 @@ def test_deprecated_flags_are_warned_about_on_stderr(start_serve: Callable) -> N
     assert serve.stderr.startswith(
         "Warning: '--strict-model-config' is deprecated. Please use '--disable-auto-complete-config' instead.\n"
     )
+
+
+def test_the_limit_of_open_files_is_raised_and_told_if_it_stays_low(tmp_path: Path) -> None:
+    limited = 'ulimit -Sn 256 && ulimit -Hn 512 && exec "$@"'
+    serve = (str(Path(sys.executable).with_name("trireme")), "serve", f"--model-repository={tmp_path / 'nowhere'}")
+    process = subprocess.run(["sh", "-c", limited, "sh", *serve], capture_output=True, text=True, timeout=60)
+    assert process.returncode == 1
+    assert "connections are limited by the 512 files that the process may have open (ulimit -Hn)" in process.stdout

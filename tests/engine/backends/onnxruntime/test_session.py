@@ -15,7 +15,7 @@ from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.backends.onnxruntime.library import reason
 from trireme.engine.backends.onnxruntime.session import run_options
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
-from trireme.engine.datatypes import FP32
+from trireme.engine.datatypes import BYTES, FP32, INT64
 from trireme.engine.errors import InternalError, InvalidArgumentError, UnavailableError
 
 
@@ -150,7 +150,6 @@ class TestParameters:
     def test_arena_shrinkage_is_an_option_of_every_run(self, models: Any, start: Any, tensor: Any) -> None:
         key = "memory.enable_memory_arena_shrinkage"
         parameters = {key: "cpu:0"}
-        assert run_options(onnxruntime, config()) is None
         assert run_options(onnxruntime, config(parameters=parameters)).get_run_config_entry(key) == "cpu:0"
         models.unary()
         runner = start(config(parameters=parameters))
@@ -256,7 +255,7 @@ def test_the_package_is_not_imported_before_a_model_needs_it() -> None:
     assert ran.stdout.strip() == "False"
 
 
-def test_the_runtime_writes_nothing_but_errors(models: Any, capfd: pytest.CaptureFixture[str], start: Any) -> None:
+def test_the_runtime_does_not_write_its_warnings(models: Any, capfd: pytest.CaptureFixture[str], start: Any) -> None:
     """An initialiser among the inputs is worth a warning to ONNX Runtime."""
     models.graph(
         [helper.make_node("Add", ["X", "B"], ["Y"])],
@@ -265,4 +264,15 @@ def test_the_runtime_writes_nothing_but_errors(models: Any, capfd: pytest.Captur
         [helper.make_tensor("B", TensorProto.FLOAT, [1, 4], [1, 2, 3, 4])],
     )
     start(config())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_failed_run_is_told_once_in_the_answer(
+    models: Any, capfd: pytest.CaptureFixture[str], start: Any, tensor: Any
+) -> None:
+    models.unary("Cast", datatype="BYTES", output_datatype="INT64", to=TensorProto.INT64)
+    inputs, outputs = (ModelInput("X", BYTES, (4,)),), (ModelOutput("Y", INT64, (4,)),)
+    runner = start(ModelConfig("m", max_batch_size=8, input=inputs, output=outputs))
+    with pytest.raises(InternalError, match=r"onnx runtime error 6: .* Cast node"):
+        runner.run({"X": tensor("X", BYTES, [[b"no", b"number", b"at", b"all"]])})
     assert capfd.readouterr() == ("", "")
