@@ -11,3 +11,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+HEADER_NAMES = "trireme.header_names"
+"""Scope key of our HTTP/1.x connections: header names as received, in the order of ``headers``. HTTP/2's are lower-case."""

@@ -24,7 +24,7 @@ import httptools
 import orjson
 import trio
 
-from .asgi import AsgiApp, Message
+from .asgi import HEADER_NAMES, AsgiApp, Message
 from .h1_parser import Refusal, Request, RequestParser
 from .h1_response import Buffer, ResponseEncoder, ResponseMessageError, ResponseState, error_response
 from .hypercorn_bridge import HTTP2_PREFACE, serve_http2
@@ -335,6 +335,7 @@ class Exchange:
             "query_string": query,
             "root_path": "",
             "headers": request.headers,
+            HEADER_NAMES: request.header_names,
             "client": client,
             "server": server,
         }

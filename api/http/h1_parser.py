@@ -34,6 +34,7 @@ class Request:
     Attributes:
         target: the request target as received, bytes.
         headers: (lower-case name, value), in order.
+        header_names: the names as received, in the same order.
         keep_alive: whether the client lets the connection live on.
         expects_continue: the client waits for ``100 Continue`` before it sends the body.
         remaining: bytes of the body yet to come; None for a chunked body.
@@ -47,6 +48,7 @@ class Request:
         "bypass",
         "complete",
         "expects_continue",
+        "header_names",
         "headers",
         "http_version",
         "keep_alive",
@@ -57,11 +59,19 @@ class Request:
         "upgrade",
     )
 
-    def __init__(self, method: str, target: bytes, http_version: str, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        http_version: str,
+        headers: list[tuple[bytes, bytes]],
+        header_names: list[bytes],
+    ) -> None:
         self.method = method
         self.target = target
         self.http_version = http_version
         self.headers = headers
+        self.header_names = header_names
         self.keep_alive = True
         self.expects_continue = False
         self.remaining: int | None = 0
@@ -73,7 +83,8 @@ class Request:
     def head(self, *, without: bytes = b"") -> bytes:
         """The head in HTTP/1.1's form again, leaving out the header `without`."""
         lines = [b"%b %b HTTP/%b" % (self.method.encode(), self.target, self.http_version.encode())]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] != without]
+        named = zip(self.header_names, self.headers, strict=True)
+        lines += [b"%b: %b" % (received, value) for received, (name, value) in named if name != without]
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
@@ -101,6 +112,7 @@ class RequestParser:
         "_head_bytes",
         "_headers",
         "_limits",
+        "_names",
         "_parser",
         "_progress",
         "_remaining",
@@ -119,6 +131,7 @@ class RequestParser:
         self.failure: Refusal | None = None
         self.leftover = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._names: list[bytes] = []
         self.restart()
 
     def restart(self) -> None:
@@ -187,6 +200,7 @@ class RequestParser:
         self._begun = True
         self._url = b""
         self._headers = []
+        self._names = []
         self._head_bytes = 0
         self._chunks = 0
         self._chunk_begins = False
@@ -205,6 +219,7 @@ class RequestParser:
                 self._refuse_size()
                 raise ValueError("trailers too large")
             return
+        self._names.append(name)
         name = name.lower()
         value = value.rstrip(b" \t")
         self._headers.append((name, value))
@@ -240,7 +255,7 @@ class RequestParser:
             self.failure = Refusal(400, "ambiguous request length: HTTP/1.0 has no Transfer-Encoding")
             raise ValueError("transfer encoding")
         method = parser.get_method()
-        request = Request(_METHODS.get(method) or method.decode(), self._url, http_version, self._headers)
+        request = Request(_METHODS.get(method) or method.decode(), self._url, http_version, self._headers, self._names)
         request.keep_alive = parser.should_keep_alive()
         request.expects_continue = self._expects_continue and http_version == "1.1"
         request.remaining = self._remaining

@@ -42,7 +42,7 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     request.error_media = JSON
     decoded = context.decoder.decode(body, json_length, name, version)
     if context.forward_pattern is not None:
-        forward_headers(request.scope["headers"], context.forward_pattern, decoded.request)
+        forward_headers(request.scope, context.forward_pattern, decoded.request)
     reply = await server.submit(decoded.request)
     request.error_media = TEXT
     response = await reply.response()

@@ -6,12 +6,13 @@ Rules: http.md §4.3 for the JSON member ``parameters``, §4.11 for headers that
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.request import InferenceRequest, ParameterValue
 from . import json_reader
-from .asgi import Headers
+from .asgi import HEADER_NAMES, Headers, Scope
 from .json_access import converted
 
 _RESERVED_PREFIX = "triton_"
@@ -60,13 +61,15 @@ def read_parameters(value: Any, request: InferenceRequest) -> bool:
     return binary_output
 
 
-def forward_headers(headers: Headers, pattern: re.Pattern[str], request: InferenceRequest) -> None:
-    """Make parameters of the headers whose name `pattern` is found in.
+def forward_headers(scope: Scope, pattern: re.Pattern[str], request: InferenceRequest) -> None:
+    """Make parameters of the headers whose name `pattern` is found in, under the names that the client gave them.
 
     Raises:
         InvalidArgumentError: such a header has a name that means something to the server.
     """
-    for raw_name, raw_value in headers:
+    headers: Headers = scope["headers"]
+    received: Sequence[bytes] = scope.get(HEADER_NAMES) or [name for name, _ in headers]
+    for raw_name, (_, raw_value) in zip(received, headers, strict=True):
         name = raw_name.decode("utf-8", "surrogateescape")
         if pattern.search(name) is None:
             continue

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import trio
 from trireme.api.http.app import HttpApplication
+from trireme.api.http.asgi import HEADER_NAMES
 from trireme.api.http.options import HttpOptions
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BF16, BYTES, FP16, FP32, INT32, DataType
@@ -272,9 +273,11 @@ class HttpClient:
     def scope(
         self, method: str, path: str | bytes, headers: Mapping[str, str] | None = None, http_version: str = "1.1"
     ) -> dict[str, Any]:
-        """The ASGI scope of a request."""
+        """The ASGI scope of a request; names as received are known of HTTP/1.x only."""
         raw_path = path.encode() if isinstance(path, str) else path
+        received = {HEADER_NAMES: [name.encode() for name in headers or {}]} if http_version.startswith("1") else {}
         return {
+            **received,
             "type": "http",
             "http_version": http_version,
             "method": method,

@@ -130,7 +130,25 @@ async def test_headers_are_forwarded_if_their_name_matches_anywhere() -> None:
     headers = {"X-Fwd-A": "1", "Not": "2", "y-x-fwd-z": "three é"}
     reply = await client.infer(fp32_request(parameters={"x-fwd-a": "json", "b": 1}), headers=headers)
     assert reply.status == 200
-    assert client.server.submitted[0].parameters == {"x-fwd-a": "1", "b": 1, "y-x-fwd-z": "three \udce9"}
+    assert client.server.submitted[0].parameters == {
+        "x-fwd-a": "json",
+        "b": 1,
+        "X-Fwd-A": "1",
+        "y-x-fwd-z": "three \udce9",
+    }
+
+
+async def test_a_forwarded_header_overrides_a_parameter_of_its_name() -> None:
+    client = HttpClient(FakeServer(), header_forward_pattern="X-FWD")
+    assert (await client.infer(fp32_request(parameters={"x-fwd-a": "json"}), headers={"x-fwd-a": "1"})).status == 200
+    assert client.server.submitted[0].parameters == {"x-fwd-a": "1"}
+
+
+async def test_headers_of_http2_are_forwarded_under_their_lower_case_names() -> None:
+    client = HttpClient(FakeServer(), header_forward_pattern="X-FWD")
+    body = orjson.dumps(fp32_request())
+    await client.ask("POST", "/v2/models/identity/infer", body, {"X-Fwd-A": "1"}, http_version="2")
+    assert client.server.submitted[0].parameters == {"x-fwd-a": "1"}
 
 
 async def test_headers_are_forwarded_with_raw_requests_too() -> None:

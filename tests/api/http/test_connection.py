@@ -9,7 +9,7 @@ import trio
 from http_sockets import Responses, connect, echo, read_body, read_to_end, reply, serving, tell
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trireme.api.http.asgi import Message, Receive, Scope, Send
+from trireme.api.http.asgi import HEADER_NAMES, Message, Receive, Scope, Send
 from trireme.api.http.limits import Limits
 
 CLOSE = b"Connection: close\r\n\r\n"
@@ -32,7 +32,7 @@ async def test_scope() -> None:
 
     async with serving(app) as service, await connect(service) as stream:
         client = stream.socket.getsockname()
-        await stream.send_all(b"PUT /a%5Fb//c?d=%20 HTTP/1.0\r\nX-UPPER:  v \r\nX-UPPER: w\r\n\r\n")
+        await stream.send_all(b"PUT /a%5Fb//c?d=%20 HTTP/1.0\r\nX-UPPER:  v \r\nX-Upper: w\r\n\r\n")
         await read_to_end(stream)
         (scope,) = scopes
         assert scope == {
@@ -46,6 +46,7 @@ async def test_scope() -> None:
             "query_string": b"d=%20",
             "root_path": "",
             "headers": [(b"x-upper", b"v"), (b"x-upper", b"w")],
+            HEADER_NAMES: [b"X-UPPER", b"X-Upper"],
             "client": client,
             "server": ("127.0.0.1", service.ports[0]),
         }

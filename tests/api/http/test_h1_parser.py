@@ -27,6 +27,7 @@ def facts(request: Request) -> tuple:
         request.target,
         request.http_version,
         request.headers,
+        request.header_names,
         b"".join(request.pieces),
         request.complete,
         request.keep_alive,
@@ -85,6 +86,7 @@ def test_head_is_read() -> None:
     (request,) = parse(b"POST /a%20b?q=1 HTTP/1.1\r\nX-Name:  some value \r\nExpect: 100-Continue\r\n\r\n").requests
     assert (request.method, request.target, request.http_version) == ("POST", b"/a%20b?q=1", "1.1")
     assert request.headers == [(b"x-name", b"some value"), (b"expect", b"100-Continue")]
+    assert request.header_names == [b"X-Name", b"Expect"]
     assert request.expects_continue
     assert request.keep_alive
 
@@ -207,6 +209,7 @@ def test_trailers_do_not_become_headers() -> None:
     head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
     parser = parse(head + b"0\r\nX-Late: 1\r\n\r\n" + GET + b"\r\n")
     assert [each.headers for each in parser.requests] == [[(b"transfer-encoding", b"chunked")], []]
+    assert [each.header_names for each in parser.requests] == [[b"Transfer-Encoding"], []]
 
 
 def test_body_arrives_in_pieces_and_counts_down() -> None:
@@ -240,6 +243,8 @@ def test_other_upgrades_are_ignored(upgrade: bytes, body: bytes) -> None:
     """The request is served as if it had not asked, body and successors included."""
     length = b"Content-Length: %d\r\n" % len(body) if body else b""
     parser = parse(GET + b"Connection: Upgrade\r\n" + upgrade + length + b"\r\n" + body + GET + b"\r\n")
+    assert parser.requests[0].header_names[0] == b"Connection"
+    assert b"Upgrade" not in parser.requests[0].header_names
     assert [b"".join(each.pieces) for each in parser.requests] == [body, b""]
     assert not any(each.upgrade for each in parser.requests)
     assert all(each.complete for each in parser.requests)
