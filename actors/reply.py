@@ -18,20 +18,23 @@ import trio
 from ..engine.errors import InternalError, TriremeError
 from ..engine.job import Job, Outcome
 from ..engine.response import InferenceResponse
+from .budget import InflightBudget
 
 
 class Reply:
     """What `InferenceServer.submit` returns.
 
     Args:
-        on_final: called once, at the final answer.
+        budget: gets the request's share back at the final answer.
+        nbytes: that share, in bytes.
     """
 
-    __slots__ = ("_answers", "_cancel", "_job", "_on_final", "_waiter", "final")
+    __slots__ = ("_answers", "_budget", "_cancel", "_job", "_nbytes", "_waiter", "final")
 
-    def __init__(self, on_final: Callable[[], None]) -> None:
+    def __init__(self, budget: InflightBudget, nbytes: int) -> None:
         self.final = False
-        self._on_final = on_final
+        self._budget = budget
+        self._nbytes = nbytes
         self._job: Job | None = None
         self._cancel: Callable[[Job], None] | None = None
         self._answers: list[Outcome] = []
@@ -52,7 +55,7 @@ class Reply:
             return False
         self.final = True
         self._job = None  # the job holds the reply: a cycle left here would be work for the garbage collector
-        self._on_final()
+        self._budget.release(self._nbytes)
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None

@@ -185,11 +185,13 @@ class InferenceServer:
             )
         model = self._repository.find(request.model_name, request.model_version)
         inputs, rows = model.validator.check(request)
-        nbytes = sum(tensor.nbytes for tensor in inputs.values())
+        nbytes = 0
+        for tensor in inputs.values():
+            nbytes += tensor.nbytes
         budget = self._budget
         if not budget.acquire_nowait(nbytes):
             await budget.acquire(nbytes)
-        reply = Reply(lambda: budget.release(nbytes))
+        reply = Reply(budget, nbytes)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
         accepted = False
         try:

@@ -45,6 +45,10 @@ def header_length(text: bytes | None, body_length: int) -> int:
     """
     if text is None:
         return body_length
+    if len(text) < 10 and text.isdigit():
+        length = int(text)
+        if length <= body_length:
+            return length
     shown = text.decode("utf-8", "surrogateescape")
     number = _INTEGER.match(shown)
     if number is None:
