@@ -13,4 +13,4 @@ Headers = Sequence[tuple[bytes, bytes]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADER_NAMES = "trireme.header_names"
-"""Scope key of our HTTP/1.x connections: header names as received, in the order of ``headers``. HTTP/2's are lower-case."""
+"""Scope key of HTTP/1.x connections: header names as received, in the order of ``headers``."""

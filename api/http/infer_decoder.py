@@ -7,6 +7,7 @@ it, request after request. Everything else goes the long way, `decode_infer`, wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...engine.datatypes import DataType
@@ -26,7 +27,7 @@ class _Head:
     nbytes: int
     tensors: tuple[tuple[str, DataType, tuple[int, ...], int, int], ...]
     request: InferenceRequest
-    forms: dict[str, OutputForm]
+    forms: Mapping[str, OutputForm]
     default_form: OutputForm
 
     def decode(self, blobs: memoryview, model_name: str, version: int) -> DecodedInfer:
@@ -70,18 +71,24 @@ class InferDecoder:
         if head is not None and head.nbytes == len(body) - json_length:
             return head.decode(view[json_length:], model_name, version)
         decoded = decode_infer(body, json_length, model_name, version, self._limit_bytes)
-        if not decoded.request.id and b'"data"' not in text:
-            self._remember(text, decoded)
+        if not decoded.request.id:
+            self._remember(text, decoded, len(body) - json_length)
         return decoded
 
-    def _remember(self, text: bytes, decoded: DecodedInfer) -> None:
+    def __repr__(self) -> str:
+        return f"<InferDecoder remembers {len(self._heads)} heads>"
+
+    def _remember(self, text: bytes, decoded: DecodedInfer, nbytes: int) -> None:
+        """Unless the head holds data itself: then there is more of it than the bytes behind."""
         tensors = []
         at = 0
         for tensor in decoded.request.inputs:
             tensors.append((tensor.name, tensor.datatype, tensor.shape, at, at + tensor.nbytes))
             at += tensor.nbytes
+        if at != nbytes:
+            return
         if len(self._heads) >= _HEADS:
             self._heads.clear()
         # Copies, so as not to keep the body alive, nor to see what a model does to its parameters.
         request = replace(decoded.request, inputs=[], parameters=dict(decoded.request.parameters))
-        self._heads[text] = _Head(at, tuple(tensors), request, decoded.forms, decoded.default_form)
+        self._heads[text] = _Head(nbytes, tuple(tensors), request, decoded.forms, decoded.default_form)

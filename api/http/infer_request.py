@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...engine.errors import InvalidArgumentError
@@ -25,12 +26,12 @@ class DecodedInfer:
 
     Attributes:
         request: for the engine.
-        forms: forms of the outputs listed, by name.
+        forms: forms of the outputs listed, by name; shared by requests that ask for the same.
         default_form: form of outputs that are not listed.
     """
 
     request: InferenceRequest
-    forms: dict[str, OutputForm]
+    forms: Mapping[str, OutputForm]
     default_form: OutputForm
 
 
