@@ -115,11 +115,16 @@ async def _cancel_when_gone(receive: Receive, cancel_scope: trio.CancelScope) ->
 
 async def _send(send: Send, answer: Answer, with_body: bool) -> None:
     body = answer.body
-    headers = [(b"Content-Type", answer.media), (b"Content-Length", b"%d" % len(body)), *answer.headers]
+    tail = answer.tail
+    size = len(body) if tail is None else len(body) + len(tail)
+    headers = [(b"Content-Type", answer.media), (b"Content-Length", b"%d" % size), *answer.headers]
     start: Message = {"type": "http.response.start", "status": answer.status, "headers": headers}
     if answer.reason is not None:
         start["reason"] = answer.reason
     await send(start)
+    if tail is not None and with_body:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        body = tail
     await send({"type": "http.response.body", "body": body if with_body else b"", "more_body": False})
 
 

@@ -75,18 +75,26 @@ class Answer:
         media: Content-Type.
         headers: further headers; Content-Length is added when the answer is sent.
         reason: reason phrase, where it differs from the status code's usual one.
+        tail: what follows `body`, if it is too large to be copied behind it.
     """
 
-    __slots__ = ("body", "headers", "media", "reason", "status")
+    __slots__ = ("body", "headers", "media", "reason", "status", "tail")
 
     def __init__(
-        self, status: int, media: bytes, body: bytes = b"", headers: Headers = (), reason: bytes | None = None
+        self,
+        status: int,
+        media: bytes,
+        body: bytes = b"",
+        headers: Headers = (),
+        reason: bytes | None = None,
+        tail: Buffer | None = None,
     ) -> None:
         self.status = status
         self.media = media
         self.body = body
         self.headers = headers
         self.reason = reason
+        self.tail = tail
 
 
 Handler = Callable[[Context, HttpRequest], Awaitable[Answer]]

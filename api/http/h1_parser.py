@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import httptools
 
+from .h1_response import Buffer
 from .limits import Limits
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
@@ -75,7 +76,7 @@ class Request:
         self.keep_alive = True
         self.expects_continue = False
         self.remaining: int | None = 0
-        self.pieces: list[bytes | bytearray] = []
+        self.pieces: list[Buffer] = []
         self.complete = False
         self.bypass = False
         self.upgrade = False

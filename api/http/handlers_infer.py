@@ -56,6 +56,9 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
 async def _compress(answer: Answer, accept_encoding: str) -> None:
     encoding = compression.choose_encoding(accept_encoding)
     if encoding is not None:
+        if answer.tail is not None:
+            answer.body += answer.tail
+            answer.tail = None
         pack = partial(compression.compress, answer.body, encoding)
         answer.body = pack() if len(answer.body) < _LARGE_BYTES else await trio.to_thread.run_sync(pack)
         answer.headers = [*answer.headers, (b"Content-Encoding", encoding.encode())]

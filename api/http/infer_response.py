@@ -15,6 +15,9 @@ from .classification import classify
 from .exchange import BINARY, JSON, Answer
 from .infer_request import DecodedInfer
 
+_LARGE_BYTES = 65_536
+"""A single output of this size is sent from where it lies, instead of being copied behind the JSON text."""
+
 
 def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: ModelDescription) -> Answer:
     """The answer to a request that the model has answered.
@@ -52,8 +55,10 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
     text = b'%b,"outputs":[%b]}' % (head, b",".join(outputs))
     if not blobs:
         return Answer(200, JSON, text)
-    body = b"".join((text, *blobs))
-    return Answer(200, BINARY, body, [(b"Inference-Header-Content-Length", b"%d" % len(text))])
+    headers = [(b"Inference-Header-Content-Length", b"%d" % len(text))]
+    if len(blobs) == 1 and len(blobs[0]) >= _LARGE_BYTES:
+        return Answer(200, BINARY, text, headers, tail=blobs[0])
+    return Answer(200, BINARY, b"".join((text, *blobs)), headers)
 
 
 @lru_cache(maxsize=1024)

@@ -37,7 +37,7 @@ class Limits:
     write_timeout_s: float = 60.0
     linger_timeout_s: float = 2.0
     body_chunks: int = 65_536
-    body_piece_bytes: int = 1 << 20
+    body_piece_bytes: int = 1 << 26
     drain_bytes: int = 1 << 18
     max_connections: int = 65_536
     backlog: int = 2048
