@@ -7,17 +7,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from trireme.actors import InferenceServer
-from trireme.engine.config.model import DynamicBatching, InstanceGroup, ModelConfig, ModelInput, ModelOutput
-from trireme.engine.datatypes import FP32
+from trireme.engine.config.model import DynamicBatching
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
-from trireme.engine.tensor import Tensor
 from trireme.simulations.clock import VirtualClock
 from trireme.simulations.executors import VirtualExecutors
-from trireme.simulations.models import BACKEND, SimulatedModel, SimulatedRepository, Work
+from trireme.simulations.models import SimulatedModel, SimulatedRepository, Work, simple_model, simple_request
 
 OpenServer = Callable[..., AbstractAsyncContextManager[InferenceServer]]
 
@@ -27,27 +24,17 @@ def simulated(
     name: str = "m",
     *,
     count: int = 1,
-    max_batch_size: int = 8,
     batching: DynamicBatching | None = None,
     versions: Sequence[int] = (1,),
     **fields: Any,
 ) -> SimulatedModel:
-    """A model with one FP32[4] input and output whose batches take what `work` takes."""
-    config = ModelConfig(
-        name=name,
-        backend=BACKEND,
-        max_batch_size=max_batch_size,
-        input=(ModelInput("INPUT0", FP32, (4,)),),
-        output=(ModelOutput("OUTPUT0", FP32, (4,)),),
-        instance_group=(InstanceGroup(name, "KIND_CPU", count),),
-        dynamic_batching=batching,
-    )
+    """A `simple_model` with other versions or fields of its configuration."""
+    config = simple_model(name, work, instances=count, batching=batching).read(ServerOptions())
     return SimulatedModel(replace(config, **fields), work, versions)
 
 
 def request_for(name: str = "m", rows: int = 1, **fields: Any) -> InferenceRequest:
-    tensor = Tensor("INPUT0", FP32, (rows, 4), array=np.zeros((rows, 4), np.float32))
-    return InferenceRequest(name, inputs=[tensor], **fields)
+    return replace(simple_request(name, rows), **fields)
 
 
 @pytest.fixture(name="simulated")
