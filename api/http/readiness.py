@@ -45,13 +45,16 @@ class Watch(Protocol):
 class Readiness:
     """Watches the sockets of one service.
 
+    Args:
+        use_epoll: False leaves the waiting to trio.
+
     Attributes:
         buffer: for reading into, between two checkpoints; what was read is copied out of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, use_epoll: bool = hasattr(select, "epoll")) -> None:
         self.buffer = memoryview(bytearray(_READ_BYTES))
-        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        self._epoll = select.epoll() if use_epoll else None
         self._watches: dict[int, _EpollWatch] = {}
 
     def watch(self, sock: socket.socket) -> Watch:

@@ -1,0 +1,146 @@
+"""Readiness of sockets: woken by data, by the end of the stream, not by anything else; and without epoll, too."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+from trireme.api.http.readiness import Readiness
+from trireme.api.http.transport import PlainTransport
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A connected TCP pair: (ours, non-blocking; the client's)."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        ours, _ = listening.accept()
+    ours.setblocking(False)
+    with ours, client:
+        yield ours, client
+
+
+Waking = Callable[[], AbstractAsyncContextManager[Readiness]]
+
+
+@pytest.fixture(params=[True, False], ids=["epoll", "trio"])
+def waking(request: pytest.FixtureRequest) -> Waking:
+    """Opens a `Readiness` that wakes; on either way of waiting."""
+
+    @asynccontextmanager
+    async def open_readiness() -> AsyncIterator[Readiness]:
+        readiness = Readiness(use_epoll=request.param)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(readiness.keep_waking)
+            yield readiness
+            nursery.cancel_scope.cancel()
+
+    return open_readiness
+
+
+async def test_data_that_came_before_and_data_that_comes_later_are_received(pair: Pair, waking: Waking) -> None:
+    ours, client = pair
+    client.sendall(b"early")
+    async with waking() as readiness:
+        transport = PlainTransport(ours, readiness)
+        assert await transport.receive(100) == b"early"
+        async with trio.open_nursery() as nursery:
+            received: list[bytes] = []
+
+            async def receive() -> None:
+                received.append(await transport.receive(100))
+
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not received
+            client.sendall(b"later")
+        assert received == [b"later"]
+        transport.close()
+
+
+async def test_more_than_one_read_holds_is_received_in_pieces(pair: Pair, waking: Waking) -> None:
+    ours, client = pair
+    async with waking() as readiness:
+        transport = PlainTransport(ours, readiness)
+        client.sendall(b"0123456789")
+        assert await transport.receive(4) == b"0123"
+        assert await transport.receive(4) == b"4567"
+        assert await transport.receive(4) == b"89"
+        transport.close()
+
+
+async def test_the_end_that_comes_together_with_data_is_seen_after_it(pair: Pair, waking: Waking) -> None:
+    ours, client = pair
+    client.sendall(b"goodbye")
+    client.shutdown(socket.SHUT_WR)
+    async with waking() as readiness:
+        transport = PlainTransport(ours, readiness)
+        with trio.fail_after(20):
+            assert await transport.receive(100) == b"goodbye"
+            assert await transport.receive(100) == b""
+        transport.close()
+
+
+async def test_the_end_wakes_who_waits(pair: Pair, waking: Waking) -> None:
+    ours, client = pair
+    async with waking() as readiness:
+        transport = PlainTransport(ours, readiness)
+        received: list[bytes] = []
+        async with trio.open_nursery() as nursery:
+
+            async def receive() -> None:
+                received.append(await transport.receive(100))
+
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            client.close()
+        assert received == [b""]
+        transport.close()
+
+
+async def test_a_cancelled_wait_loses_nothing(pair: Pair, waking: Waking) -> None:
+    ours, client = pair
+    async with waking() as readiness:
+        transport = PlainTransport(ours, readiness)
+        with trio.move_on_after(0) as scope:
+            await transport.receive(100)
+        assert scope.cancelled_caught
+        client.sendall(b"still here")
+        assert await transport.receive(100) == b"still here"
+        transport.close()
+
+
+async def test_two_sockets_do_not_share_what_they_read(pair: Pair, waking: Waking) -> None:
+    ours, client = pair
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        other_client = socket.create_connection(listening.getsockname())
+        other, _ = listening.accept()
+    other.setblocking(False)
+    with other, other_client:
+        async with waking() as readiness:
+            first, second = PlainTransport(ours, readiness), PlainTransport(other, readiness)
+            client.sendall(b"a" * 1000)
+            other_client.sendall(b"b" * 1000)
+            one = await first.receive(65_536)
+            two = await second.receive(65_536)
+            assert (set(one), set(two)) == (set(b"a"), set(b"b"))
+            first.close()
+            second.close()
+
+
+async def test_a_released_socket_is_no_longer_watched(pair: Pair, waking: Waking) -> None:
+    ours, client = pair
+    async with waking() as readiness:
+        transport = PlainTransport(ours, readiness)
+        assert transport.release() is ours
+        client.sendall(b"for somebody else")
+        await trio.lowlevel.wait_readable(ours)
+        assert ours.recv(100) == b"for somebody else"
+        assert repr(readiness) == "<Readiness of 0 sockets>"
+        transport.close()
