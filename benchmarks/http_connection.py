@@ -16,6 +16,7 @@ import sys
 import time
 
 import trio
+
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.service import HttpService, HttpServiceOptions
 

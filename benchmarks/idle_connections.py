@@ -15,6 +15,7 @@ import time
 
 import psutil
 import trio
+
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.limits import raise_open_file_limit
 from trireme.api.http.service import HttpService, HttpServiceOptions

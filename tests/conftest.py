@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from trireme.actors import InferenceServer
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.options import ServerOptions

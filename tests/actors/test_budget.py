@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 import trio.testing
+
 from trireme.actors.budget import InflightBudget
 
 

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import trio
+
 from trireme.actors.executors import ExecutorDiedError, ThreadExecutor, ThreadExecutors
 
 

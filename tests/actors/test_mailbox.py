@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
+
 from trireme.actors.mailbox import Mailbox, MailboxFullError
 
 

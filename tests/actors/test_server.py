@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+
 from trireme.actors import StartupError
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.description import ModelState

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.description import ModelState
 from trireme.engine.errors import FailureReason, InternalError, NotFoundError, TriremeError, UnavailableError

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from trireme.api.logging import (
     LineHandler,
     LogSettings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from trireme.engine import datatypes
 from trireme.engine.datatypes import BY_CONFIG_NAME, BY_NAME, BY_NUMBER, BY_ONNX, DATATYPES, INVALID
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.engine.errors import FailureReason, InternalError, InvalidArgumentError, UnavailableError
 from trireme.engine.execution import ExecutionBatch, Phase, SealReason
 from trireme.engine.job import Job, Outcome

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
+
 from trireme.engine.errors import FailureReason
 from trireme.engine.execution import SealReason
 from trireme.engine.metrics import CpuReading, HostReadings, host_families, model_families, sealed_families

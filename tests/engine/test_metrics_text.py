@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import (
     Metric,
     SummaryMetricFamily,
 )
+
 from trireme.engine.metrics_text import write_text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trireme.engine import placement as rules
 from trireme.engine.placement import SHORT_NS, STEADY, TRIALS, Placement
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.engine.errors import FailureReason
 from trireme.engine.execution import SealReason
 from trireme.engine.statistics import Duration, ModelStatistics

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.engine.datatypes import BF16, BYTES, DATATYPES, FP32, INT16, DataType
 from trireme.engine.tensor import IncompleteLengthError, Tensor, iter_bytes, iter_spans, pack_bytes
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.engine import datatypes
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BYTES, FP32, INT32, INVALID, DataType

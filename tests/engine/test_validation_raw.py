@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trireme.engine.config.model import ModelConfig, ModelInput
 from trireme.engine.datatypes import BYTES, FP32, INT32, DataType
 from trireme.engine.errors import InvalidArgumentError

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
+
 from trireme.proto import compile as proto_compile
 
 

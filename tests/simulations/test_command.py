@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from trireme.simulations.command import main, summary
 from trireme.simulations.history import BatchSealed, History, RequestAbandoned, RequestAnswered, RequestSubmitted
 from trireme.simulations.scenarios import SCENARIOS

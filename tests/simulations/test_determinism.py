@@ -6,6 +6,7 @@ import json
 
 import pytest
 import trio
+
 from trireme.simulations.determinism import UnknownTrioError, deterministic_scheduling
 
 CANARY = """

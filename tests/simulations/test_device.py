@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trireme.engine.config.model import DynamicBatching
 from trireme.simulations.device import GpuWork, Kernel
 from trireme.simulations.history import ExecutionEnded, History, KernelEnded, KernelStarted, RequestAnswered

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trireme.engine.scheduling.core import WAIT
 from trireme.simulations.gpu import (
     STREAM_DEPTH,

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from trireme.simulations.history import (
     BatchSealed,
     ExecutionEnded,

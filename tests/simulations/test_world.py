@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import TriremeError, UnavailableError
 from trireme.simulations.history import (

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import trio
 from http_sockets import PATIENCE_S
+
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions

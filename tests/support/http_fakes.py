@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import orjson
 import trio
+
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import HEADER_NAMES
 from trireme.api.http.options import HttpOptions

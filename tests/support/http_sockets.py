@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import httptools
 import trio
+
 from trireme.api.http.asgi import AsgiApp, Message, Receive, Scope, Send
 from trireme.api.http.limits import Limits
 from trireme.api.http.service import HttpService, HttpServiceOptions

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from serve_process import ServeProcess, infer, outputs_of, serve_process, tensor
+
 from trireme.engine.repository.local import LocalRepository
 
 CONFIG = """

@@ -11,6 +11,7 @@ import pytest
 import trio
 from gated_server import GatedServer, gated_server
 from http_sockets import Responses, connect, until
+
 from trireme.engine.errors import FailureReason
 
 

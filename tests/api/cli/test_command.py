@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.getopt import UsageError, parse

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trireme.api.cli.command import build_command
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.getopt import UsageError, parse

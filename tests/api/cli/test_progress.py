@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
+
 from trireme.api.cli.progress import LoadBoard, load_display
 from trireme.api.logging import LogSettings, logging_to
 

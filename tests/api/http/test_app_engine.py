@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from http_fakes import HttpClient, HttpReply
+
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions

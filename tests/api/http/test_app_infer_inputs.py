@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import pytest
 from http_fakes import HttpClient
+
 from trireme.engine.datatypes import FP32
 
 ONE_SOURCE = (

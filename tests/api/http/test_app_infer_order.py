@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 from http_fakes import FakeServer, HttpClient, fp32_request
+
 from trireme.engine.errors import (
     AlreadyExistsError,
     CancelledError,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from http_fakes import HttpClient, fp32_request
+
 from trireme.engine.request import ParameterValue
 
 NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"

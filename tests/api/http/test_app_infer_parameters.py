@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 from http_fakes import FakeServer, HttpClient, fp32_request
+
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.request import InferenceRequest
 

@@ -12,6 +12,7 @@ import trio
 from http_fakes import FakeServer, HttpClient, HttpReply, fp32_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.engine.request import InferenceRequest
 
 PATH = "/v2/models/identity/infer"

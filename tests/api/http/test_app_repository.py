@@ -6,6 +6,7 @@ import base64
 
 import pytest
 from http_fakes import FakeServer, HttpClient
+
 from trireme.engine.description import IndexEntry, ModelState
 from trireme.engine.errors import InternalError, UnavailableError
 

@@ -8,6 +8,7 @@ import pytest
 from http_fakes import HttpClient
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trireme.api.http.routes import ROUTES, Router
 
 ROUTE_PATHS = [

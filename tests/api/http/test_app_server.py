@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from http_fakes import HttpClient
+
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.statistics import BatchStatistics, Duration, ModelStatistics, ModelStatisticsEntry

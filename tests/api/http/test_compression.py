@@ -8,6 +8,7 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.api.http.compression import choose_encoding, compress, decompress
 from trireme.engine.errors import InvalidArgumentError, UnsupportedError
 

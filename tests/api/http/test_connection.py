@@ -9,6 +9,7 @@ import trio
 from http_sockets import Responses, connect, echo, read_body, read_to_end, reply, serving, tell
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.api.http.asgi import HEADER_NAMES, Message, Receive, Scope, Send
 from trireme.api.http.limits import Limits
 

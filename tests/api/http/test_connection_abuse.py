@@ -10,6 +10,7 @@ import trio
 from http_sockets import QUICK, Response, Responses, connect, echo, read_body, read_to_end, reply, serving, tell, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.limits import Limits
 from trireme.api.http.service import HttpService

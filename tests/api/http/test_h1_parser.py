@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.api.http.h1_parser import Refusal, Request, RequestParser
 from trireme.api.http.limits import Limits
 

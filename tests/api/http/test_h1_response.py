@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trireme.api.http.h1_response import ResponseEncoder, ResponseMessageError, ResponseState
 
 

@@ -22,6 +22,7 @@ from hypercorn.config import Config
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
+
 from trireme.api.http.asgi import Message, Receive, Scope, Send
 from trireme.api.http.limits import Limits
 from trireme.api.http.service import HttpService

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.api.http.infer_decoder import InferDecoder
 from trireme.api.http.infer_request import DecodedInfer, decode_infer
 from trireme.engine.datatypes import DATATYPES

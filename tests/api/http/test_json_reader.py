@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.api.http import json_reader
 from trireme.engine.errors import ErrorKind, InternalError, InvalidArgumentError
 

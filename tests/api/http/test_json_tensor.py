@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.api.http.json_reader import tensor_from_json
 from trireme.engine import datatypes
 from trireme.engine.datatypes import BOOL, BYTES, FP32, FP64, INT8, INT16, INT64, UINT8, UINT64, DataType

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.api.http import json_reader, json_writer
 from trireme.engine import datatypes
 from trireme.engine.datatypes import BOOL, BYTES, FP32, FP64, INT64, UINT64, DataType

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trustme
 from http_sockets import Responses, connect, connect_now, echo, read_to_end, reply, serving, tell, until
+
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.limits import Limits, raise_open_file_limit
 from trireme.api.http.listener import BindError

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 import trio.testing
+
 from trireme.api.http.limits import Limits
 from trireme.api.http.roster import Phase, Roster
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trustme
 from http_sockets import QUICK, Responses, connect, echo, read_body, read_to_end, reply, serving, until
+
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.service import HttpService
 from trireme.api.http.tls import TlsOptions, server_context

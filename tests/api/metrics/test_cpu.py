@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+
 from trireme.api.metrics.cpu import CpuMeter
 from trireme.engine.metrics import CpuReading
 

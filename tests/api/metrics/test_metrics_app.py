@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
 from trireme.api.metrics.app import MetricsApplication
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
 from trireme.engine.backends.interface import InstanceSpec, ModelFiles, ModelInstance
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.clock import SystemClock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trireme.engine.backends.parameters import parse_bool, parse_int
 from trireme.engine.errors import InvalidArgumentError
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 
 import pytest
+
 from trireme.engine.backends import registry
 from trireme.engine.backends.interface import Backend, LoadedModel, ModelFiles
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend

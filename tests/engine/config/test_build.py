@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from google.protobuf import text_format
+
 from trireme.engine.config import ModelConfig, config_json, model_config, read_config
 from trireme.engine.config.model import (
     UNSPECIFIED,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from trireme.engine.backends.interface import Completion
 from trireme.engine.config import ModelConfig, complete, config_json, prepare_for_load, read_config
 from trireme.engine.config.model import ModelInput, ModelOutput

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from trireme.engine.config import ModelConfig
 from trireme.engine.config.instance_groups import validate_instance_groups
 from trireme.engine.config.schema import ModelConfigMessage

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trireme.engine.config.json_reader import read_json
 from trireme.engine.errors import InvalidArgumentError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from trireme.engine.config import ModelConfig, read_labels
 from trireme.engine.config.model import ModelOutput
 from trireme.engine.datatypes import FP32

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from trireme.engine.config.platforms import complete_backend
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError

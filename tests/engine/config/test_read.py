@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from trireme.engine.config import ModelConfig, config_json, read_config
 from trireme.engine.errors import InternalError, TriremeError
 

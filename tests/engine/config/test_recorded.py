@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import rapidjson
+
 from trireme.engine.config import config_json, prepare_for_load, read_config
 
 RECORDED = Path(__file__).parent / "recorded"

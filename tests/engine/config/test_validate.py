@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from trireme.engine.config import ModelConfig, read_config
 from trireme.engine.errors import InvalidArgumentError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+
 from trireme.engine.config import select_versions
 from trireme.engine.config.model import VersionPolicy
 from trireme.engine.errors import InvalidArgumentError

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+
 from trireme.engine.config.model import ModelConfig, VersionPolicy
 from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.engine.options import ServerOptions

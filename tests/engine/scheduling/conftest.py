@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import TriremeError
 from trireme.engine.execution import SealReason

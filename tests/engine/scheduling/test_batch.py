@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import BatchInput, BatchOutput, ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BYTES, DATATYPES, FP32, INT32, UINT8, DataType

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from trireme.engine.config.model import ModelConfig, ModelInput
 from trireme.engine.datatypes import FP32, INT32
 from trireme.engine.scheduling.compatibility import Compatibility

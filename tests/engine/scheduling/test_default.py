@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trireme.engine.errors import UnavailableError
 from trireme.engine.execution import SealReason
 from trireme.engine.scheduling.core import WAIT, Dispatch

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from trireme.engine.config.model import DynamicBatching, QueuePolicy, TimeoutAction
 from trireme.engine.errors import CancelledError, ErrorKind, UnavailableError
 from trireme.engine.job import Job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trireme.engine.config.model import DynamicBatching, QueuePolicy, TimeoutAction
 from trireme.engine.errors import CancelledError, FailureReason, UnavailableError
 from trireme.engine.execution import SealReason

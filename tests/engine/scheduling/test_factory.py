@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from trireme.engine.config.model import DynamicBatching, ModelConfig, ModelInput
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import UnsupportedError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+
 from trireme.engine.execution import SealReason
 from trireme.engine.scheduling.formation import DECISIONS, Decision, Formation, decide
 

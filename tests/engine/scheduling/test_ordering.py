@@ -7,6 +7,7 @@ import heapq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from trireme.engine.errors import CancelledError, UnavailableError
 from trireme.engine.scheduling.ordering import OrderedRelease
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
+
 from trireme.engine.backends.interface import Completion
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.config.model import BatchInput, ModelConfig, ModelInput, ModelOutput

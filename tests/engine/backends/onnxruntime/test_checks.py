@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
+
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.config.model import BatchInput, ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BF16, BYTES, FP16, FP32, INT32, INT64

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.config.model import BatchInput, BatchOutput, ModelConfig, ModelInput, ModelOutput

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.backends.onnxruntime.providers import providers

@@ -10,6 +10,7 @@ from typing import Any
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.backends.onnxruntime.library import reason
