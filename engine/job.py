@@ -120,13 +120,15 @@ class Job:
             response: the answer; None, with `final`, when there is nothing more to say (decoupled models).
             final: no answer follows.
         """
-        if self.batch is not None:  # None once the final answer is out: whatever comes later is dropped
-            self.batch.answer(self, response, final)
+        batch = self.batch  # the event loop may take it away at any moment
+        if batch is not None:  # None once the final answer is out: whatever comes later is dropped
+            batch.answer(self, response, final)
 
     def fail(self, error: TriremeError) -> None:
         """Answer with an error; nothing may follow."""
-        if self.batch is not None:
-            self.batch.answer(self, error, True)
+        batch = self.batch
+        if batch is not None:
+            batch.answer(self, error, True)
 
     def reschedule(self) -> None:
         """Ask for the request to be executed once more instead of being answered (iterative sequences).

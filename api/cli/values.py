@@ -130,7 +130,7 @@ def read_port(text: str) -> int:
 def read_pattern(text: str) -> str:
     """A regular expression, matched without regard to case."""
     try:
-        re.compile(f"(?i){text}")
+        re.compile(text, re.IGNORECASE)
     except re.error as error:
         raise BadValueError(f"invalid regular expression '{text}': {error}") from error
     return text

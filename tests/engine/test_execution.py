@@ -114,9 +114,20 @@ def test_a_decoupled_job_streams_answers_until_the_final_one() -> None:
     assert batch.answers == []
 
 
-def test_a_job_outside_a_batch_cannot_be_answered() -> None:
+def test_what_is_answered_after_the_batch_has_let_go_is_dropped() -> None:
+    """A backend's thread may not have noticed yet that the event loop has done with the job."""
+    job = _job()
+    batch = _batch(job)
+    job.respond(job.response([]))
+    job.batch = None
+    job.respond(job.response([]))
+    job.fail(InternalError("late"))
+    assert len(batch.answers) == 1
+
+
+def test_a_job_outside_a_batch_cannot_be_rescheduled() -> None:
     with pytest.raises(AssertionError):
-        _job().respond(None)
+        _job().reschedule()
 
 
 def test_rescheduling_needs_a_model_configured_for_it() -> None:
