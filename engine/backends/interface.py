@@ -78,7 +78,7 @@ class ModelInstance(ABC):
     """One executable copy of a model. Executes one batch at a time."""
 
     mode: ClassVar[ExecutionMode] = ExecutionMode.BLOCKING
-    thread_bound: ClassVar[bool] = True
+    thread_bound: bool = True
     """Whether `execute` must always run on the instance's own thread. Only where neither the thread matters nor the
     time depends on more than the amount of data may this be False."""
 

@@ -16,6 +16,7 @@ from ..parameters import parse_bool, parse_int
 from .checks import check_model
 from .instance import OnnxRuntimeInstance
 from .library import error_types, import_onnxruntime, reason
+from .operators import depends_on_values
 from .session import inspection_session, instance_session, model_path
 from .signature import GraphTensor, Signature
 
@@ -127,12 +128,15 @@ class OnnxRuntimeModel(LoadedModel):
         session = self._session(InstanceSpec(f"{config.name}_0", kind, device_id))
         self._signature = Signature.of(session)
         check_model(config, self._signature)
+        self._thread_bound = bool(config.op_library_filenames) or depends_on_values(path)
         self._lock = threading.Lock()
         self._spare: tuple[str, int, Any] | None = (kind, device_id, session)
 
     def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeInstance:
         session = self._take_spare(spec) or self._session(spec)
-        return OnnxRuntimeInstance(self._runtime, self._config, spec, session, self._signature, self._layout)
+        instance = OnnxRuntimeInstance(self._runtime, self._config, spec, session, self._signature, self._layout)
+        instance.thread_bound = self._thread_bound or spec.kind == "KIND_GPU"
+        return instance
 
     def close(self) -> None:
         self._spare = None

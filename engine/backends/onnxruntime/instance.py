@@ -31,8 +31,6 @@ class OnnxRuntimeInstance(ModelInstance):
         session: the ``onnxruntime.InferenceSession``; None once closed.
     """
 
-    thread_bound = False
-
     def __init__(
         self,
         runtime: Any,
