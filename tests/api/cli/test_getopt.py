@@ -193,7 +193,7 @@ def test_complaints(words: str, complaint: str) -> None:
         (
             "--http-header-forward-pattern=(",
             "--http-header-forward-pattern",
-            "invalid regular expression '(': missing ), unterminated subpattern at position 4",
+            "invalid regular expression '(': missing ), unterminated subpattern at position 0",
         ),
     ],
 )
