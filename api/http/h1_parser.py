@@ -111,11 +111,10 @@ class RequestParser:
         "_expects_continue",
         "_has_settings",
         "_head_bytes",
-        "_headers",
         "_limits",
-        "_names",
         "_parser",
         "_progress",
+        "_received",
         "_remaining",
         "_stalled_bytes",
         "_upgrade",
@@ -131,8 +130,7 @@ class RequestParser:
         self.requests: list[Request] = []
         self.failure: Refusal | None = None
         self.leftover = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._names: list[bytes] = []
+        self._received: list[tuple[bytes, bytes]] = []
         self.restart()
 
     def restart(self) -> None:
@@ -200,8 +198,7 @@ class RequestParser:
     def on_message_begin(self) -> None:
         self._begun = True
         self._url = b""
-        self._headers = []
-        self._names = []
+        self._received = []
         self._head_bytes = 0
         self._chunks = 0
         self._chunk_begins = False
@@ -214,18 +211,26 @@ class RequestParser:
         self._url = self._url + url if self._url else url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + 4
-        if self._body_request is not None:  # a trailer: only counted
-            if self._head_bytes > self._limits.head_bytes:
-                self._refuse_size()
-                raise ValueError("trailers too large")
+        if self._body_request is None:
+            self._received.append((name, value))  # looked at when all are there: less work for each
             return
-        self._names.append(name)
-        name = name.lower()
-        value = value.rstrip(b" \t")
-        self._headers.append((name, value))
-        if name in _NOTED_HEADERS:
-            self._note(name, value)
+        self._head_bytes += len(name) + len(value) + 4  # a trailer: only counted
+        if self._head_bytes > self._limits.head_bytes:
+            self._refuse_size()
+            raise ValueError("trailers too large")
+
+    def _read_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers with lower-case names; notes those that concern the framing, and how large all are."""
+        size = len(self._url)
+        headers = []
+        for name, value in self._received:
+            size += len(name) + len(value) + 4
+            header = (name.lower(), value.rstrip(b" \t"))
+            headers.append(header)
+            if header[0] in _NOTED_HEADERS:
+                self._note(*header)
+        self._head_bytes = size
+        return headers
 
     def _note(self, name: bytes, value: bytes) -> None:
         if name == b"content-length":
@@ -249,14 +254,16 @@ class RequestParser:
         if http_version not in ("1.1", "1.0"):
             self.failure = Refusal()
             raise ValueError("version")
-        if self._head_bytes + len(self._url) > self._limits.head_bytes:
+        headers = self._read_headers()
+        if self._head_bytes > self._limits.head_bytes:
             self._refuse_size()
             raise ValueError("head too large")
         if self._remaining is None and http_version == "1.0":
             self.failure = Refusal(400, "ambiguous request length: HTTP/1.0 has no Transfer-Encoding")
             raise ValueError("transfer encoding")
         method = parser.get_method()
-        request = Request(_METHODS.get(method) or method.decode(), self._url, http_version, self._headers, self._names)
+        names = [name for name, _ in self._received]
+        request = Request(_METHODS.get(method) or method.decode(), self._url, http_version, headers, names)
         request.keep_alive = parser.should_keep_alive()
         request.expects_continue = self._expects_continue and http_version == "1.1"
         request.remaining = self._remaining

@@ -112,7 +112,7 @@ class ResponseEncoder:
 
     def _head(self, length: int | None) -> bytes:
         """The head; `length` is the body's if it is known."""
-        headers = self._headers
+        headers = list(self._headers)
         if self._reason is None and self._status in _STATUS_LINES:
             lines = [_STATUS_LINES[self._status]]
         else:
@@ -120,10 +120,10 @@ class ResponseEncoder:
             lines = [b"HTTP/1.1 %d %b\r\n" % (self._status, reason)]
         if self._http10:
             lines[0] = b"HTTP/1.0" + lines[0][8:]
+        lines += [b"%b: %b\r\n" % header for header in headers]
         declared = None
         for name, value in headers:
-            lines.append(b"%b: %b\r\n" % (name, value))
-            if name.lower() == b"content-length":
+            if len(name) == 14 and name.lower() == b"content-length":
                 declared = int(value)
         if declared is not None:
             self._remaining = declared
