@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 import trio
 import trio.testing
+
 from trireme.api.http.readiness import Readiness
 from trireme.api.http.transport import PlainTransport
 
