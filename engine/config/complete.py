@@ -9,6 +9,7 @@ from .build import model_config
 from .instance_groups import normalize_instance_groups, validate_instance_groups
 from .model import ModelConfig, ModelInput, ModelOutput
 from .normalize import normalize
+from .not_yet import warn_of_unused
 from .schema import copy_message
 from .validate import validate
 
@@ -36,6 +37,7 @@ def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: S
     validate_instance_groups(message, gpus)
     prepared = complete(model_config(message), completion)
     validate(prepared)
+    warn_of_unused(prepared.message)
     return prepared
 
 

@@ -1,0 +1,34 @@
+"""Settings that are read, checked and shown, but that this version does not carry out; each is said once a load."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+logger = logging.getLogger("trireme.config")
+
+
+def warn_of_unused(message: Any) -> None:
+    """Log what a model's configuration asks for in vain.
+
+    Args:
+        message: the configuration message, complete.
+    """
+    for setting in unused_settings(message):
+        logger.warning("model '%s': '%s' has no effect in this version", message.name, setting)
+
+
+def unused_settings(message: Any) -> list[str]:
+    """Names of the settings that have no effect."""
+    groups = message.instance_group
+    asked = {
+        "model_warmup": len(message.model_warmup) > 0,
+        "response_cache": message.response_cache.enable,
+        "model_repository_agents": len(message.model_repository_agents.agents) > 0,
+        "instance_group.rate_limiter": any(group.HasField("rate_limiter") for group in groups),
+        "instance_group.passive": any(group.passive for group in groups),
+        "instance_group.host_policy": any(group.host_policy for group in groups),
+        "cc_model_filenames": len(message.cc_model_filenames) > 0,
+        "model_metrics": len(message.model_metrics.metric_control) > 0,
+    }
+    return [setting for setting, given in asked.items() if given]
