@@ -149,7 +149,7 @@ class InferenceServer:
         repository.stop()
         text = "Timeout %d: Found %d model versions that have in-flight inferences"
         remaining_s = await self._count_down(max(0.0, timeout_s), repository.inflight_versions, text)
-        if not repository.inflight_versions():
+        if repository.live_versions() and not repository.inflight_versions():
             logger.info("All models are stopped, unloading models")
             text = "Timeout %d: Found %d live models and 0 in-flight non-inference requests"
             await self._count_down(max(_UNLOAD_GRACE_S, remaining_s), repository.live_versions, text)
