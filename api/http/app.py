@@ -46,14 +46,9 @@ class HttpApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: an HTTP request, or the lifespan of the application."""
-        if scope["type"] == "http":
-            await self._serve(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await _live_until_shutdown(receive, send)
-        else:
-            raise ValueError(f"an ASGI scope of type 'http' or 'lifespan' was expected, got '{scope['type']}'")
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await _serve_other(scope, receive, send)
+            return
         method = scope["method"]
         match = self._router.match(scope["raw_path"])
         if match is None:
@@ -61,7 +56,11 @@ class HttpApplication:
         elif method not in match.route.handlers:
             answer = method_not_allowed(match.route.error_media)
         else:
-            body = await _read_body(receive)
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                body = message.get("body", b"")  # the usual case, without one more coroutine
+            else:
+                body = await _read_body(message, receive)
             if body is None:
                 return
             if scope["http_version"] in _ENDING_WITH_CONNECTION:
@@ -93,11 +92,8 @@ class HttpApplication:
         return answer
 
 
-async def _read_body(receive: Receive) -> Buffer | None:
-    """The whole body, not copied if it came in one message; None if the client left before its end."""
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body", False):
-        return message.get("body", b"")
+async def _read_body(message: Message, receive: Receive) -> Buffer | None:
+    """The whole body, of which `message` is the beginning; None if the client left before its end."""
     parts: list[Buffer] = []
     while message["type"] == "http.request":
         parts.append(message.get("body", b""))
@@ -126,6 +122,12 @@ async def _send(send: Send, answer: Answer, with_body: bool) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": True})
         body = tail
     await send({"type": "http.response.body", "body": body if with_body else b"", "more_body": False})
+
+
+async def _serve_other(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] != "lifespan":
+        raise ValueError(f"an ASGI scope of type 'http' or 'lifespan' was expected, got '{scope['type']}'")
+    await _live_until_shutdown(receive, send)
 
 
 async def _live_until_shutdown(receive: Receive, send: Send) -> None:

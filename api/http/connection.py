@@ -258,6 +258,13 @@ class Connection:
         await trio.lowlevel.checkpoint()
         raise PeerGoneError  # only where the application has shielded itself
 
+    def write_now(self, buffers: list[Buffer]) -> list[Buffer]:
+        """Writes what goes without waiting; what is left is for `write`, which also finds out if the peer is gone."""
+        try:
+            return self._transport.send_now(buffers)
+        except PeerGoneError:
+            return buffers
+
     async def write(self, buffers: list[Buffer]) -> None:
         try:
             rest = self._transport.send_now(buffers)
@@ -369,7 +376,9 @@ class Exchange:
             encoder = self.encoder
             if not request.complete and encoder.state is ResponseState.HEAD and self._hard_to_drain():
                 encoder.keep_alive = False
-            await self._connection.write(encoder.body(message))
+            rest = self._connection.write_now(encoder.body(message))
+            if rest:
+                await self._connection.write(rest)
             if encoder.state is ResponseState.BODY:
                 await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
         elif kind == "http.response.start":

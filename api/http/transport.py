@@ -80,8 +80,22 @@ class PlainTransport:
 
     async def receive(self, max_bytes: int) -> bytes:
         # Into a buffer that all connections share, and out of it: far cheaper than a new large one for each read.
+        # The loop stands here again, because a small request cannot afford one more coroutine.
+        watch = self._watch
         view = self._buffer[:max_bytes]
-        return bytes(view[: await self.receive_into(view)])
+        while True:
+            if not watch.ready:
+                await watch.wait()
+            try:
+                count = self.sock.recv_into(view)
+            except BlockingIOError:
+                watch.drained()
+                continue
+            except OSError:
+                return b""
+            if count < max_bytes:
+                watch.drained()
+            return bytes(view[:count])
 
     async def receive_into(self, view: memoryview) -> int:
         watch = self._watch
