@@ -3,7 +3,7 @@
 #   make serve    install into .venv and serve model_repository/ on port 8000
 #   make test     install the test tools as well and run the tests
 #   make lint     ruff and pyright
-#   make proto    compile proto/*.proto after a change
+#   make proto    compile proto/*.proto after a change: descriptor sets and message classes
 #   make models   write the small models again          (model_repository/make_simple.py)
 #   make train    train digits again, in .venv-train    (model_repository/train_digits.py)
 

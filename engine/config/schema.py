@@ -6,25 +6,16 @@ refuses two definitions of one name in one pool.
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import message_factory
 from google.protobuf.message import Message
 
-from ... import proto
+from ...proto.descriptors import descriptor_pool
 
-
-def _load() -> type[Any]:
-    descriptors = descriptor_pb2.FileDescriptorSet()
-    descriptors.ParseFromString(resources.files(proto).joinpath("model_config.pb").read_bytes())
-    pool = descriptor_pool.DescriptorPool()
-    for file in descriptors.file:
-        pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("inference.ModelConfig"))
-
-
-ModelConfigMessage: type[Any] = _load()
+ModelConfigMessage: type[Any] = message_factory.GetMessageClass(
+    descriptor_pool().FindMessageTypeByName("inference.ModelConfig")
+)
 """The class of `inference.ModelConfig`; nested messages are reached through its fields."""
 
 
