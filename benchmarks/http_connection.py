@@ -18,7 +18,8 @@ import time
 import trio
 
 from trireme.api.http.asgi import Receive, Scope, Send
-from trireme.api.http.service import HttpService, HttpServiceOptions
+from trireme.api.http.service import HttpService
+from trireme.api.sockets.service import ServiceOptions
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +55,7 @@ def load(port: int, connections: int, seconds: float, body_bytes: int) -> int:
 
 
 async def measure(connections: int, seconds: float, body_bytes: int) -> None:
-    service = HttpService(answer, HttpServiceOptions(bind=("127.0.0.1:0",)))
+    service = HttpService(answer, ServiceOptions(bind=("127.0.0.1:0",)))
     async with trio.open_nursery() as nursery:
         (port,) = await nursery.start(service.serve)
         arguments = [sys.executable, __file__, "--port", str(port), "--connections", str(connections)]

@@ -17,8 +17,9 @@ import psutil
 import trio
 
 from trireme.api.http.asgi import Receive, Scope, Send
-from trireme.api.http.limits import raise_open_file_limit
-from trireme.api.http.service import HttpService, HttpServiceOptions
+from trireme.api.http.service import HttpService
+from trireme.api.sockets.limits import raise_open_file_limit
+from trireme.api.sockets.service import ServiceOptions
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 OBSERVED_S = 5.0
@@ -41,7 +42,7 @@ def hold(port: int, connections: int) -> None:
 
 
 async def measure(connections: int) -> None:
-    service = HttpService(answer, HttpServiceOptions(bind=("0.0.0.0:0",)))
+    service = HttpService(answer, ServiceOptions(bind=("0.0.0.0:0",)))
     process = psutil.Process()
     async with trio.open_nursery() as nursery:
         (port,) = await nursery.start(service.serve)

@@ -15,7 +15,8 @@ import trio
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions
-from trireme.api.http.service import HttpService, HttpServiceOptions
+from trireme.api.http.service import HttpService
+from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.options import ServerOptions
 
 
@@ -42,7 +43,7 @@ def serving(repository: Path, **options: Any) -> Iterator[LiveServer]:
 
     async def serve() -> None:
         async with InferenceServer(ServerOptions(model_repository=(repository,), **options)) as server:
-            service = HttpService(HttpApplication(server, HttpOptions()), HttpServiceOptions(("127.0.0.1:0",)))
+            service = HttpService(HttpApplication(server, HttpOptions()), ServiceOptions(("127.0.0.1:0",)))
             stop = trio.Event()
             async with trio.open_nursery() as nursery:
                 (port,) = await nursery.start(service.serve)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ...engine.options import ControlMode, ServerOptions
 from ..http.options import HttpOptions
-from ..http.service import HttpServiceOptions
-from ..http.tls import TlsOptions
 from ..logging import LogSettings, escape_wanted
+from ..sockets.service import ServiceOptions
+from ..sockets.tls import TlsOptions
 from .flags import ParsedFlags
 from .getopt import UsageError
 
@@ -25,7 +25,7 @@ class MetricsSettings:
         counter_latencies: False with ``--metrics-config counter_latencies=false``.
     """
 
-    service: HttpServiceOptions
+    service: ServiceOptions
     cpu: bool
     interval_s: float
     counter_latencies: bool
@@ -35,7 +35,7 @@ class MetricsSettings:
 class HttpSettings:
     """What the HTTP front end is told."""
 
-    service: HttpServiceOptions
+    service: ServiceOptions
     options: HttpOptions
 
 
@@ -183,7 +183,7 @@ def _server_options(flags: ParsedFlags) -> ServerOptions:
 
 def _http_settings(flags: ParsedFlags) -> HttpSettings:
     return HttpSettings(
-        HttpServiceOptions(
+        ServiceOptions(
             bind=(_bind(flags["http-address"], flags["http-port"]),),
             tls=_tls(flags) if flags["http-use-ssl"] else None,
             reuse_port=flags["reuse-http-port"],
@@ -212,7 +212,7 @@ def _tls(flags: ParsedFlags) -> TlsOptions:
 def _metrics_settings(flags: ParsedFlags) -> MetricsSettings:
     config = {setting.setting: setting.value for setting in flags["metrics-config"]}
     return MetricsSettings(
-        HttpServiceOptions(
+        ServiceOptions(
             bind=(_bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),), name="Metrics"
         ),
         cpu=flags["allow-cpu-metrics"],

@@ -22,12 +22,12 @@ from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.metrics import HostReadings
 from ..http.app import HttpApplication
-from ..http.limits import raise_open_file_limit
 from ..http.service import HttpService
 from ..logging import LineHandler, log_bare, log_table, logging_to
 from ..metrics.app import MetricsApplication
 from ..metrics.collector import ServerCollector
 from ..metrics.cpu import CpuMeter
+from ..sockets.limits import raise_open_file_limit
 from .command import MetricsSettings, ServeCommand, build_command
 from .flag_table import FLAGS, GROUPS
 from .getopt import UsageError, parse

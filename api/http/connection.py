@@ -25,13 +25,14 @@ import numpy as np
 import orjson
 import trio
 
+from ...engine.tensor import Buffer
+from ..sockets.limits import Limits
+from ..sockets.roster import Phase, Roster
+from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
 from .asgi import HEADER_NAMES, AsgiApp, Message
 from .h1_parser import Refusal, Request, RequestParser
-from .h1_response import Buffer, ResponseEncoder, ResponseMessageError, ResponseState, error_response
+from .h1_response import ResponseEncoder, ResponseMessageError, ResponseState, error_response
 from .hypercorn_bridge import HTTP2_PREFACE, serve_http2
-from .limits import Limits
-from .roster import Phase, Roster
-from .transport import PeerGoneError, PlainTransport, TlsTransport
 
 log = logging.getLogger(__name__)
 

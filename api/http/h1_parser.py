@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import httptools
 
-from .h1_response import Buffer
-from .limits import Limits
+from ...engine.tensor import Buffer
+from ..sockets.limits import Limits
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
 _NOTED_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"http2-settings"))

@@ -18,7 +18,7 @@ from collections.abc import Iterable, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
-Buffer = bytes | bytearray | memoryview
+from ...engine.tensor import Buffer
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _STATUS_LINES = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in _REASONS.items()}

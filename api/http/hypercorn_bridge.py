@@ -1,6 +1,6 @@
-"""What Trireme uses of hypercorn's insides: its listening sockets, and its HTTP/2.
+"""What Trireme uses of hypercorn's insides: its HTTP/2.
 
-`Config.create_sockets`, `TCPServer`, `WorkerContext` and `ConnectionState` are internal to hypercorn, so its version is
+`TCPServer`, `WorkerContext` and `ConnectionState` are internal to hypercorn, so its version is
 pinned, no other module touches them, and a canary test compares them with what is assumed here.
 
 hypercorn's ways that are worked around:
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -30,28 +29,14 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
+from ..sockets.limits import Limits
+from ..sockets.transport import PlainTransport, TlsTransport
 from .asgi import AsgiApp, Message, Receive, Send
-from .limits import Limits
-from .transport import PlainTransport, TlsTransport
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _PIECE_BYTES = 1 << 20
 
 log = logging.getLogger(__name__)
-
-
-def create_socket(bind: str, *, reuse_port: bool) -> socket.socket:
-    """A bound, non-blocking TCP socket that does not listen yet. `bind` is ``host:port`` or ``[v6]:port``.
-
-    Raises:
-        OSError: the address cannot be bound.
-    """
-    config = Config()
-    config.bind = [bind]
-    config.workers = 2 if reuse_port else 1  # hypercorn asks for SO_REUSEPORT when workers share a port
-    bound = config.create_sockets().insecure_sockets[0]
-    bound.set_inheritable(False)  # hypercorn lets its worker processes inherit it; ours must not hold the port
-    return bound
 
 
 async def serve_http2(app: AsgiApp, transport: PlainTransport | TlsTransport, replay: bytes, limits: Limits) -> None:

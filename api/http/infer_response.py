@@ -10,8 +10,8 @@ from ...engine.errors import UnsupportedError
 from ...engine.request import ParameterValue
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
+from ..classification import classify
 from . import json_writer
-from .classification import classify
 from .exchange import BINARY, JSON, Answer
 from .infer_request import DecodedInfer
 

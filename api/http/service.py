@@ -1,145 +1,28 @@
-"""An HTTP service: listening sockets, the connections accepted on them, and their end."""
+"""The HTTP service: an ASGI app behind listening sockets."""
 
 from __future__ import annotations
 
-import logging
-import math
-import socket
-from dataclasses import dataclass, field
-
-import trio
-
+from ..sockets.roster import Roster
+from ..sockets.service import Service, ServiceOptions
+from ..sockets.transport import PlainTransport, TlsTransport
 from .asgi import AsgiApp
-from .limits import Limits
-from .listener import BindError, Listener, endpoint, listen
-from .readiness import Readiness
-from .roster import HttpStatistics, Roster
-from .tls import TlsOptions, server_context
-
-log = logging.getLogger(__name__)
+from .connection import Connection
 
 
-@dataclass(frozen=True, slots=True)
-class HttpServiceOptions:
-    """Where and how an HTTP service listens.
+class HttpService(Service):
+    """Serves an ASGI app over HTTP/1.1 and HTTP/2."""
 
-    Attributes:
-        bind: addresses, ``host:port`` each (``[host]:port`` for IPv6); port 0 takes any free one.
-        limits: bounds of connections and requests.
-        tls: certificate and key; None for plain HTTP.
-        reuse_port: let other processes listen on the same port (``--reuse-http-port``).
-        name: what the log calls the service: ``HTTP``, ``Metrics``.
-    """
+    protocols = ("h2", "http/1.1")
 
-    bind: tuple[str, ...]
-    limits: Limits = field(default_factory=Limits)
-    tls: TlsOptions | None = None
-    reuse_port: bool = False
-    name: str = "HTTP"
-
-
-class HttpService:
-    """Serves an ASGI app over HTTP/1.1 and HTTP/2.
-
-    ``await nursery.start(service.serve)`` opens it; `stop` closes it, or `drain` and `close` in two steps when the core
-    is to be stopped in between (cli.md §5).
-    """
-
-    def __init__(self, app: AsgiApp, options: HttpServiceOptions) -> None:
+    def __init__(self, app: AsgiApp, options: ServiceOptions) -> None:
+        super().__init__(options)
         self._app = app
-        self._options = options
-        self._roster = Roster(options.limits)
-        self._sockets: list[socket.socket] = []
-        self._scope = trio.CancelScope()
-        self._closed = trio.Event()
 
-    def __repr__(self) -> str:
-        return f"<HttpService {self._options.name} on {self.addresses}, {len(self._roster)} connections>"
-
-    @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """(host, port) of every listening socket, in the order of `HttpServiceOptions.bind`; empty before `bind`."""
-        return tuple(address for each in self._sockets if (address := endpoint(each.getsockname())) is not None)
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """The ports listened on, in the order of `HttpServiceOptions.bind`."""
-        return tuple(port for _, port in self.addresses)
-
-    def statistics(self) -> HttpStatistics:
-        return self._roster.statistics()
-
-    def bind(self) -> None:
-        """Opens the ports; clients that connect from now on wait for `serve`, which binds itself if need be.
-
-        Raises:
-            BindError: an address is taken or cannot be bound. None is held then.
-        """
-        try:
-            for bind in self._options.bind:
-                limits = self._options.limits
-                self._sockets.append(listen(bind, reuse_port=self._options.reuse_port, backlog=limits.backlog))
-        except BindError:
-            self._close_sockets()
-            raise
-
-    async def serve(self, *, task_status: trio.TaskStatus[tuple[int, ...]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serves until `close` or cancellation. Starts with the ports.
-
-        Raises:
-            BindError: see `bind`.
-            InvalidArgumentError: the TLS files cannot be used.
-        """
-        try:
-            context = None if self._options.tls is None else server_context(self._options.tls)
-            if not self._sockets:
-                self.bind()
-            readiness = Readiness()
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    for listening in self._sockets:
-                        listener = Listener(self._app, listening, self._roster, readiness, context)
-                        nursery.start_soon(listener.run, nursery.start_soon)
-                    nursery.start_soon(self._roster.keep_sweeping)
-                    nursery.start_soon(readiness.keep_waking)
-                    task_status.started(self.ports)
-        finally:
-            self._roster.abort_all()
-            self._close_sockets()
-            self._closed.set()
-
-    async def drain(self, budget_s: float) -> float:
-        """Closes new connections unserved and waits until the open ones, idle ones too, have gone (cli.md §5).
-
-        Requests on open connections are served on, also afterwards. Returns what is left of the budget, which is
-        used up in steps of a second.
-        """
-        self._roster.stop_accepting()
-        remaining_s = budget_s
-        while remaining_s > 0 and len(self._roster):
-            count = len(self._roster)
-            log.info("Timeout %d: Found %d %s service connections", math.ceil(remaining_s), count, self._options.name)
-            with trio.move_on_after(min(1.0, remaining_s)) as step:
-                while len(self._roster):
-                    await self._roster.change()
-            if step.cancelled_caught:
-                remaining_s -= 1
-        return max(0.0, remaining_s)
-
-    def close(self) -> None:
-        """Cancels every connection and closes the ports. Does not wait; `serve` returns soon."""
-        self._roster.abort_all()
-        self._scope.cancel()
-
-    async def stop(self, budget_s: float) -> float:
-        """`drain`, then `close`; returns when all is closed, with what is left of the budget."""
-        remaining_s = await self.drain(budget_s)
-        self.close()
-        await self._closed.wait()
-        return remaining_s
-
-    def _close_sockets(self) -> None:
-        for each in self._sockets:
-            trio.lowlevel.notify_closing(each)
-            each.close()
-        self._sockets.clear()
+    def connection(
+        self,
+        transport: PlainTransport | TlsTransport,
+        client: tuple[str, int] | None,
+        server: tuple[str, int] | None,
+        roster: Roster,
+    ) -> Connection:
+        return Connection(self._app, transport, roster, client, server)

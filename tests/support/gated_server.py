@@ -14,9 +14,10 @@ from http_sockets import PATIENCE_S
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions
-from trireme.api.http.service import HttpService, HttpServiceOptions
+from trireme.api.http.service import HttpService
 from trireme.api.metrics.app import MetricsApplication
 from trireme.api.metrics.collector import ServerCollector
+from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
@@ -73,7 +74,7 @@ async def gated_server(repository: Path) -> AsyncIterator[GatedServer]:
     try:
         with trio.fail_after(PATIENCE_S):
             async with InferenceServer(options, backends=backends) as server, trio.open_nursery() as nursery:
-                bind = HttpServiceOptions(("127.0.0.1:0",))
+                bind = ServiceOptions(("127.0.0.1:0",))
                 http = HttpService(HttpApplication(server, HttpOptions()), bind)
                 metrics = HttpService(MetricsApplication(ServerCollector(server, lambda: HostReadings(0))), bind)
                 for service in (http, metrics):

@@ -12,9 +12,10 @@ import httptools
 import trio
 
 from trireme.api.http.asgi import AsgiApp, Message, Receive, Scope, Send
-from trireme.api.http.limits import Limits
-from trireme.api.http.service import HttpService, HttpServiceOptions
-from trireme.api.http.tls import TlsOptions
+from trireme.api.http.service import HttpService
+from trireme.api.sockets.limits import Limits
+from trireme.api.sockets.service import ServiceOptions
+from trireme.api.sockets.tls import TlsOptions
 
 PATIENCE_S = 20.0
 """How long a test waits for what must happen; only a broken test or server gets there."""
@@ -34,7 +35,7 @@ async def serving(
     app: AsgiApp, *, limits: Limits | None = None, tls: TlsOptions | None = None
 ) -> AsyncIterator[HttpService]:
     """A service of `app` on a free port of the loopback interface."""
-    service = HttpService(app, HttpServiceOptions(bind=("127.0.0.1:0",), limits=limits or Limits(), tls=tls))
+    service = HttpService(app, ServiceOptions(bind=("127.0.0.1:0",), limits=limits or Limits(), tls=tls))
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(service.serve)

@@ -10,7 +10,7 @@ from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.getopt import UsageError, parse
 from trireme.api.cli.usage import usage_text
-from trireme.api.http.tls import TlsOptions
+from trireme.api.sockets.tls import TlsOptions
 
 
 def command(*words: str) -> ServeCommand:

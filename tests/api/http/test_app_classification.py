@@ -10,7 +10,7 @@ from http_fakes import HttpClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.api.http.classification import classify
+from trireme.api.classification import classify
 from trireme.engine.datatypes import BF16, BOOL, BY_NAME, BYTES, FP16, FP32, FP64, INT8, INT64, UINT64, DataType
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.tensor import Tensor

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http.asgi import HEADER_NAMES, Message, Receive, Scope, Send
-from trireme.api.http.limits import Limits
+from trireme.api.sockets.limits import Limits
 
 CLOSE = b"Connection: close\r\n\r\n"
 

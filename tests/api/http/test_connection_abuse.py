@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http.asgi import Receive, Scope, Send
-from trireme.api.http.limits import Limits
 from trireme.api.http.service import HttpService
+from trireme.api.sockets.limits import Limits
 
 GET = b"GET / HTTP/1.1\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"

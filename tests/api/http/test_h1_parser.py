@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http.h1_parser import Refusal, Request, RequestParser
-from trireme.api.http.limits import Limits
+from trireme.api.sockets.limits import Limits
 
 GET = b"GET / HTTP/1.1\r\n"
 LIMITS = Limits(head_bytes=1024, body_chunks=3)

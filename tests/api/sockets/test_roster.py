@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from trireme.api.http.limits import Limits
-from trireme.api.http.roster import Phase, Roster
+from trireme.api.sockets.limits import Limits
+from trireme.api.sockets.roster import Phase, Roster
 
 LIMITS = Limits(head_timeout_s=1.0, idle_timeout_s=None, body_timeout_s=2.0, write_timeout_s=3.0, linger_timeout_s=4.0)
 
@@ -23,6 +23,9 @@ class FakeConnection:
         self.since_s = since_s
         self.ours, self.theirs = socket.socketpair()
         self.ended = ""
+
+    async def run(self) -> None:
+        raise AssertionError("the roster runs nobody")
 
     def fileno(self) -> int:
         return self.ours.fileno()

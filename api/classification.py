@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...engine.datatypes import BF16, BOOL, BYTES, FP16
-from ...engine.errors import InvalidArgumentError
-from ...engine.tensor import Tensor
+from ..engine.datatypes import BF16, BOOL, BYTES, FP16
+from ..engine.errors import InvalidArgumentError
+from ..engine.tensor import Tensor
 
 _UNSUPPORTED = (BOOL, FP16, BF16, BYTES)
 _MAX_ELEMENTS = 1_000_000

@@ -12,11 +12,8 @@ from collections.abc import Callable
 import trio
 
 from ...engine.errors import UnavailableError
-from .asgi import AsgiApp
-from .connection import Connection
-from .hypercorn_bridge import create_socket
 from .readiness import Readiness
-from .roster import Roster
+from .roster import Connection, Roster
 from .transport import PlainTransport, TlsTransport
 
 log = logging.getLogger(__name__)
@@ -24,6 +21,10 @@ log = logging.getLogger(__name__)
 _BURST = 64
 _STARVED_S = 0.1
 _STARVED_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+Connect = Callable[[PlainTransport | TlsTransport, tuple[str, int] | None, tuple[str, int] | None, Roster], Connection]
+"""Makes a connection of (transport, client's address, own address, roster)."""
 
 
 class BindError(UnavailableError):
@@ -38,7 +39,14 @@ def listen(bind: str, *, reuse_port: bool, backlog: int) -> socket.socket:
     """
     listening = None
     try:
-        listening = create_socket(bind, reuse_port=reuse_port)
+        host, _, port = bind.rpartition(":")
+        host = host.strip("[]")
+        listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind((host, int(port)))
+        listening.setblocking(False)
         listening.listen(backlog)  # with SO_REUSEADDR, it may be only here that a taken port shows
     except (OSError, OverflowError) as error:
         if listening is not None:
@@ -64,13 +72,13 @@ class Listener:
 
     def __init__(
         self,
-        app: AsgiApp,
+        connect: Connect,
         listening: socket.socket,
         roster: Roster,
         readiness: Readiness,
         context: ssl.SSLContext | None,
     ) -> None:
-        self._app = app
+        self._connect = connect
         self._socket = listening
         self._roster = roster
         self._readiness = readiness
@@ -132,4 +140,4 @@ class Listener:
         else:
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(client))
             transport = TlsTransport(trio.SSLStream(stream, self._context, server_side=True, https_compatible=True))
-        return Connection(self._app, transport, self._roster, endpoint(address), self._server)
+        return self._connect(transport, endpoint(address), self._server, self._roster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,8 @@ class TlsOptions:
     client_ca: Path | None = None
 
 
-def server_context(options: TlsOptions) -> ssl.SSLContext:
-    """A context for TLS 1.2 and later that offers HTTP/2 and HTTP/1.1 by ALPN.
+def server_context(options: TlsOptions, protocols: Sequence[str]) -> ssl.SSLContext:
+    """A context for TLS 1.2 and later that offers `protocols` by ALPN.
 
     Raises:
         InvalidArgumentError: a file is missing or unreadable, holds no certificate or key, or the key is not the
@@ -31,7 +32,7 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION
-    context.set_alpn_protocols(["h2", "http/1.1"])
+    context.set_alpn_protocols(list(protocols))
     try:
         # An encrypted key would make OpenSSL ask for its password on the terminal.
         context.load_cert_chain(options.certificate, options.key, password=_no_password)

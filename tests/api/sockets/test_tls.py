@@ -14,7 +14,7 @@ from http_sockets import QUICK, Responses, connect, echo, read_body, read_to_end
 
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.service import HttpService
-from trireme.api.http.tls import TlsOptions, server_context
+from trireme.api.sockets.tls import TlsOptions, server_context
 from trireme.engine.errors import InvalidArgumentError
 
 UNHURRIED = dataclasses.replace(QUICK, head_timeout_s=0.5)
@@ -192,7 +192,7 @@ def test_wrong_files_are_named(authority: Authority, tmp_path: Path) -> None:
     ]
     for options, text in cases:
         with pytest.raises(InvalidArgumentError) as caught:
-            server_context(options)
+            server_context(options, ("h2", "http/1.1"))
         assert caught.value.message.startswith(text)
 
 
@@ -206,4 +206,4 @@ def test_encrypted_key_is_refused(authority: Authority, tmp_path: Path) -> None:
     lock = serialization.BestAvailableEncryption(b"secret")
     encrypted.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, lock))
     with pytest.raises(InvalidArgumentError, match="encrypted"):
-        server_context(TlsOptions(authority.certificate, encrypted))
+        server_context(TlsOptions(authority.certificate, encrypted), ("h2",))

@@ -42,11 +42,13 @@ class Phase(enum.Enum):
     HTTP2 = "handed over to hypercorn"
 
 
-class Sweepable(Protocol):
-    """What the roster knows of a connection."""
+class Connection(Protocol):
+    """What a service and its roster know of a connection. `run` is its life, and takes it off the roster at the end."""
 
     phase: Phase
     since_s: float
+
+    async def run(self) -> None: ...
 
     def fileno(self) -> int: ...
 
@@ -64,14 +66,14 @@ class Sweepable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpStatistics:
+class ServiceStatistics:
     """A service's counters since it started.
 
     Attributes:
         connections, peak_connections, max_connections: open now, most at a time, bound.
         accepted: connections accepted.
         dropped: connections closed without a word because the service was stopping.
-        requests: HTTP/1.x requests begun.
+        requests: requests begun (over HTTP: HTTP/1.x ones).
         disconnects: requests cancelled because their client went away.
         timeouts: connections closed because a phase took too long.
         accept_failures: times that accepting failed for want of resources (open files, memory).
@@ -103,7 +105,7 @@ class Roster:
         self.now_s = 0.0
         self.accepting = True
         self.accepted = self.dropped = self.requests = self.disconnects = self.timeouts = self.accept_failures = 0
-        self._connections: set[Sweepable] = set()
+        self._connections: set[Connection] = set()
         self._peak = 0
         self._swept_s = -math.inf
         self._changed = trio.Event()
@@ -129,14 +131,14 @@ class Roster:
     def full(self) -> bool:
         return len(self._connections) >= self.limits.max_connections
 
-    def add(self, connection: Sweepable) -> None:
+    def add(self, connection: Connection) -> None:
         self._connections.add(connection)
         self.accepted += 1
         self._peak = max(self._peak, len(self._connections))
         self.now_s = trio.current_time()
         self._announce()
 
-    def remove(self, connection: Sweepable) -> None:
+    def remove(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._announce()
 
@@ -156,8 +158,8 @@ class Roster:
         for connection in self._connections:
             connection.abort()
 
-    def statistics(self) -> HttpStatistics:
-        return HttpStatistics(
+    def statistics(self) -> ServiceStatistics:
+        return ServiceStatistics(
             connections=len(self._connections),
             peak_connections=self._peak,
             max_connections=self.limits.max_connections,
@@ -172,7 +174,7 @@ class Roster:
 
     def sweep(self, now_s: float) -> None:
         """Ends the connections that have run out of time or lost their client."""
-        running: dict[int, Sweepable] = {}
+        running: dict[int, Connection] = {}
         last_sweep_s, self._swept_s = self._swept_s, now_s
         self.now_s = now_s
         # Locals, and idle ones first: they may be ten thousand, ten times a second.

@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from trireme.api.http.readiness import Readiness
-from trireme.api.http.transport import PlainTransport
+from trireme.api.sockets.readiness import Readiness
+from trireme.api.sockets.transport import PlainTransport
 
 Pair = tuple[socket.socket, socket.socket]
 

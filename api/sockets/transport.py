@@ -13,7 +13,7 @@ from typing import Protocol
 import trio
 from trio.lowlevel import wait_writable
 
-from .h1_response import Buffer
+from ...engine.tensor import Buffer
 from .readiness import Readiness
 
 _JOIN_BYTES = 16_384

@@ -14,18 +14,19 @@ import trustme
 from http_sockets import Responses, connect, connect_now, echo, read_to_end, reply, serving, tell, until
 
 from trireme.api.http.asgi import Receive, Scope, Send
-from trireme.api.http.limits import Limits, raise_open_file_limit
-from trireme.api.http.listener import BindError
-from trireme.api.http.roster import Phase
-from trireme.api.http.service import HttpService, HttpServiceOptions
-from trireme.api.http.tls import TlsOptions
+from trireme.api.http.service import HttpService
+from trireme.api.sockets.limits import Limits, raise_open_file_limit
+from trireme.api.sockets.listener import BindError
+from trireme.api.sockets.roster import Phase
+from trireme.api.sockets.service import ServiceOptions
+from trireme.api.sockets.tls import TlsOptions
 from trireme.engine.errors import ErrorKind
 
 GET = b"GET / HTTP/1.1\r\n\r\n"
 
 
 def service_at(*bind: str, reuse_port: bool = False, app: object = echo) -> HttpService:
-    return HttpService(app, HttpServiceOptions(bind=bind, reuse_port=reuse_port))  # type: ignore[arg-type]
+    return HttpService(app, ServiceOptions(bind=bind, reuse_port=reuse_port))  # type: ignore[arg-type]
 
 
 async def test_taken_port_is_one_clear_error() -> None:
@@ -217,6 +218,9 @@ class IdleConnection:
 
     phase = Phase.IDLE
     since_s = 0.0
+
+    async def run(self) -> None:
+        raise AssertionError("only a listener runs connections")
 
     def fileno(self) -> int:
         return -1
