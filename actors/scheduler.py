@@ -181,7 +181,7 @@ class Scheduler:
         stream = self._stream if self._decoupled else None
         batch = ExecutionBatch(action.jobs, address.name, self._clock, action.reason, stream)
         self._statistics.pending -= len(batch.jobs)
-        if address.execute_now(batch):
+        if not self._decoupled and address.execute_now(batch):
             # Not idle at once, but by a message: between two batches everybody else has a turn.
             self.mailbox.put_nowait(InstanceIdle(action.instance))
         else:

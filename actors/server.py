@@ -30,10 +30,11 @@ from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.response import InferenceResponse
 from ..engine.statistics import ModelStatisticsEntry
+from ..engine.tensor import Tensor
 from .budget import BudgetStatistics, InflightBudget
 from .clock import TrioClock
 from .executors import Executors, ThreadExecutors
-from .model import ModelActorStatistics, Surroundings
+from .model import Model, ModelActorStatistics, Surroundings
 from .reply import Reply
 from .repository import LoadProgress, Repository
 
@@ -178,6 +179,25 @@ class InferenceServer:
             TriremeError: refused: no such model, invalid, queue full, stopping.
         """
         received_ns = self._clock.now_ns()
+        model, inputs, rows, nbytes = self._check(request)
+        if not self._budget.acquire_nowait(nbytes):
+            await self._budget.acquire(nbytes)
+        return self._queue(model, request, inputs, rows, nbytes, received_ns)
+
+    def submit_nowait(self, request: InferenceRequest) -> Reply | None:
+        """`submit`, except that nothing is done, and None returned, while the server-wide budget is used up.
+
+        Raises:
+            TriremeError: refused: no such model, invalid, queue full, stopping.
+        """
+        received_ns = self._clock.now_ns()
+        model, inputs, rows, nbytes = self._check(request)
+        if not self._budget.acquire_nowait(nbytes):
+            return None
+        return self._queue(model, request, inputs, rows, nbytes, received_ns)
+
+    def _check(self, request: InferenceRequest) -> tuple[Model, Mapping[str, Tensor], int, int]:
+        """The model that a request is for, and the request's checked inputs, rows and bytes."""
         if self._exiting:
             raise UnavailableError(
                 f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
@@ -188,10 +208,19 @@ class InferenceServer:
         nbytes = 0
         for tensor in inputs.values():
             nbytes += tensor.nbytes
-        budget = self._budget
-        if not budget.acquire_nowait(nbytes):
-            await budget.acquire(nbytes)
-        reply = Reply(budget, nbytes)
+        return model, inputs, rows, nbytes
+
+    def _queue(
+        self,
+        model: Model,
+        request: InferenceRequest,
+        inputs: Mapping[str, Tensor],
+        rows: int,
+        nbytes: int,
+        received_ns: int,
+    ) -> Reply:
+        """Hand a request, for which the budget has been taken, to its model's scheduler."""
+        reply = Reply(self._budget, nbytes, many=model.config.decoupled)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
         accepted = False
         try:
@@ -200,7 +229,7 @@ class InferenceServer:
             accepted = True
         finally:
             if not accepted:
-                budget.release(nbytes)
+                self._budget.release(nbytes)
         reply.attach(job, scheduler.cancel)
         return reply
 

@@ -11,6 +11,7 @@ from .response import InferenceResponse
 from .tensor import Tensor
 
 if TYPE_CHECKING:
+    from .answer_window import AnswerWindow
     from .execution import ExecutionBatch
 
 Outcome = InferenceResponse | TriremeError | None
@@ -39,6 +40,7 @@ class Job:
         state: implicit state of the job's sequence, None outside stateful models.
 
         reply: where the answer goes.
+        window: holds a model back that answers faster than its client reads; None if it answers once.
         nbytes: bytes of its inputs.
         arrival: number of the job in its scheduler's order of arrival; unique, so it breaks every tie.
         level: effective priority level, 1 the highest; 0 for models without levels.
@@ -67,6 +69,7 @@ class Job:
         "requested_outputs",
         "rows",
         "state",
+        "window",
     )
 
     def __init__(
@@ -89,6 +92,7 @@ class Job:
         self.cancelled = False
         self.state: Any = None
         self.reply = reply
+        self.window: AnswerWindow | None = None
         self.nbytes = nbytes
         self.arrival = 0
         self.level = 0
@@ -114,7 +118,8 @@ class Job:
         return InferenceResponse(self.model_name, self.model_version, self.request.id, list(outputs), parameters or {})
 
     def respond(self, response: InferenceResponse | None, final: bool = True) -> None:
-        """Answer. From any thread; as often as the model likes, until one answer was final.
+        """Answer. From any thread; as often as the model likes, until one answer was final. Waits while too many
+        answers of a decoupled model are on their way to a slow client.
 
         Args:
             response: the answer; None, with `final`, when there is nothing more to say (decoupled models).
@@ -122,6 +127,8 @@ class Job:
         """
         batch = self.batch  # the event loop may take it away at any moment
         if batch is not None:  # None once the final answer is out: whatever comes later is dropped
+            if self.window is not None:
+                self.window.enter()
             batch.answer(self, response, final)
 
     def fail(self, error: TriremeError) -> None:

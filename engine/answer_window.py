@@ -1,0 +1,52 @@
+"""Back-pressure for models that answer many times: a thread that answers faster than its client reads is held back.
+
+Rules:
+ 1. At most `limit` answers of a request wait to be taken. Whoever gives another one waits for room, on its own thread.
+ 2. The event loop's thread is never held back: it is the one that makes room.
+ 3. Once nobody will take any more (the client has gone, the request is over), nobody waits.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class AnswerWindow:
+    """The room for answers of one request. `enter` is called by the model, on any thread; the rest on the event loop.
+
+    Args:
+        limit: most answers that wait.
+        loop_thread: identity of the event loop's thread (`threading.get_ident`).
+    """
+
+    __slots__ = ("_changed", "_limit", "_loop_thread", "_open", "_waiting")
+
+    def __init__(self, limit: int, loop_thread: int) -> None:
+        self._limit = limit
+        self._loop_thread = loop_thread
+        self._waiting = 0
+        self._open = False
+        self._changed = threading.Condition(threading.Lock())
+
+    def enter(self) -> None:
+        """Take a place for one answer, waiting for it if need be (rule 1)."""
+        with self._changed:
+            if threading.get_ident() != self._loop_thread:
+                while self._waiting >= self._limit and not self._open:
+                    self._changed.wait()
+            self._waiting += 1
+
+    def leave(self, count: int) -> None:
+        """This many answers have been taken."""
+        with self._changed:
+            self._waiting -= count
+            self._changed.notify_all()
+
+    def open_up(self) -> None:
+        """Nobody waits from now on (rule 3)."""
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    def __repr__(self) -> str:
+        return f"<AnswerWindow {self._waiting} of {self._limit}{', open' if self._open else ''}>"

@@ -1,0 +1,164 @@
+"""How answers reach their reader: one or many, by task or by callback."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import aclosing
+
+import pytest
+import trio
+
+from trireme.actors.budget import InflightBudget
+from trireme.actors.reply import WINDOW, Reply
+from trireme.engine.errors import InternalError, InvalidArgumentError
+from trireme.engine.job import Job
+from trireme.engine.request import InferenceRequest
+from trireme.engine.response import InferenceResponse
+
+
+def response(number: int) -> InferenceResponse:
+    return InferenceResponse("m", 1, str(number), [])
+
+
+class Case:
+    """A reply with its job, and what became of them."""
+
+    def __init__(self, *, many: bool = False) -> None:
+        self.budget = InflightBudget(10, 1000)
+        assert self.budget.acquire_nowait(7)
+        self.reply = Reply(self.budget, 7, many=many)
+        self.cancelled: list[Job] = []
+        self.job = Job(InferenceRequest("m"), {}, 1, "m", 1, self.reply)
+        self.reply.attach(self.job, self.cancelled.append)
+
+
+@pytest.fixture
+def one() -> Case:
+    return Case()
+
+
+@pytest.fixture
+def many() -> Case:
+    return Case(many=True)
+
+
+async def test_the_only_answer_is_waited_for(one: Case) -> None:
+    async with trio.open_nursery() as nursery:
+        got: list[InferenceResponse] = []
+
+        async def wait() -> None:
+            got.append(await one.reply.response())
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert one.reply.deliver(response(1), True)
+    assert [each.id for each in got] == ["1"]
+    assert one.budget.statistics().requests == 0
+
+
+async def test_a_callback_hears_of_the_final_answer_once(one: Case) -> None:
+    heard: list[InferenceResponse] = []
+    one.reply.notify(lambda reply: heard.append(reply.answer()))
+    one.reply.deliver(response(1), True)
+    one.reply.deliver(response(2), True)
+    assert [each.id for each in heard] == ["1"]
+    one.reply.notify(lambda reply: heard.append(reply.answer()))
+    assert [each.id for each in heard] == ["1", "1"], "who asks late is told at once"
+
+
+async def test_a_failure_is_raised_by_answer(one: Case) -> None:
+    one.reply.deliver(InvalidArgumentError("bad"), True)
+    with pytest.raises(InvalidArgumentError, match="bad"):
+        one.reply.answer()
+
+
+@pytest.mark.parametrize("answers", [0, 2, 100])
+async def test_one_answer_is_expected_of_a_model_that_gives_another_number(many: Case, answers: int) -> None:
+    """And a flood of them is counted, not kept."""
+    for number in range(answers):
+        many.reply.deliver(response(number), False)
+    many.reply.deliver(None, True)
+    with pytest.raises(InternalError, match=f"expected a single response, got {answers}"):
+        await many.reply.response()
+    assert repr(many.reply) == f"<Reply final, {min(2, answers)} answers>"
+
+
+async def test_each_answer_is_announced_and_taken_once(many: Case) -> None:
+    taken: list[tuple[str | None, bool]] = []
+
+    def take(reply: Reply) -> None:
+        for outcome, final in reply.take():
+            assert outcome is None or isinstance(outcome, InferenceResponse)
+            taken.append((outcome and outcome.id, final))
+
+    many.reply.deliver(response(1), False)
+    many.reply.notify_each(take)
+    assert taken == [("1", False)]
+    many.reply.deliver(response(2), False)
+    many.reply.deliver(None, True)
+    assert taken == [("1", False), ("2", False), (None, True)]
+
+
+async def test_responses_iterates_until_the_final_answer(many: Case) -> None:
+    async def answer() -> None:
+        for number in range(3):
+            await trio.testing.wait_all_tasks_blocked()
+            many.reply.deliver(response(number), number == 2)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        assert [each.id async for each in many.reply.responses()] == ["0", "1", "2"]
+
+
+async def test_responses_raises_what_the_model_answers(many: Case) -> None:
+    many.reply.deliver(response(0), False)
+    many.reply.deliver(InternalError("broke"), True)
+    async with aclosing(many.reply.responses()) as responses:
+        assert (await anext(responses)).id == "0"
+        with pytest.raises(InternalError, match="broke"):
+            await anext(responses)
+
+
+async def test_cancelling_the_waiting_task_cancels_the_job_but_keeps_its_budget(one: Case) -> None:
+    """What the job occupies is given back when it is answered, not when its client goes."""
+    with trio.move_on_after(0):
+        await one.reply.response()
+    assert one.cancelled == [one.job]
+    assert one.budget.statistics().requests == 1
+    one.reply.deliver(InternalError("cancelled"), True)
+    assert one.budget.statistics().requests == 0
+
+
+async def test_a_model_is_held_back_while_its_answers_wait(many: Case) -> None:
+    """The thread that answers stops at the window, goes on when answers are taken, and is let go by a cancellation."""
+    assert many.job.window is not None
+    entered = 0
+    changed = threading.Condition()
+
+    def answer() -> None:
+        nonlocal entered
+        window = many.job.window
+        assert window is not None
+        for _ in range(3 * WINDOW):
+            window.enter()
+            with changed:
+                entered += 1
+                changed.notify_all()
+
+    def until(count: int) -> bool:
+        with changed:
+            return changed.wait_for(lambda: entered >= count, 10)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    many.reply.notify_each(lambda _reply: None)
+    assert await trio.to_thread.run_sync(until, WINDOW)
+    for number in range(WINDOW):
+        many.reply.deliver(response(number), False)
+    assert entered == WINDOW
+    assert len(many.reply.take()) == WINDOW
+    assert await trio.to_thread.run_sync(until, 2 * WINDOW)
+    assert entered == 2 * WINDOW
+    many.reply.cancel()
+    await trio.to_thread.run_sync(thread.join, 10)
+    assert entered == 3 * WINDOW
