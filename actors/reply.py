@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 import trio
 
@@ -138,22 +138,26 @@ class Reply:
             self.window.leave(len(answers))
         return answers
 
-    async def responses(self) -> AsyncIterator[InferenceResponse]:
-        """The responses, as they come. Cancelling this cancels the request.
+    async def responses(self) -> AsyncGenerator[InferenceResponse, None]:
+        """The responses, as they come. Cancelling this, or closing it before the end, cancels the request.
 
         Raises:
             TriremeError: the request failed.
         """
         self._each = True
-        while True:
-            for outcome, final in self.take():
-                if isinstance(outcome, TriremeError):
-                    raise outcome
-                if outcome is not None:
-                    yield outcome
-                if final:
-                    return
-            await self._change()
+        try:
+            while True:
+                for outcome, final in self.take():
+                    if isinstance(outcome, TriremeError):
+                        raise outcome
+                    if outcome is not None:
+                        yield outcome
+                    if final:
+                        return
+                await self._change()
+        finally:
+            if not self.final:
+                self.cancel()
 
     def cancel(self) -> None:
         """Nobody wants the answers any more."""

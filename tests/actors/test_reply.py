@@ -119,6 +119,13 @@ async def test_responses_raises_what_the_model_answers(many: Case) -> None:
             await anext(responses)
 
 
+async def test_who_stops_iterating_cancels_the_request(many: Case) -> None:
+    many.reply.deliver(response(0), False)
+    async with aclosing(many.reply.responses()) as responses:
+        await anext(responses)
+    assert many.cancelled == [many.job]
+
+
 async def test_cancelling_the_waiting_task_cancels_the_job_but_keeps_its_budget(one: Case) -> None:
     """What the job occupies is given back when it is answered, not when its client goes."""
     with trio.move_on_after(0):
