@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .config.model import ModelConfig
+from .config.model import ModelConfig, ModelInput, ModelOutput
 
 EXTENSIONS = (
     "classification",
@@ -58,6 +58,10 @@ class ModelDescription:
     versions: tuple[int, ...]
     config: ModelConfig
     labels: Mapping[str, tuple[str, ...]]
+
+    def client_shape(self, tensor: ModelInput | ModelOutput) -> tuple[int, ...]:
+        """A tensor's shape as metadata tells it: the batch dimension, if there is one, is -1 in front."""
+        return (-1, *tensor.dims) if self.config.max_batch_size > 0 else tensor.dims
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,24 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..restrictions import RESTRICTABLE, Restriction
+
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 _INTEGER = re.compile(r"\s*([+-]?[0-9]+)", re.ASCII)
 _FLOAT = re.compile(r"(?ai)\s*([+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|nan))")
-
-RESTRICTABLE = (
-    "health",
-    "metadata",
-    "inference",
-    "shared-memory",
-    "model-config",
-    "model-repository",
-    "statistics",
-    "trace",
-    "logging",
-)
-"""Categories of calls that a restriction can name (http.md §8)."""
 
 
 class BadValueError(Exception):
@@ -59,15 +48,6 @@ class Setting:
 
     name: str
     setting: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    """Calls of these categories need this header with this value."""
-
-    categories: tuple[str, ...]
-    key: str
     value: str
 
 

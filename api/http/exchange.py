@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
+from ..request_parameters import compile_forward_pattern
 from .asgi import Headers, Scope
 from .infer_decoder import InferDecoder
 from .options import HttpOptions
@@ -34,13 +33,7 @@ class Context:
         self.server = server
         self.options = options
         self.decoder = InferDecoder(options.max_input_bytes)
-        self.forward_pattern: re.Pattern[str] | None = None
-        pattern = options.header_forward_pattern
-        if pattern:
-            try:
-                self.forward_pattern = re.compile(pattern, re.IGNORECASE)
-            except re.error as error:
-                raise InvalidArgumentError(f"invalid header forward pattern '{pattern}': {error}") from error
+        self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)
 
 
 class HttpRequest:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...engine.config import config_json
 from ...engine.config.model import ModelInput, ModelOutput
+from ...engine.description import ModelDescription
 from ...engine.statistics import Duration, ModelStatisticsEntry
 from . import json_writer
 from .errors import error_body
@@ -28,13 +29,12 @@ async def metadata(context: Context, request: HttpRequest) -> Answer:
     model = context.server.describe(request.match.name, version)
     config = model.config
     versions = (model.version,) if request.match.version_text else model.versions
-    batched = config.max_batch_size > 0
     body = {
         "name": model.name,
         "versions": [str(version) for version in versions],
         "platform": config.platform_name,
-        "inputs": [_tensor_metadata(tensor, batched) for tensor in config.input],
-        "outputs": [_tensor_metadata(tensor, batched) for tensor in config.output],
+        "inputs": [_tensor_metadata(model, tensor) for tensor in config.input],
+        "outputs": [_tensor_metadata(model, tensor) for tensor in config.output],
     }
     return Answer(200, JSON, json_writer.dumps(body))
 
@@ -53,9 +53,8 @@ async def statistics(context: Context, request: HttpRequest) -> Answer:
     return Answer(200, JSON, json_writer.dumps(body))
 
 
-def _tensor_metadata(tensor: ModelInput | ModelOutput, batched: bool) -> dict[str, Any]:
-    shape = [-1, *tensor.dims] if batched else list(tensor.dims)
-    return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": shape}
+def _tensor_metadata(model: ModelDescription, tensor: ModelInput | ModelOutput) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype.name, "shape": list(model.client_shape(tensor))}
 
 
 def _model_statistics(entry: ModelStatisticsEntry) -> dict[str, Any]:

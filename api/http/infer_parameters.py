@@ -11,14 +11,11 @@ from typing import Any
 
 from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.request import InferenceRequest, ParameterValue
+from ..request_parameters import RESERVED_PREFIX, check_forwarded_name
 from . import json_reader
 from .asgi import HEADER_NAMES, Headers, Scope
 from .json_access import converted
 
-_RESERVED_PREFIX = "triton_"
-_RESERVED = frozenset(
-    ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")
-)
 _INT64 = range(-(2**63), 2**63)
 _UINT64 = range(2**64)
 
@@ -52,7 +49,7 @@ def read_parameters(value: Any, request: InferenceRequest) -> bool:
             request.priority = converted(json_reader.as_unsigned, given, name)
         elif name == "timeout":
             request.timeout_us = converted(json_reader.as_unsigned, given, name)
-        elif name.startswith(_RESERVED_PREFIX):
+        elif name.startswith(RESERVED_PREFIX):
             raise InvalidArgumentError(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
             )
@@ -73,8 +70,7 @@ def forward_headers(scope: Scope, pattern: re.Pattern[str], request: InferenceRe
         name = raw_name.decode("utf-8", "surrogateescape")
         if pattern.search(name) is None:
             continue
-        if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
-            raise InvalidArgumentError(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+        check_forwarded_name(name)
         request.parameters[name] = raw_value.decode("utf-8", "surrogateescape")
 
 

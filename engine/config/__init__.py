@@ -1,6 +1,6 @@
 """Model configuration: read, filled in, checked, completed and printed as Triton does it (model-config.md)."""
 
-from .build import config_json, model_config
+from .build import config_json, config_protobuf, model_config
 from .complete import complete, prepare_for_load
 from .labels import read_labels
 from .model import ModelConfig
@@ -12,6 +12,7 @@ __all__ = [
     "ModelConfig",
     "complete",
     "config_json",
+    "config_protobuf",
     "model_config",
     "prepare_for_load",
     "read_config",

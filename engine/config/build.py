@@ -38,6 +38,11 @@ def config_json(config: ModelConfig) -> bytes:
     return write_json(config.message)
 
 
+def config_protobuf(config: ModelConfig) -> bytes:
+    """What gRPC's ModelConfig answers: the message `inference.ModelConfig` in protobuf's encoding."""
+    return config.message.SerializeToString()
+
+
 def model_config(message: Any) -> ModelConfig:
     """The typed view of a message, which is copied; nothing is checked or filled in.
 
