@@ -1,0 +1,99 @@
+"""The RPCs about one model: readiness, metadata, configuration, statistics (grpc.md §2)."""
+
+from __future__ import annotations
+
+from ...engine.config import config_protobuf
+from ...engine.config.model import ModelInput, ModelOutput
+from ...engine.description import ModelDescription
+from ...engine.statistics import BatchStatistics, Duration, ModelStatisticsEntry
+from ...proto.messages.inference import (
+    InferBatchStatistics,
+    InferStatistics,
+    ModelConfig,
+    ModelConfigRequest,
+    ModelConfigResponse,
+    ModelMetadataRequest,
+    ModelMetadataResponse,
+    ModelMetadataResponseTensorMetadata,
+    ModelReadyRequest,
+    ModelReadyResponse,
+    ModelStatistics,
+    ModelStatisticsRequest,
+    ModelStatisticsResponse,
+    StatisticDuration,
+)
+from .context import GrpcContext
+from .versions import read_version
+
+
+def ready(context: GrpcContext, message: ModelReadyRequest) -> ModelReadyResponse:
+    """ModelReady: a model that is not ready, or that there is not, is no error."""
+    version = read_version(message.version)
+    context.refuse_when_exiting()
+    return ModelReadyResponse(ready=context.server.model_ready(message.name, version))
+
+
+def metadata(context: GrpcContext, message: ModelMetadataRequest) -> ModelMetadataResponse:
+    """ModelMetadata."""
+    model = context.server.describe(message.name, read_version(message.version))
+    versions = (model.version,) if message.version else model.versions
+    return ModelMetadataResponse(
+        name=model.name,
+        versions=[str(version) for version in versions],
+        platform=model.config.platform_name,
+        inputs=[_tensor_metadata(model, tensor) for tensor in model.config.input],
+        outputs=[_tensor_metadata(model, tensor) for tensor in model.config.output],
+    )
+
+
+def config(context: GrpcContext, message: ModelConfigRequest) -> ModelConfigResponse:
+    """ModelConfig."""
+    model = context.server.describe(message.name, read_version(message.version))
+    return ModelConfigResponse(config=ModelConfig.parse(config_protobuf(model.config)))
+
+
+def statistics(context: GrpcContext, message: ModelStatisticsRequest) -> ModelStatisticsResponse:
+    """ModelStatistics: of all models, if none is named."""
+    entries = context.server.statistics(message.name, read_version(message.version))
+    return ModelStatisticsResponse(model_stats=[_model_statistics(entry) for entry in entries])
+
+
+def _tensor_metadata(model: ModelDescription, tensor: ModelInput | ModelOutput) -> ModelMetadataResponseTensorMetadata:
+    return ModelMetadataResponseTensorMetadata(
+        name=tensor.name, datatype=tensor.datatype.name, shape=list(model.client_shape(tensor))
+    )
+
+
+def _model_statistics(entry: ModelStatisticsEntry) -> ModelStatistics:
+    counted = entry.statistics
+    return ModelStatistics(
+        name=entry.name,
+        version=str(entry.version),
+        last_inference=counted.last_inference_ms,
+        inference_count=counted.inference_count,
+        execution_count=counted.execution_count,
+        inference_stats=InferStatistics(
+            success=_duration(counted.success),
+            fail=_duration(counted.fail),
+            queue=_duration(counted.queue),
+            compute_input=_duration(counted.compute_input),
+            compute_infer=_duration(counted.compute_infer),
+            compute_output=_duration(counted.compute_output),
+            cache_hit=_duration(counted.cache_hit),
+            cache_miss=_duration(counted.cache_miss),
+        ),
+        batch_stats=[_batch_statistics(rows, batch) for rows, batch in sorted(counted.batches.items())],
+    )
+
+
+def _batch_statistics(rows: int, batch: BatchStatistics) -> InferBatchStatistics:
+    return InferBatchStatistics(
+        batch_size=rows,
+        compute_input=_duration(batch.compute_input),
+        compute_infer=_duration(batch.compute_infer),
+        compute_output=_duration(batch.compute_output),
+    )
+
+
+def _duration(duration: Duration) -> StatisticDuration:
+    return StatisticDuration(count=duration.count, ns=duration.ns)

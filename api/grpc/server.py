@@ -1,0 +1,24 @@
+"""The RPCs about the server as a whole: is it alive, is it ready, what is it (grpc.md §2)."""
+
+from __future__ import annotations
+
+from ...proto.messages.inference import ServerLiveResponse, ServerMetadataResponse, ServerReadyResponse
+from .context import GrpcContext
+
+
+def live(context: GrpcContext) -> ServerLiveResponse:
+    """ServerLive."""
+    context.refuse_when_exiting()
+    return ServerLiveResponse(live=context.server.live())
+
+
+def ready(context: GrpcContext) -> ServerReadyResponse:
+    """ServerReady: a server that is not ready is no error."""
+    context.refuse_when_exiting()
+    return ServerReadyResponse(ready=context.server.ready())
+
+
+def metadata(context: GrpcContext) -> ServerMetadataResponse:
+    """ServerMetadata."""
+    about = context.server.metadata()
+    return ServerMetadataResponse(name=about.name, version=about.version, extensions=list(about.extensions))
