@@ -51,7 +51,7 @@ def put(host: str, port: int, exchange: Exchange) -> dict[str, Any]:
 def normalised(exchange: Exchange, answer: dict[str, Any]) -> dict[str, Any]:
     """The answer without what differs by nature."""
     result = dict(answer)
-    result["body"] = re.sub(r"Got input\(s\) \[(.*?)\]", _sorted_names, answer["body"])
+    result["body"] = sort_input_names(answer["body"])
     if exchange.path == "/v2":
         result["body"] = _without(answer["body"], SERVER_IDENTITY)
     elif exchange.path.endswith("/config") and answer["status"] == 200:
@@ -61,6 +61,11 @@ def normalised(exchange: Exchange, answer: dict[str, Any]) -> dict[str, Any]:
     elif _is_metadata(exchange.path) and answer["status"] == 200:
         result["body"] = _without(answer["body"], ("platform",))
     return result
+
+
+def sort_input_names(text: str) -> str:
+    """The text with the inputs that the server got in order."""
+    return re.sub(r"Got input\(s\) \[(.*?)\]", _sorted_names, text)
 
 
 def _sorted_names(match: re.Match[str]) -> str:
@@ -76,12 +81,13 @@ def _without(body: str, names: tuple[str, ...], everywhere: tuple[str, ...] = ()
     value = json.loads(body.encode("latin-1"))
     for name in names:
         value.pop(name, None)
-    return json.dumps(_drop(value, everywhere))
+    return json.dumps(drop_fields(value, everywhere))
 
 
-def _drop(value: Any, names: tuple[str, ...]) -> Any:
+def drop_fields(value: Any, names: tuple[str, ...]) -> Any:
+    """The value without these members, at any depth."""
     if isinstance(value, dict):
-        return {key: _drop(item, names) for key, item in value.items() if key not in names}
+        return {key: drop_fields(item, names) for key, item in value.items() if key not in names}
     if isinstance(value, list):
-        return [_drop(item, names) for item in value]
+        return [drop_fields(item, names) for item in value]
     return value

@@ -27,6 +27,8 @@ class TritonPythonModel:
         return responses
 """
 
+ONNX_NAMES = {"BYTES": "STRING", "FP16": "FLOAT16", "BF16": "BFLOAT16", "FP32": "FLOAT", "FP64": "DOUBLE"}
+
 
 @dataclass(frozen=True)
 class SessionModel:
@@ -76,9 +78,7 @@ class SessionModel:
         import onnx
         from onnx import TensorProto, helper
 
-        element = {"BYTES": "STRING", "FP16": "FLOAT16", "FP32": "FLOAT", "FP64": "DOUBLE"}.get(
-            self.datatype, self.datatype
-        )
+        element = ONNX_NAMES.get(self.datatype, self.datatype)
         number = getattr(TensorProto, element)
         shape = [None if dim < 0 else dim for dim in self.dims]
         if self.max_batch_size:
