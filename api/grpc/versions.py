@@ -1,4 +1,4 @@
-"""Model versions, which gRPC sends as text (grpc.md §2)."""
+"""The version strings of requests (grpc.md §2)."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import re
 from ...engine.errors import InvalidArgumentError
 from ...engine.request import LATEST
 
-_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
-_MIN, _MAX = -(2**63), 2**63 - 1
+_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]+)")
+_INT64_MAX = 2**63 - 1
+_DIGITS = 19
 
 
-def read_version(text: str) -> int:
-    """The version that `text` names, `LATEST` if it is empty. As in Triton, what follows the number is ignored.
+def parse_version(text: str) -> int:
+    """The version that a client asks for; `LATEST` if the text is empty. What follows the number is ignored.
 
     Raises:
-        InvalidArgumentError: no number, one that does not fit into 64 bits, or a negative one.
+        InvalidArgumentError: it is no number of 64 bits, or a negative one.
     """
     if not text:
         return LATEST
-    number = _NUMBER.match(text)
-    # Compare lengths first: int() refuses texts of thousands of digits.
-    if number is None or len(number[1].lstrip("+-0")) > len(str(_MAX)) or not _MIN <= int(number[1]) <= _MAX:
+    number = _INTEGER.match(text)
+    version = _INT64_MAX + 2
+    if number is not None and len(number[2]) <= _DIGITS:
+        version = int(number[1] + number[2])
+    if not -_INT64_MAX - 1 <= version <= _INT64_MAX:
         raise InvalidArgumentError(
-            f"failed to get model version from specified version string '{text}' (details: stol), version should be "
-            "an integral value > 0"
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
         )
-    version = int(number[1])
     if version < 0:
         raise InvalidArgumentError(
-            f"invalid model version specified '{text}' , version should be an integral value > 0"
+            f"invalid model version specified '{text}' , version should be an integral value > 0"  # sic: Triton
         )
     return version

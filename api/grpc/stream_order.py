@@ -1,0 +1,148 @@
+"""In which order the answers on a stream go out, and how much may wait on it: a pure state machine (grpc.md §4).
+
+Rules:
+ 1. Requests that are answered once go in order: such an answer goes out when those of all earlier such requests have
+    gone. A request that was refused before it reached its model is one of them, unless its model is decoupled.
+ 2. The answers to a request to a decoupled model go out as they come. They wait for no other request, and no other
+    request waits for them.
+ 3. A request is open from its admission until its last answer has been sent.
+ 4. There is room for one more request while fewer than `max_open` are open, and the answers that were given and not
+    yet sent hold fewer than `max_bytes`.
+ 5. The stream is over when the client has said all it has to say, and no request is open.
+
+States of a request, and what moves it on:
+
+    in order:   WAITING --news--> ANSWERED --earlier ones gone--> READY --next--> SENDING --close--> CLOSED
+    decoupled:  WAITING --news--> READY --next--> SENDING --news--> READY
+                                                          --close--> CLOSED
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+
+class TurnState(enum.Enum):
+    WAITING = "waiting for its model"
+    ANSWERED = "waiting for earlier requests"
+    READY = "may be sent"
+    SENDING = "being sent"
+    CLOSED = "closed"
+
+
+class Turn:
+    """One request's place in the order.
+
+    Attributes:
+        decoupled: it may be answered any number of times.
+        state: see above.
+        nbytes: bytes of the answer that waits.
+    """
+
+    __slots__ = ("decoupled", "nbytes", "state")
+
+    def __init__(self, decoupled: bool) -> None:
+        self.decoupled = decoupled
+        self.state = TurnState.WAITING
+        self.nbytes = 0
+
+
+T = TypeVar("T", bound=Turn)
+
+
+class StreamOrder(Generic[T]):
+    """The turns of one stream.
+
+    Args:
+        max_open: requests that may be open.
+        max_bytes: bytes of unsent answers from which on no request is admitted.
+
+    Attributes:
+        half_closed: no request follows. Set by whoever reads the stream.
+    """
+
+    __slots__ = ("_in_order", "_max_bytes", "_max_open", "_open", "_ready", "_unsent_bytes", "half_closed")
+
+    def __init__(self, max_open: int, max_bytes: int) -> None:
+        self.half_closed = False
+        self._max_open = max_open
+        self._max_bytes = max_bytes
+        self._unsent_bytes = 0
+        self._open: dict[T, None] = {}
+        # Both hold open turns only, so `max_open` bounds them.
+        self._in_order: deque[T] = deque()
+        self._ready: deque[T] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """Rule 4."""
+        return len(self._open) < self._max_open and self._unsent_bytes < self._max_bytes
+
+    @property
+    def over(self) -> bool:
+        """Rule 5."""
+        return self.half_closed and not self._open
+
+    @property
+    def open(self) -> Iterable[T]:
+        """The open turns, oldest first."""
+        return tuple(self._open)
+
+    def admit(self, turn: T) -> None:
+        """A request has come."""
+        assert not self.half_closed, "a request behind the last one"
+        self._open[turn] = None
+        if not turn.decoupled:
+            self._in_order.append(turn)
+
+    def news(self, turn: T, nbytes: int = 0) -> None:
+        """A request's only answer is there; or, of a decoupled model, there are answers to take.
+
+        Args:
+            nbytes: what the answer holds.
+        """
+        if turn.decoupled:
+            assert turn.state is not TurnState.CLOSED, "an answer behind the last one"
+            if turn.state is not TurnState.READY:
+                self._make_ready(turn)
+            return
+        assert turn.state is TurnState.WAITING, "a second answer to a request that gets one"
+        turn.state = TurnState.ANSWERED
+        turn.nbytes = nbytes
+        self._unsent_bytes += nbytes
+        if self._in_order[0] is turn:
+            self._release()
+
+    def next(self) -> T | None:
+        """The request whose turn it is to be answered; None if nothing may be sent yet."""
+        if not self._ready:
+            return None
+        turn = self._ready.popleft()
+        turn.state = TurnState.SENDING
+        return turn
+
+    def close(self, turn: T) -> None:
+        """The last answer to a request has been sent."""
+        assert turn.state is TurnState.SENDING, "only what is being sent can have been sent"
+        turn.state = TurnState.CLOSED
+        self._unsent_bytes -= turn.nbytes
+        del self._open[turn]
+
+    def _release(self) -> None:
+        """Everything at the head of the order that is answered becomes ready (rule 1)."""
+        in_order = self._in_order
+        while in_order and in_order[0].state is TurnState.ANSWERED:
+            self._make_ready(in_order.popleft())
+
+    def _make_ready(self, turn: T) -> None:
+        turn.state = TurnState.READY
+        self._ready.append(turn)
+
+    def __repr__(self) -> str:
+        return (
+            f"<StreamOrder {len(self._open)} open, {len(self._ready)} ready, {self._unsent_bytes} bytes unsent"
+            f"{', half-closed' if self.half_closed else ''}>"
+        )

@@ -1,0 +1,182 @@
+"""The order of the answers on a stream: rules 1 to 5 of `StreamOrder`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trireme.api.grpc.stream_order import StreamOrder, Turn, TurnState
+
+
+def order_of(max_open: int = 100, max_bytes: int = 1000) -> StreamOrder[Turn]:
+    return StreamOrder(max_open, max_bytes)
+
+
+def admitted(order: StreamOrder[Turn], decoupled: bool = False) -> Turn:
+    turn = Turn(decoupled)
+    order.admit(turn)
+    return turn
+
+
+def test_rule_1_answers_of_requests_that_get_one_keep_the_order_of_the_requests() -> None:
+    order = order_of()
+    first, second, third = (admitted(order) for _ in range(3))
+    order.news(third)
+    order.news(second)
+    assert order.next() is None
+    order.news(first)
+    assert [order.next(), order.next(), order.next(), order.next()] == [first, second, third, None]
+
+
+def test_rule_2_decoupled_answers_overtake_and_hold_nobody_up() -> None:
+    order = order_of()
+    slow = admitted(order)
+    decoupled = admitted(order, decoupled=True)
+    plain = admitted(order)
+    order.news(decoupled)
+    assert order.next() is decoupled
+    order.news(plain)
+    assert order.next() is None, "the plain request overtook an earlier one"
+    order.news(slow)
+    assert [order.next(), order.next()] == [slow, plain]
+    order.news(decoupled)
+    assert order.next() is decoupled
+
+
+def test_rule_2_news_of_one_request_are_queued_once() -> None:
+    order = order_of()
+    decoupled = admitted(order, decoupled=True)
+    order.news(decoupled)
+    order.news(decoupled)
+    assert [order.next(), order.next()] == [decoupled, None]
+
+
+def test_rule_4_room_depends_on_the_open_requests() -> None:
+    order = order_of(max_open=2)
+    first = admitted(order)
+    assert order.has_room
+    admitted(order)
+    assert not order.has_room
+    order.news(first)
+    assert not order.has_room, "an answer that nobody has been sent makes no room"
+    order.next()
+    assert not order.has_room
+    order.close(first)
+    assert order.has_room
+
+
+def test_rule_4_room_depends_on_the_bytes_that_wait_behind_others_too() -> None:
+    order = order_of(max_bytes=10)
+    first, second = admitted(order), admitted(order)
+    order.news(second, 9)
+    assert order.has_room
+    order.news(first, 1)
+    assert not order.has_room
+    assert order.next() is first
+    assert not order.has_room, "what is being sent is not sent"
+    order.close(first)
+    assert order.has_room
+
+
+def test_rule_5_a_stream_is_over_when_nothing_is_open_behind_the_last_request() -> None:
+    order = order_of()
+    assert not order.over
+    turn = admitted(order)
+    order.half_closed = True
+    assert not order.over
+    order.news(turn)
+    order.next()
+    assert not order.over
+    order.close(turn)
+    assert order.over
+
+
+def test_an_empty_stream_is_over_at_once() -> None:
+    order = order_of()
+    order.half_closed = True
+    assert order.over
+
+
+def test_whoever_ends_a_stream_finds_what_is_still_open() -> None:
+    order = order_of()
+    turns = [admitted(order, decoupled) for decoupled in (False, True, False)]
+    order.news(turns[0])
+    order.next()
+    order.close(turns[0])
+    assert list(order.open) == turns[1:]
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_request_goes_through_the_states_of_the_diagram(decoupled: bool) -> None:
+    order = order_of()
+    earlier = admitted(order)
+    turn = admitted(order, decoupled)
+    seen = [turn.state]
+    order.news(turn)
+    seen.append(turn.state)
+    order.news(earlier)
+    seen.append(turn.state)
+    order.next()
+    order.next()
+    seen.append(turn.state)
+    if decoupled:
+        order.news(turn)
+        seen.append(turn.state)
+        order.next()
+    order.close(turn)
+    seen.append(turn.state)
+    waiting, answered, ready, sending, closed = TurnState
+    if decoupled:
+        assert seen == [waiting, ready, ready, sending, ready, closed]
+    else:
+        assert seen == [waiting, answered, ready, sending, closed]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(("admit", "admit decoupled", "news", "send")), st.integers(0, 30)), max_size=80)
+)
+def test_whatever_happens_in_whatever_order(steps: list[tuple[str, int]]) -> None:
+    """Plain answers never change places, each goes out exactly once, decoupled ones never wait, and at the end nothing
+    is left over."""
+    order = order_of(max_open=10**6, max_bytes=10**6)
+    plain: list[Turn] = []
+    decoupled: list[Turn] = []
+    unanswered: list[Turn] = []
+    sent: list[Turn] = []
+
+    def send() -> bool:
+        turn = order.next()
+        if turn is None:
+            return False
+        if not turn.decoupled:
+            sent.append(turn)
+            order.close(turn)
+        return True
+
+    for step, number in steps:
+        if step == "admit":
+            plain.append(admitted(order))
+            unanswered.append(plain[-1])
+        elif step == "admit decoupled":
+            decoupled.append(admitted(order, decoupled=True))
+        elif step == "news" and unanswered and number % 2:
+            order.news(unanswered.pop(number % len(unanswered)), number)
+        elif step == "news" and decoupled:
+            turn = decoupled[number % len(decoupled)]
+            order.news(turn)
+            assert turn.state is TurnState.READY
+        elif step == "send":
+            send()
+        assert sent == plain[: len(sent)]
+    for turn in unanswered:
+        order.news(turn)
+    while send():
+        pass
+    for turn in decoupled:
+        order.news(turn)
+        assert order.next() is turn
+        order.close(turn)
+    assert sent == plain
+    assert list(order.open) == []
+    assert repr(order) == "<StreamOrder 0 open, 0 ready, 0 bytes unsent>"
