@@ -9,8 +9,11 @@ from typing import Any
 import grpc
 import numpy as np
 from google.protobuf.message import Message
-from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
+
+pb: Any = service_pb2
+"""The messages, made when the module is imported: type checkers cannot see them."""
 
 Answer = dict[str, Any]
 """``code`` (name of the status), ``details``, and ``responses``: messages as JSON would have them, in order."""
@@ -54,7 +57,7 @@ def ask(name: str, method: str, /, **fields: Any) -> Call:
     return unary(name, method, getattr(pb, f"{method}Request")(**fields))
 
 
-def infer(name: str, message: pb.ModelInferRequest | bytes, **fields: Any) -> Call:
+def infer(name: str, message: Message | bytes, **fields: Any) -> Call:
     return unary(name, "ModelInfer", message, **fields)
 
 
@@ -71,7 +74,8 @@ def failed(code: str, details: str, responses: Sequence[Mapping[str, Any]] = ())
     return {"code": code, "details": details, "responses": [dict(response) for response in responses]}
 
 
-Parameters = Mapping[str, pb.InferParameter]
+Parameters = Mapping[str, Message]
+"""InferParameter messages by name."""
 
 CHOICES = {
     "bool": pb.InferParameter(bool_param=True),
@@ -94,7 +98,7 @@ def tensor(
     *,
     empty: bool = False,
     **contents: Iterable[Any],
-) -> pb.ModelInferRequest.InferInputTensor:
+) -> Message:
     """An input; `contents` by field, ``fp32=[1, 2]``. `empty`: contents that are there, with nothing in them."""
     result = pb.ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape, parameters=parameters)
     for field, values in contents.items():
@@ -104,20 +108,20 @@ def tensor(
     return result
 
 
-def output(name: str, **parameters: pb.InferParameter) -> pb.ModelInferRequest.InferRequestedOutputTensor:
+def output(name: str, **parameters: Message) -> Message:
     return pb.ModelInferRequest.InferRequestedOutputTensor(name=name, parameters=parameters)
 
 
 def request(
     model: str,
-    inputs: Sequence[pb.ModelInferRequest.InferInputTensor] = (),
+    inputs: Sequence[Message] = (),
     raw: Sequence[bytes] = (),
-    outputs: Sequence[pb.ModelInferRequest.InferRequestedOutputTensor] = (),
+    outputs: Sequence[Message] = (),
     parameters: Parameters | None = None,
     *,
     id: str = "",  # noqa: A002 - the name of the field
     version: str = "",
-) -> pb.ModelInferRequest:
+) -> Message:
     return pb.ModelInferRequest(
         model_name=model,
         model_version=version,
@@ -134,16 +138,16 @@ FOUR = tensor("INPUT0", "FP32", [2, 2])
 """The input of `plain`; its data are FLOATS, in raw form."""
 
 
-def plain(*, parameters: Parameters | None = None, **fields: Any) -> pb.ModelInferRequest:
+def plain(*, parameters: Parameters | None = None, **fields: Any) -> Message:
     """A good request to `plain`."""
     return request("plain", [FOUR], [FLOATS], parameters=parameters, **fields)
 
 
-def moody(mood: int, **fields: Any) -> pb.ModelInferRequest:
+def moody(mood: int, **fields: Any) -> Message:
     return request("moody", [tensor("MOOD", "INT32", [1], int=[mood])], **fields)
 
 
-def repeat(count: int, end: int, **fields: Any) -> pb.ModelInferRequest:
+def repeat(count: int, end: int, **fields: Any) -> Message:
     """To the decoupled model; `end` 0: the final flag comes by itself, 1: with the last answer, 2: with an error."""
     return request(
         "repeat", [tensor("COUNT", "INT32", [1], int=[count]), tensor("END", "INT32", [1], int=[end])], **fields

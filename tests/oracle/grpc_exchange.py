@@ -12,9 +12,8 @@ from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToDict
-from grpc_calls import Answer, Call
+from grpc_calls import Answer, Call, pb
 from session_exchange import DIFFERENT_BY_NATURE, NEWER_CONFIG_FIELDS, SERVER_IDENTITY, drop_fields, sort_input_names
-from tritonclient.grpc import service_pb2 as pb
 
 PATIENCE_S = 30
 TIMES = ("ns", "last_inference")

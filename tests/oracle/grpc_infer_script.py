@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from grpc_calls import CHOICES, FLOATS, FOUR, Call, failed, infer, moody, output, plain, request, strings, tensor
-from tritonclient.grpc import service_pb2 as pb
+from google.protobuf.message import Message
+from grpc_calls import CHOICES, FLOATS, FOUR, Call, failed, infer, moody, output, pb, plain, request, strings, tensor
 
 SIXTEEN = np.arange(16, dtype=np.int32).tobytes()
 PAIR = [tensor("INPUT0", "INT32", [1, 16], int=range(16)), tensor("INPUT1", "INT32", [1, 16], int=[1] * 16)]
@@ -109,16 +109,16 @@ def bad_inputs() -> Iterator[Call]:
         yield infer(f"datatype {datatype!r}, raw", request("plain", [tensor("INPUT0", datatype, [2, 2])], [FLOATS]))
         typed = tensor("INPUT0", datatype, [2, 2], fp32=[1, 2, 3, 4])
         yield infer(f"datatype {datatype!r}, typed", request("plain", [typed]))
-    yield from _bad_regions("in", lambda parameters: [request("plain", [tensor("INPUT0", "FP32", [2, 2], parameters)])])
+    yield from _bad_regions("in", lambda bad: request("plain", [tensor("INPUT0", "FP32", [2, 2], bad)]))
     shared = {"shared_memory_region": TEXT, "shared_memory_byte_size": SIZE}
     yield infer("in: region and contents", request("plain", [tensor("INPUT0", "FP32", [2, 2], shared, fp32=[1])]))
     yield infer("in: region and raw", request("plain", [tensor("INPUT0", "FP32", [2, 2], shared)], [FLOATS]))
 
 
-def _bad_regions(where: str, requests: object) -> Iterator[Call]:
-    assert callable(requests)
+def _bad_regions(where: str, message: Callable[[dict[str, Message]], Message]) -> Iterator[Call]:
+    """Tensors said to be in shared memory, in the wrong way; `message` makes a request of a tensor's parameters."""
     integer = CHOICES["int"]
-    cases: dict[str, dict[str, pb.InferParameter]] = {
+    cases: dict[str, dict[str, Message]] = {
         "region": {"shared_memory_region": TEXT},
         "region and size": {"shared_memory_region": TEXT, "shared_memory_byte_size": SIZE},
         "region, size and offset": {
@@ -139,8 +139,7 @@ def _bad_regions(where: str, requests: object) -> Iterator[Call]:
         "text for a size alone": {"shared_memory_byte_size": TEXT},
     }
     for name, parameters in cases.items():
-        (message,) = requests(parameters)
-        yield infer(f"{where}: {name}", message)
+        yield infer(f"{where}: {name}", message(parameters))
 
 
 def bad_core() -> Iterator[Call]:
@@ -184,7 +183,7 @@ def parameters() -> Iterator[Call]:
 
 
 def outputs() -> Iterator[Call]:
-    def ranked(*asked: pb.ModelInferRequest.InferRequestedOutputTensor) -> pb.ModelInferRequest:
+    def ranked(*asked: Message) -> Message:
         return request("ranked", [ROW], outputs=asked)
 
     yield infer("one output of two", request("add_sub", PAIR, outputs=[output("OUTPUT1")]))
@@ -214,7 +213,7 @@ def outputs() -> Iterator[Call]:
         expected=failed("INVALID_ARGUMENT", text),
         recorded=False,
     )
-    yield from _bad_regions("out", lambda parameters: [ranked(output("OUTPUT0", **parameters))])
+    yield from _bad_regions("out", lambda bad: ranked(output("OUTPUT0", **bad)))
     both = output("OUTPUT0", shared_memory_region=TEXT, shared_memory_byte_size=SIZE, classification=SIZE)
     yield infer("out: region and classification", ranked(both))
 

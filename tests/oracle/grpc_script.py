@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import grpc
-from grpc_calls import FOUR, Call, ask, failed, infer, plain, request, unary
+from grpc_calls import FOUR, Call, ask, failed, infer, pb, plain, request, unary
 from grpc_infer_script import bad_core, bad_inputs, order, outputs, parameters, types, valid
 from grpc_stream_script import decoupled_streams, ending_streams, plain_streams
-from tritonclient.grpc import service_pb2 as pb
 
 CLIENT_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 LATER = "trace and log settings come later; until then they are switched off, as over HTTP"
