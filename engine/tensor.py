@@ -114,8 +114,12 @@ class Tensor:
 
     def reshaped(self, shape: tuple[int, ...]) -> Tensor:
         """The same data under another shape of as many elements; nothing is copied."""
+        return self.renamed(self.name, shape)
+
+    def renamed(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The same data under another name and a shape of as many elements; nothing is copied."""
         array = None if self._array is None else self._array.reshape(shape)
-        return Tensor(self.name, self.datatype, shape, self._buffer, array)
+        return Tensor(name, self.datatype, shape, self._buffer, array)
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name} {self.datatype.name}{list(self.shape)}>"

@@ -253,6 +253,26 @@ def _fail_beyond(jobs: Jobs, output_name: str, available: int) -> Jobs:
     return kept
 
 
+def client_shape(output: ModelOutput, shape: Dims) -> Dims:
+    """``reshape`` undone: an output's shape as the model makes it, without a batch dimension, as the client sees it.
+
+    Variable dimensions map in order.
+
+    Raises:
+        InternalError: it is not the shape that the configuration promises.
+    """
+    if output.reshape is None:
+        return shape
+    variable = [size for size, dim in zip(shape, output.reshape, strict=False) if dim == -1]
+    dims = tuple(variable.pop(0) if dim == -1 and variable else dim for dim in output.dims)
+    if math.prod(dims) != math.prod(shape):
+        raise InternalError(
+            f"output '{output.name}' has shape {list(shape)}, but the model configuration promises the shape "
+            f"{list(output.reshape)} of its 'reshape'"
+        )
+    return dims
+
+
 class _OutputLayout(ABC):
     """How one output's array becomes the jobs' tensors."""
 
@@ -264,18 +284,7 @@ class _OutputLayout(ABC):
         """One tensor a job."""
 
     def client_shape(self, shape: Dims) -> Dims:
-        """``reshape`` undone: the framework's shape (no batch dim) as the client sees it; -1 dims map in order."""
-        output = self.output
-        if output.reshape is None:
-            return shape
-        variable = [size for size, dim in zip(shape, output.reshape, strict=False) if dim == -1]
-        dims = tuple(variable.pop(0) if dim == -1 and variable else dim for dim in output.dims)
-        if math.prod(dims) != math.prod(shape):
-            raise InternalError(
-                f"output '{output.name}' has shape {list(shape)}, but the model configuration promises the shape "
-                f"{list(output.reshape)} of its 'reshape'"
-            )
-        return dims
+        return client_shape(self.output, shape)
 
     def cut(self, array: np.ndarray, shapes: list[Dims], counts: list[int]) -> list[Tensor]:
         """Consecutive pieces of an array, with these shapes, which have so many elements."""
