@@ -83,7 +83,7 @@ class RequestValidator:
         if request.raw_input is not None:
             inputs = (self._deduce(request, request.raw_input),)
         if len(inputs) > 1:
-            self._refuse_duplicates(request, inputs)
+            refuse_duplicates(request.id, (tensor.name for tensor in inputs))
             inputs = inputs[::-1]
         for name in request.requested_outputs:
             if name not in self._outputs:
@@ -92,15 +92,6 @@ class RequestValidator:
             raise self._wrong_count(request, inputs)
         batch_size = self._batch_size(request, inputs) if self._max_batch_size else 0
         return {tensor.name: self._check_input(request, tensor, batch_size) for tensor in inputs}, batch_size or 1
-
-    def _refuse_duplicates(self, request: InferenceRequest, inputs: Iterable[Tensor]) -> None:
-        seen: set[str] = set()
-        for tensor in inputs:
-            if tensor.name in seen:
-                raise InvalidArgumentError(
-                    f"{request_prefix(request.id)}input '{tensor.name}' already exists in request"
-                )
-            seen.add(tensor.name)
 
     def _wrong_count(self, request: InferenceRequest, inputs: Sequence[Tensor]) -> InvalidArgumentError:
         names = [tensor.name for tensor in inputs]
@@ -257,6 +248,19 @@ class RequestValidator:
             deduced = len(data) // (-math.prod(dims) * config.datatype.size)
             dims = tuple(deduced if dim == -1 else dim for dim in dims)
         return Tensor(config.name, config.datatype, (1, *dims) if self._max_batch_size else dims, data)
+
+
+def refuse_duplicates(request_id: str, names: Iterable[str]) -> None:
+    """Check that no two inputs of a request have the same name.
+
+    Raises:
+        InvalidArgumentError: two do.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidArgumentError(f"{request_prefix(request_id)}input '{name}' already exists in request")
+        seen.add(name)
 
 
 def _count_elements(buffer: Buffer, limit: int) -> tuple[int, IncompleteLengthError | None]:

@@ -1,0 +1,82 @@
+"""How messages of the services become bytes and back: a grpclib codec for betterproto2's classes.
+
+betterproto2 reads leniently: a message that is cut off passes for a shorter one, a field of the wrong wire type for a
+value. Triton refuses the one and skips the other, as protobuf does; so protobuf's own reader, which is C and takes a
+microsecond, goes first, and betterproto2 sees what that one writes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import betterproto2
+from google.protobuf import message_factory
+from google.protobuf.message import DecodeError, Message
+from grpclib.encoding.base import CodecBase
+
+from ...engine.errors import InternalError
+from ...engine.tensor import Buffer
+from ...proto.descriptors import descriptor_pool
+from ...proto.messages.message_pool import default_message_pool
+
+UNREADABLE: Final = "Unable to parse request"
+"""What Triton says of every request that is no valid protobuf, with the status INTERNAL."""
+
+
+class RawMessage:
+    """Stands in a `grpclib.const.Handler` for messages that its method reads and writes itself.
+
+    Requests arrive as they came; an answer is bytes, or pieces that are the answer when put together.
+    """
+
+
+class MessageCodec(CodecBase):
+    """Reads and writes `RawMessage`, betterproto2's messages, and protobuf's own (those of reflection)."""
+
+    def __init__(self) -> None:
+        pool = descriptor_pool()
+        self._strict: dict[type, type[Message]] = {
+            kind: message_factory.GetMessageClass(pool.FindMessageTypeByName(url.rpartition("/")[2]))
+            for kind, url in default_message_pool.type_to_url.items()
+        }
+
+    @property
+    def __content_subtype__(self) -> str:
+        return "proto"
+
+    def encode(self, message: Any, message_type: Any) -> bytes:
+        """The wire form.
+
+        Raises:
+            TypeError: the message is of another type than its method promises.
+        """
+        if message_type is RawMessage:
+            return _joined(message)
+        if not isinstance(message, message_type):
+            raise TypeError(f"message must be of type {message_type.__name__}, not {type(message).__name__}")
+        return bytes(message) if isinstance(message, betterproto2.Message) else message.SerializeToString()
+
+    def decode(self, data: Buffer, message_type: Any) -> Any:
+        """The message that the bytes mean; for `RawMessage` the bytes themselves.
+
+        Raises:
+            InternalError: they are not a message of this type.
+        """
+        if message_type is RawMessage:
+            return data
+        strict = self._strict.get(message_type)
+        try:
+            if strict is None:
+                return message_type.FromString(bytes(data))
+            known = strict.FromString(bytes(data))
+        except DecodeError:
+            raise InternalError(UNREADABLE) from None
+        known.DiscardUnknownFields()
+        return message_type.parse(known.SerializeToString())
+
+
+def _joined(message: Buffer | Sequence[Buffer]) -> bytes:
+    if isinstance(message, (bytes, bytearray, memoryview)):
+        return bytes(message)
+    return bytes(message[0]) if len(message) == 1 else b"".join(message)

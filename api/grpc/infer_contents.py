@@ -1,0 +1,89 @@
+"""The ``inputs`` of an infer request: where their data is, and how typed contents become tensors (grpc.md §3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...engine import datatypes
+from ...engine.datatypes import BOOL, BY_NAME, BYTES, INVALID, DataType
+from ...engine.errors import InvalidArgumentError
+from ...engine.tensor import Buffer, Tensor, pack_bytes
+from .infer_messages import WireContents, WireInput, WireRequest
+from .infer_parameters import names_region, unknown_region
+
+_FIELDS: tuple[tuple[int, str, tuple[DataType, ...]], ...] = (
+    (1, "BOOL", (BOOL,)),
+    (2, "INT32", (datatypes.INT8, datatypes.INT16, datatypes.INT32)),
+    (3, "INT64", (datatypes.INT64,)),
+    (4, "UINT32", (datatypes.UINT8, datatypes.UINT16, datatypes.UINT32)),
+    (5, "UINT64", (datatypes.UINT64,)),
+    (6, "FP32", (datatypes.FP32,)),
+    (7, "FP64", (datatypes.FP64,)),
+    (8, "BYTES", (BYTES,)),
+)
+"""The fields of typed contents in the order in which Triton looks at them: number, its name for the field's type, and
+the datatypes that the field may hold."""
+
+
+def read_inputs(request: WireRequest) -> list[Tensor]:
+    """The tensors of a request, in order. Raw ones are views on the message, and so are FP32 and FP64 contents.
+
+    Raises:
+        InvalidArgumentError: no data, several sources of data, or contents that do not fit the datatype.
+        NotFoundError: an input is in shared memory.
+    """
+    tensors: list[Tensor] = []
+    raw = iter(request.raw)
+    for given in request.inputs:
+        datatype = BY_NAME.get(given.datatype, INVALID)
+        if given.parameters and names_region(given.parameters, given.name):
+            if given.contents is not None:
+                where = _where(given, request)
+                raise InvalidArgumentError(f"unexpected 'content' provided when using shared memory {where}")
+            raise unknown_region(given.parameters)
+        if given.contents is None:
+            data: Buffer | None = next(raw, None)
+            if data is None:
+                raise InvalidArgumentError(f"unable to find data {_where(given, request)} in request.")
+        elif request.raw:
+            raise InvalidArgumentError(
+                f"contents field must not be specified when using raw_input_contents for '{given.name}' for model "
+                f"'{request.model_name}'"
+            )
+        else:
+            data = _pack(given.contents, datatype, _where(given, request))
+        tensors.append(Tensor(given.name, datatype, tuple(given.shape), data))
+    return tensors
+
+
+def _pack(contents: WireContents, datatype: DataType, where: str) -> Buffer:
+    """Typed contents as they would be sent raw: at most one field may have elements, the one for the datatype."""
+    data: Buffer | None = None
+    for number, kind, datatypes_allowed in _FIELDS:
+        if not (contents.elements if kind == "BYTES" else number in contents.numbers):
+            continue
+        if data is not None:
+            raise InvalidArgumentError(f"unexpected explicit tensor data {where}, binary data was already supplied.")
+        if datatype not in datatypes_allowed:
+            raise InvalidArgumentError(
+                f"unexpected explicit tensor data {where} of type '{kind}', expected datatype '{datatype.name}'"
+            )
+        data = (
+            pack_bytes(map(bytes, contents.elements))
+            if datatype is BYTES
+            else _cast(contents.numbers[number], datatype)
+        )
+    return b"" if data is None else data
+
+
+def _cast(numbers: np.ndarray, datatype: DataType) -> Buffer:
+    """As many low bytes of each number as the datatype has; of a bool, whether any bit is set."""
+    if datatype is BOOL:
+        numbers = numbers != 0
+    elif numbers.itemsize != datatype.size:
+        numbers = numbers.astype(f"<u{datatype.size}")
+    return numbers.view(np.uint8).data
+
+
+def _where(given: WireInput, request: WireRequest) -> str:
+    return f"for input tensor '{given.name}' for model '{request.model_name}'"

@@ -1,0 +1,126 @@
+"""Request parameters: those that mean something to the server, and those that are handed to the model (grpc.md §3)."""
+
+from __future__ import annotations
+
+from ...engine.errors import InvalidArgumentError, NotFoundError
+from ...engine.request import InferenceRequest
+from .infer_messages import ParameterChoice, Parameters, UnsignedInt
+
+RESERVED_PREFIX = "triton_"
+EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+
+_UINT64_MASK = 2**64 - 1
+_REGION = "shared_memory_region"
+_OFFSET = "shared_memory_offset"
+_BYTE_SIZE = "shared_memory_byte_size"
+
+
+def read_parameters(parameters: Parameters, request: InferenceRequest) -> bool:
+    """Put the parameters of a request into `request`. Like Triton, take 64 bits of a negative number as unsigned.
+
+    Returns:
+        Whether an empty final response is wanted.
+
+    Raises:
+        InvalidArgumentError: a value of a type that its name does not allow, or a reserved name.
+    """
+    empty_final_response = False
+    for name, value in parameters.items():
+        if name == "sequence_id":
+            request.correlation_id = _correlation_id(value)
+        elif name == "sequence_start":
+            request.sequence_start = _flag(name, value)
+        elif name == "sequence_end":
+            request.sequence_end = _flag(name, value)
+        elif name == "priority":
+            request.priority = _priority(value)
+        elif name == "timeout":
+            if type(value) is not int:
+                raise _bad_type(name, "int64_param.")
+            request.timeout_us = value & _UINT64_MASK
+        elif name == EMPTY_FINAL_RESPONSE:
+            empty_final_response = _flag(name, value)
+        elif name.startswith(RESERVED_PREFIX):
+            raise InvalidArgumentError(
+                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
+                f"starting with 'triton_' are allowed: {EMPTY_FINAL_RESPONSE}"
+            )
+        elif value is None or type(value) is UnsignedInt:
+            raise _bad_type(name, "int64_param, bool_param, or string_param.")
+        else:
+            request.parameters[name] = value
+    return empty_final_response
+
+
+def names_region(parameters: Parameters, tensor: str) -> bool:
+    """Whether a tensor is to lie in shared memory, going by its parameters.
+
+    Raises:
+        InvalidArgumentError: they are incomplete or of the wrong type.
+    """
+    if _REGION not in parameters:
+        for name in (_OFFSET, _BYTE_SIZE):
+            if name in parameters:
+                raise InvalidArgumentError(
+                    f"'{name}' can not be specified without '{_REGION}' parameter for tensor '{tensor}'"
+                )
+        return False
+    for name, kind, choice in ((_REGION, str, "string_param"), (_OFFSET, int, "int64_param")):
+        if name in parameters and type(parameters[name]) is not kind:
+            raise _bad_type(name, f"{choice}.", f" for tensor '{tensor}'")
+    if _BYTE_SIZE not in parameters:
+        raise InvalidArgumentError(
+            f"'{_BYTE_SIZE}' must be specified along with '{_REGION}' parameter for tensor '{tensor}'"
+        )
+    if type(parameters[_BYTE_SIZE]) is not int:
+        raise _bad_type(_BYTE_SIZE, "int64_param.", f" for tensor '{tensor}'")
+    return True
+
+
+def unknown_region(parameters: Parameters) -> NotFoundError:
+    """There are no regions, so naming one is an error (http.md §4.12)."""
+    return NotFoundError(f"Unable to find shared memory region: '{parameters[_REGION]}'")
+
+
+def read_class_count(parameters: Parameters) -> int | None:
+    """How many top classes to return in place of an output; None for the output itself.
+
+    Raises:
+        InvalidArgumentError: not a positive ``int64_param``.
+    """
+    if "classification" not in parameters:
+        return None
+    count = parameters["classification"]
+    if type(count) is not int:
+        raise _bad_type("classification", "int64_param")
+    if count <= 0:
+        raise InvalidArgumentError("invalid value for 'classification' parameter, expected >= 0")  # sic: Triton
+    return count & (2**32 - 1)  # all that Triton keeps of it
+
+
+def _correlation_id(value: ParameterChoice) -> int | str:
+    if type(value) is int:
+        return value & _UINT64_MASK
+    if type(value) is str:
+        return value
+    raise _bad_type("sequence_id", "int64_param or string_param.")
+
+
+def _flag(name: str, value: ParameterChoice) -> bool:
+    if type(value) is bool:
+        return value
+    raise _bad_type(name, "bool_param.")
+
+
+def _priority(value: ParameterChoice) -> int:
+    if type(value) is UnsignedInt:
+        return int(value)
+    if type(value) is not int:
+        raise _bad_type("priority", "int64_param or uint64_param.")
+    if value < 0:
+        raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
+    return value
+
+
+def _bad_type(name: str, expected: str, tensor: str = "") -> InvalidArgumentError:
+    return InvalidArgumentError(f"invalid value type for '{name}' parameter{tensor}, expected {expected}")

@@ -1,0 +1,151 @@
+"""Reads infer requests, and remembers their heads, so that a client that repeats itself is decoded once.
+
+Clients send raw contents last. What stands in front of them, the head, says the same every time but for the request's
+id: which slices of the bytes behind it are which tensors, and which outputs are wanted in which form. Everything else
+goes the long way (`infer_request.py`), which also words all errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...engine.datatypes import DataType
+from ...engine.request import InferenceRequest
+from ...engine.tensor import Buffer, Tensor
+from .infer_request import DecodedGrpcInfer, Describe, decode_infer, read_infer_request
+from .wire import LENGTH, MalformedMessageError, read_varint, tag
+
+_HEADS = 512
+_HEAD_BYTES = 2_048
+_SMALL_BYTES = 4_096
+"""A message up to this size is copied, if it is a view: bytes are faster to look at."""
+
+_ID = tag(3, LENGTH)
+_RAW = tag(7, LENGTH)
+
+_Spans = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a head says. The request has neither id nor inputs; those, all of them raw, are in `inputs`."""
+
+    request: InferenceRequest
+    inputs: tuple[tuple[str, DataType, tuple[int, ...]], ...]
+    version_text: str
+    class_counts: dict[str, int]
+    enable_empty_final_response: bool
+
+    def decode(self, data: Buffer, raw: _Spans, request_id: str, describe: Describe) -> DecodedGrpcInfer:
+        said = self.request
+        model = describe(said.model_name, said.model_version)
+        view = memoryview(data)
+        inputs = [
+            Tensor(name, kind, shape, view[start:stop])
+            for (name, kind, shape), (start, stop) in zip(self.inputs, raw, strict=False)
+        ]
+        request = InferenceRequest(
+            said.model_name,
+            said.model_version,
+            request_id,
+            inputs,
+            said.requested_outputs,
+            dict(said.parameters),
+            said.priority,
+            said.timeout_us,
+            said.correlation_id,
+            said.sequence_start,
+            said.sequence_end,
+        )
+        return DecodedGrpcInfer(request, model, self.version_text, self.class_counts, self.enable_empty_final_response)
+
+
+class InferReader:
+    """Decodes ``ModelInferRequest`` messages, with a memory of bounded size."""
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, _Head] = {}
+
+    def decode(self, message: Buffer, describe: Describe) -> DecodedGrpcInfer:
+        """The request that `message` holds. Raw contents become views on it.
+
+        Args:
+            describe: finds the model; called once a request, as soon as its name and version are known.
+
+        Raises:
+            InternalError: the message is no ``ModelInferRequest``.
+            TriremeError: see `decode_infer`.
+        """
+        if len(message) <= _SMALL_BYTES and type(message) is not bytes:
+            message = bytes(message)
+        split = _split(message)
+        if split is None:
+            return decode_infer(read_infer_request(message), describe)
+        key, request_id, raw = split
+        head = self._heads.get(key)
+        if head is not None and len(raw) >= len(head.inputs):
+            return head.decode(message, raw, request_id, describe)
+        wire = read_infer_request(message)
+        decoded = decode_infer(wire, describe)
+        if all(given.contents is None for given in wire.inputs):
+            self._remember(key, decoded)
+        return decoded
+
+    def __repr__(self) -> str:
+        return f"<InferReader remembers {len(self._heads)} heads>"
+
+    def _remember(self, key: bytes, decoded: DecodedGrpcInfer) -> None:
+        if len(self._heads) >= _HEADS:
+            self._heads.clear()
+        said = decoded.request
+        self._heads[key] = _Head(
+            # Copies, so as not to keep the message alive, nor to see what a model does to its parameters.
+            replace(said, id="", inputs=[], parameters=dict(said.parameters)),
+            tuple((tensor.name, tensor.datatype, tensor.shape) for tensor in said.inputs),
+            decoded.version_text,
+            dict(decoded.class_counts),
+            decoded.enable_empty_final_response,
+        )
+
+
+def _split(data: Buffer) -> tuple[bytes, str, _Spans] | None:
+    """A message's head without the id, the id, and where the raw contents are.
+
+    None if it is not put together in the usual way: fields in front whose payload is short and has a length, the id at
+    most once, raw contents up to the end.
+    """
+    end = len(data)
+    at = id_at = id_end = 0
+    request_id = ""
+    raw: _Spans = []
+    try:
+        while at < end:
+            key = data[at]
+            if key == _RAW:
+                break
+            size = data[at + 1]
+            start = at + 2
+            if size > 0x7F:
+                size += (data[start] << 7) - 0x80
+                start += 1
+            stop = start + size
+            if key & 0x87 != LENGTH or stop > _HEAD_BYTES:
+                return None
+            if key == _ID:
+                if id_end:
+                    return None
+                id_at, id_end = at, stop
+                request_id = str(data[start:stop], "utf-8")
+            at = stop
+        key = bytes(data[:id_at]) + data[id_end:at] if id_end else bytes(data[:at])
+        while at < end:
+            if data[at] != _RAW:
+                return None
+            size, start = read_varint(data, at + 1)
+            at = start + size
+            raw.append((start, at))
+    except (IndexError, UnicodeDecodeError, MalformedMessageError):
+        return None
+    return (key, request_id, raw) if at == end else None

@@ -1,0 +1,94 @@
+"""Decodes infer requests: from a protobuf message to an `InferenceRequest` (grpc.md §3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...engine.description import ModelDescription
+from ...engine.errors import InternalError, InvalidArgumentError
+from ...engine.request import InferenceRequest
+from ...engine.tensor import Buffer
+from ...engine.validation import refuse_duplicates
+from .codec import UNREADABLE
+from .infer_contents import read_inputs
+from .infer_messages import WireOutput, WireRequest, read_infer_message
+from .infer_parameters import names_region, read_class_count, read_parameters, unknown_region
+from .versions import parse_version
+from .wire import MalformedMessageError
+
+Describe = Callable[[str, int], ModelDescription]
+"""Finds the model that a request is for, by name and version; raises `TriremeError` if requests for it are refused."""
+
+
+@dataclass(slots=True)
+class DecodedGrpcInfer:
+    """What the client asks for.
+
+    Attributes:
+        request: for the engine.
+        model: which model it is for.
+        version_text: the version as the request spells it, for errors on a stream.
+        class_counts: how many top classes to return in place of an output, by its name.
+        enable_empty_final_response: whether a final response is wanted that has nothing to say but that it is final.
+    """
+
+    request: InferenceRequest
+    model: ModelDescription
+    version_text: str
+    class_counts: Mapping[str, int]
+    enable_empty_final_response: bool
+
+
+def read_infer_request(message: Buffer) -> WireRequest:
+    """The fields of a request; `id` is what an error on a stream must tell.
+
+    Raises:
+        InternalError: the message is no ``ModelInferRequest``.
+    """
+    try:
+        return read_infer_message(message)
+    except MalformedMessageError:
+        raise InternalError(UNREADABLE) from None
+
+
+def decode_infer(wire: WireRequest, describe: Describe) -> DecodedGrpcInfer:
+    """What a request means. Its faults are found in the order in which Triton finds them: the version, the model,
+    parameters, an input given twice, the inputs' data, the outputs.
+
+    Raises:
+        TriremeError: what `describe` raises.
+        InvalidArgumentError, NotFoundError: grpc.md §3, first failure wins.
+    """
+    version = parse_version(wire.model_version)
+    model = describe(wire.model_name, version)
+    request = InferenceRequest(wire.model_name, version, wire.id)
+    empty_final_response = read_parameters(wire.parameters, request)
+    refuse_duplicates(wire.id, (given.name for given in wire.inputs))
+    request.inputs = read_inputs(wire)
+    class_counts = _read_outputs(wire.outputs)
+    request.requested_outputs = tuple(dict.fromkeys(output.name for output in wire.outputs))
+    return DecodedGrpcInfer(request, model, wire.model_version, class_counts, empty_final_response)
+
+
+def _read_outputs(outputs: list[WireOutput]) -> dict[str, int]:
+    """The class counts of the outputs that are to be classified; of an output listed twice, the first.
+
+    Raises:
+        InvalidArgumentError: a parameter of the wrong type, or shared memory together with another form.
+        NotFoundError: an output is to go to shared memory.
+    """
+    class_counts: dict[str, int] = {}
+    for output in outputs:
+        parameters = output.parameters
+        if not parameters:
+            continue
+        has_region = names_region(parameters, output.name)
+        class_count = read_class_count(parameters)
+        if has_region:
+            if class_count is not None:
+                raise InvalidArgumentError("output can't set both 'shared_memory_region' and 'classification'")
+            raise unknown_region(parameters)
+        if class_count is not None:
+            class_counts.setdefault(output.name, class_count)
+    return class_counts
