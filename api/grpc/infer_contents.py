@@ -68,11 +68,7 @@ def _pack(contents: WireContents, datatype: DataType, where: str) -> Buffer:
             raise InvalidArgumentError(
                 f"unexpected explicit tensor data {where} of type '{kind}', expected datatype '{datatype.name}'"
             )
-        data = (
-            pack_bytes(map(bytes, contents.elements))
-            if datatype is BYTES
-            else _cast(contents.numbers[number], datatype)
-        )
+        data = pack_bytes(contents.elements) if datatype is BYTES else _cast(contents.numbers[number], datatype)
     return b"" if data is None else data
 
 

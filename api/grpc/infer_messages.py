@@ -42,7 +42,7 @@ class WireContents:
 
     packed: dict[int, list[memoryview]] = field(default_factory=dict)
     numbers: dict[int, np.ndarray] = field(default_factory=dict)
-    elements: list[memoryview] = field(default_factory=list)
+    elements: list[bytes] = field(default_factory=list)
 
     def unpack(self) -> None:
         """Fill `numbers`.
@@ -212,11 +212,11 @@ def _read_choice(data: memoryview, at: int, end: int, value: ParameterChoice) ->
 
 
 def _read_contents(data: memoryview, at: int, end: int, contents: WireContents) -> None:
-    """Elements come packed, many in one field, or each in a field of its own; put together they look the same."""
+    """Numbers come packed, many in one field, or each in a field of its own; put together they look the same."""
     for key, start, stop in fields(data, at, end):
         number, wire_type = key >> 3, key & 7
         if key == _BYTES_CONTENTS:
-            contents.elements.append(data[start:stop])
+            contents.elements.append(bytes(data[start:stop]))
         elif number in _CONTENT_NUMBERS and start < stop:
             element_type, dtype = _CONTENT_NUMBERS[number]
             if wire_type not in (LENGTH, element_type):

@@ -1,0 +1,160 @@
+"""Writes infer responses, for unary calls and for streams (grpc.md §3, §4).
+
+Fields stand in the order of their numbers, as protobuf writes them. A message comes as pieces to be sent one behind the
+other, so that an output's bytes go out from where they lie. Data is always raw; typed contents are never written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import lru_cache
+
+from ...engine.errors import InvalidArgumentError, UnsupportedError
+from ...engine.request import ParameterValue
+from ...engine.response import InferenceResponse
+from ...engine.tensor import Buffer
+from ..classification import classify
+from .infer_request import DecodedGrpcInfer
+from .wire import FIXED64, LENGTH, VARINT, tag
+
+_INT32_MAX = 2**31 - 1
+_INT64 = range(-(2**63), 2**63)
+_UINT64_MASK = 2**64 - 1
+
+
+def _varint(number: int) -> bytes:
+    """An unsigned number: 7 bits a byte, low bits first."""
+    octets = bytearray()
+    while number > 0x7F:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    octets.append(number)
+    return bytes(octets)
+
+
+def _opening(number: int, size: int) -> bytes:
+    """What stands in front of a payload of `size` bytes."""
+    return _varint(tag(number, LENGTH)) + _varint(size)
+
+
+def _delimited(number: int, payload: bytes) -> bytes:
+    return _opening(number, len(payload)) + payload
+
+
+def _text(number: int, text: str) -> bytes:
+    """A string field; nothing if it is empty. What is no Unicode cannot be sent and becomes question marks."""
+    return _delimited(number, text.encode("utf-8", "replace")) if text else b""
+
+
+def _parameter(name: str, value: ParameterValue) -> bytes:
+    """An entry of a map of ``InferParameter``, whose field has number 4 wherever responses have one."""
+    if isinstance(value, bool):
+        choice = _varint(tag(1, VARINT)) + _varint(value)
+    elif isinstance(value, int) and value in _INT64:
+        choice = _varint(tag(2, VARINT)) + _varint(value & _UINT64_MASK)
+    elif isinstance(value, str):
+        choice = _delimited(3, value.encode("utf-8", "replace"))
+    elif isinstance(value, float):
+        choice = _varint(tag(4, FIXED64)) + struct.pack("<d", value)
+    else:
+        raise UnsupportedError(f"response parameter '{name}' must be a bool, a 64-bit int, a string or a double")
+    return _delimited(4, _delimited(1, name.encode("utf-8", "replace")) + _delimited(2, choice))
+
+
+_FINAL = {final: _parameter("triton_final_response", final) for final in (False, True)}
+
+
+def write_infer_response(response: InferenceResponse, decoded: DecodedGrpcInfer) -> list[Buffer]:
+    """The ``ModelInferResponse`` to a request that the model has answered.
+
+    Raises:
+        InvalidArgumentError: an output cannot be classified, or the message would be too large for gRPC.
+        UnsupportedError: a response parameter that the protocol cannot carry.
+    """
+    return _response(response, decoded, b"")
+
+
+def write_stream_response(response: InferenceResponse, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
+    """The ``ModelStreamInferResponse`` with an answer of the model.
+
+    Args:
+        final: whether no other response to the request will follow.
+
+    Raises:
+        InvalidArgumentError, UnsupportedError: as `write_infer_response`.
+    """
+    pieces = _response(response, decoded, _FINAL[final])
+    return [_opening(2, sum(map(len, pieces))), *pieces]
+
+
+def write_stream_failure(message: str, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
+    """The ``ModelStreamInferResponse`` to a request whose execution failed. Arguments as `write_stream_response`."""
+    return [_text(1, message) + _delimited(2, _echo(decoded, final))]
+
+
+def write_stream_refusal(message: str, request_id: str) -> list[Buffer]:
+    """The ``ModelStreamInferResponse`` to a request that was not executed: its id is all that is told of it."""
+    return [_text(1, message) + _delimited(2, _text(3, request_id))]
+
+
+def write_stream_final(decoded: DecodedGrpcInfer) -> list[Buffer]:
+    """The ``ModelStreamInferResponse`` that only says that no more will follow."""
+    return [_delimited(2, _echo(decoded, True))]
+
+
+def _echo(decoded: DecodedGrpcInfer, final: bool) -> bytes:
+    """What a response without outputs tells of its request: the version as the request spells it."""
+    request = decoded.request
+    return _text(1, request.model_name) + _text(2, decoded.version_text) + _text(3, request.id) + _FINAL[final]
+
+
+def _response(response: InferenceResponse, decoded: DecodedGrpcInfer, more_parameters: bytes) -> list[Buffer]:
+    head = _model(response.model_name, response.model_version)
+    if response.id:
+        head += _text(3, response.id)
+    if response.parameters:
+        head += _parameters(response.parameters)
+    head += more_parameters
+    blobs: list[Buffer] = []
+    for tensor in response.outputs:
+        if tensor.name in decoded.class_counts:
+            model = decoded.model
+            labels = model.labels.get(tensor.name, ())
+            tensor = classify(tensor, decoded.class_counts[tensor.name], labels, model.config.max_batch_size > 0)
+        head += _output(tensor.name, tensor.datatype.name, tensor.shape)
+        blobs.append(tensor.buffer)
+    if not blobs:
+        return [head]
+    pieces: list[Buffer] = []
+    size = 0
+    for blob in blobs:
+        head += _raw_opening(len(blob))
+        pieces.append(head)
+        pieces.append(blob)
+        size += len(head) + len(blob)
+        head = b""
+    if size > _INT32_MAX:
+        raise InvalidArgumentError(f"Response has byte size {size} which exceeds gRPC's byte size limit {_INT32_MAX}.")
+    return pieces
+
+
+@lru_cache(maxsize=1024)
+def _model(name: str, version: int) -> bytes:
+    return _text(1, name) + _text(2, str(version))
+
+
+@lru_cache(maxsize=1024)
+def _output(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """An output without its data. Responses repeat names, and most repeat shapes."""
+    dims = b"".join(_varint(dim) for dim in shape)
+    return _delimited(5, _text(1, name) + _text(2, datatype) + (_delimited(3, dims) if dims else b""))
+
+
+@lru_cache(maxsize=1024)
+def _raw_opening(size: int) -> bytes:
+    return _opening(6, size)
+
+
+def _parameters(parameters: Mapping[str, ParameterValue]) -> bytes:
+    return b"".join(_parameter(name, value) for name, value in parameters.items())
