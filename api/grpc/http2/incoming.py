@@ -1,0 +1,332 @@
+"""What a client's frames do to a connection: the inner half of `Http2Server`.
+
+It connects the state machines, which are in `reader` (frames), `streams` (streams), `sender` (what goes out) and
+`keepalive` (time). Faults are raised and end in `Http2Server.receive`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Generic
+
+from . import frames
+from .errors import ConnectionFault, ErrorCode, StreamFault
+from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
+from .frames import DATA, HEADERS, MAX_WINDOW_BYTES, RST_STREAM, WINDOW_UPDATE
+from .guard import Budget
+from .headers import TABLE_SIZE_ZERO, Field, HeaderReader, check_fields, is_request
+from .keepalive import Keepalive
+from .limits import Http2Limits
+from .reader import FrameReader
+from .sender import Sender
+from .settings import check, server_preface
+from .shutdown import PING_PAYLOAD, Phase, Shutdown
+from .streams import MISFITS, Stream, Streams, Verdict
+
+
+class Incoming(Generic[H]):
+    """The state of a connection, and the frames that change it. Arguments and attributes as for `Http2Server`."""
+
+    __slots__ = (
+        "_connection_left",
+        "_connection_returned",
+        "_empty_frames",
+        "_events",
+        "_half_connection",
+        "_half_stream",
+        "_headers",
+        "_keepalive",
+        "_leaving",
+        "_limits",
+        "_now_s",
+        "_open",
+        "_pings",
+        "_reader",
+        "_refused",
+        "_requests",
+        "_resets",
+        "_resets_received",
+        "_resets_sent",
+        "_sender",
+        "_settings",
+        "_shutdown",
+        "_streams",
+        "_table_lowered",
+        "next_timer_s",
+        "terminated",
+    )
+
+    def __init__(self, limits: Http2Limits, parse_head: Callable[[Sequence[Field]], H], now_s: float) -> None:
+        self._limits = limits
+        self._now_s = now_s
+        self._reader = FrameReader(limits)
+        self._headers: HeaderReader[H] = HeaderReader(limits, parse_head)
+        tiny_frames = Budget(limits.tiny_frames, "windows are too small", now_s)
+        self._sender = Sender(server_preface(limits), limits.control_backlog_bytes, tiny_frames)
+        self._streams = Streams(limits.remembered_resets)
+        self._open = self._streams.open
+        self._keepalive = Keepalive(limits.keepalive, now_s)
+        self._shutdown = Shutdown()
+        self._resets = Budget(limits.resets, "too many resets", now_s)
+        self._pings = Budget(limits.pings, "too_many_pings", now_s)
+        self._settings = Budget(limits.settings, "too many SETTINGS", now_s)
+        self._empty_frames = Budget(limits.empty_frames, "too many empty DATA frames", now_s)
+        self._connection_left = limits.connection_window_bytes
+        self._connection_returned = 0
+        self._half_connection = limits.connection_window_bytes // 2
+        self._half_stream = limits.stream_window_bytes // 2
+        self._events: list[Event[H]] = []
+        self._leaving = False  # the client has sent GOAWAY
+        self._table_lowered = False
+        self._requests = self._refused = self._resets_received = self._resets_sent = 0
+        self.terminated = False
+        self.next_timer_s = self._keepalive.next_timer_s
+
+    # ---- streams come and go ----
+
+    def _queue(self, frame: bytes) -> None:
+        if frame:
+            self._sender.out.append(frame)
+
+    def _close(self, stream: Stream) -> None:
+        del self._open[stream.id]
+        if stream.queue is not None:
+            self._sender.forget(stream)
+        if stream.unconsumed:
+            self._give_back(stream.unconsumed)
+        if not self._open:
+            self._nothing_open()
+
+    def _answered(self, stream: Stream) -> None:
+        """Everything has been said. A client that still sends is told to stop (streams, rule 3)."""
+        if stream.ended:
+            self._close(stream)
+        else:
+            self._cut(stream, ErrorCode.NO_ERROR)
+
+    def _cut(self, stream: Stream, code: ErrorCode) -> None:
+        self._queue(frames.rst_stream(stream.id, code))
+        self._resets_sent += 1
+        self._streams.remember_cut(stream.id)
+        self._close(stream)
+
+    def _nothing_open(self) -> None:
+        if self._shutdown.phase is Phase.WARNED:
+            self._queue(self._shutdown.confirm(self._streams.highest))
+            self._set_timer()
+
+    def _break(self, stream_id: int, code: ErrorCode) -> None:
+        """The client has broken a rule on a stream, perhaps one that is not open."""
+        self._resets.spend(self._now_s)
+        self._resets_sent += 1
+        self._sender.control(frames.rst_stream(stream_id, code))
+        self._streams.remember_cut(stream_id)
+        stream = self._open.get(stream_id)
+        if stream is not None:
+            self._events.append(StreamReset(stream_id, code))
+            self._close(stream)
+
+    def _misfit(self, stream_id: int, kind: int) -> None:
+        """A frame has come that does not fit its stream's state."""
+        state = self._streams.state(stream_id)
+        verdict, code = MISFITS[state, kind]
+        if verdict is Verdict.END_CONNECTION:
+            raise ConnectionFault(code, f"{frames.NAMES[kind]} on {state.value} stream {stream_id}")
+        if verdict is Verdict.RESET_STREAM:
+            self._break(stream_id, code)
+
+    # ---- windows of what is received ----
+
+    def _give_back(self, nbytes: int) -> None:
+        """The client may send so many bytes more on the connection; it is told in large numbers only."""
+        self._connection_returned += nbytes
+        if self._connection_returned >= self._half_connection:
+            self._queue(frames.window_update(0, self._connection_returned))
+            self._connection_left += self._connection_returned
+            self._connection_returned = 0
+            self._sender.sent_payload = True
+
+    def _credit(self, stream: Stream, nbytes: int) -> None:
+        """The same, for the connection and an open stream."""
+        self._give_back(nbytes)
+        stream.returned += nbytes
+        if stream.returned >= self._half_stream and not stream.ended:
+            self._queue(frames.window_update(stream.id, stream.returned))
+            stream.receive_left += stream.returned
+            stream.returned = 0
+            self._sender.sent_payload = True
+
+    def _set_timer(self) -> None:
+        self.next_timer_s = min(self._keepalive.next_timer_s, self._shutdown.due_s)
+
+    def _note_payload(self) -> None:
+        """Tells the keepalive if data or headers have been sent."""
+        if self._sender.sent_payload:
+            self._sender.sent_payload = False
+            self._keepalive.payload_sent()
+
+    def _end(self) -> None:
+        self.terminated = True
+        self.next_timer_s = math.inf
+        self._open.clear()
+        self._sender.forget_all()
+
+    # ---- frames (see `reader.FrameSink`) ----
+
+    def on_data(self, stream_id: int, piece: bytes, charge: int, left: int, end_stream: bool) -> None:
+        if charge + left > self._connection_left:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "data exceeds the connection's window")
+        self._connection_left -= charge
+        stream = self._open.get(stream_id)
+        if stream is None or stream.ended:
+            self._give_back(charge)
+            self._misfit(stream_id, DATA)
+            return
+        if charge + left > stream.receive_left:
+            self._give_back(charge)
+            self._break(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+            return
+        size = len(piece)
+        stream.receive_left -= charge
+        if stream.queue is not None and stream.queue.ending:  # answered; only the windows hold the answer back
+            stream.ended = end_stream
+            self._credit(stream, charge)
+            return
+        if charge > size:  # nobody has to consume padding
+            self._credit(stream, charge - size)
+        if end_stream:
+            stream.ended = True
+        elif not size:
+            self._empty_frames.spend(self._now_s)
+            return
+        stream.unconsumed += size
+        self._events.append(DataReceived(stream_id, piece, end_stream, size))
+
+    def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
+        if stream_id <= self._streams.highest or not stream_id & 1:
+            self._late_headers(stream_id, block, end_stream)
+            return
+        self._streams.highest = stream_id
+        head = self._headers.heads.get(block)
+        if head is None:
+            try:
+                head = self._headers.read_request(block)
+            except StreamFault as fault:
+                self._break(stream_id, fault.code)
+                return
+        if len(self._open) >= self._limits.max_concurrent_streams or stream_id > self._shutdown.last_stream_id:
+            self._refused += 1
+            self._break(stream_id, ErrorCode.REFUSED_STREAM)
+            return
+        self._requests += 1
+        self._open[stream_id] = Stream(
+            stream_id, end_stream, self._limits.stream_window_bytes, self._sender.initial_window
+        )
+        self._events.append(RequestReceived(stream_id, head, end_stream))
+
+    def _late_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
+        """Trailers, or something that should not be."""
+        stream = self._open.get(stream_id)
+        try:
+            fields = self._headers.decode(block)
+            if stream is None and (is_request(fields) or not stream_id & 1):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} cannot be opened")
+            if stream is None or stream.ended:
+                self._misfit(stream_id, HEADERS)
+                return
+            check_fields(fields)
+            if not end_stream:
+                raise StreamFault(ErrorCode.PROTOCOL_ERROR, "trailers do not end the stream")
+        except StreamFault as fault:
+            self._break(stream_id, fault.code)
+            return
+        stream.ended = True
+        if stream.queue is None or not stream.queue.ending:
+            self._events.append(StreamEnded(stream_id))
+
+    def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if kind == WINDOW_UPDATE:
+            self._on_window_update(stream_id, frames.read_word(payload) & MAX_WINDOW_BYTES)
+        elif kind == frames.PING:
+            self._on_ping(flags, payload)
+        elif kind == RST_STREAM:
+            self._on_reset(stream_id, ErrorCode.of(frames.read_word(payload)))
+        elif kind == frames.SETTINGS:
+            if not flags & frames.ACK:
+                self._on_settings(check(payload))
+        elif kind == frames.GOAWAY:
+            self._leaving = True
+
+    def _on_window_update(self, stream_id: int, increment: int) -> None:
+        sender = self._sender
+        if not stream_id:
+            if not increment:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
+            if sender.window + increment > MAX_WINDOW_BYTES:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window overflows")
+            sender.window += increment
+            for drained in sender.connection_reopened(self._now_s):
+                self._drained(drained)
+            return
+        stream = self._open.get(stream_id)
+        if stream is None:
+            self._misfit(stream_id, WINDOW_UPDATE)
+        elif not increment:
+            self._break(stream_id, ErrorCode.PROTOCOL_ERROR)
+        elif stream.send_window + increment > MAX_WINDOW_BYTES:
+            self._break(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        else:
+            stream.send_window += increment
+            if sender.reopened(stream, self._now_s):
+                self._drained(stream)
+
+    def _drained(self, stream: Stream) -> None:
+        self._events.append(StreamDrained(stream.id))
+        if stream.queue is not None and stream.queue.ending:
+            self._answered(stream)
+
+    def _on_ping(self, flags: int, payload: bytes) -> None:
+        if flags & frames.ACK:
+            if payload == PING_PAYLOAD:
+                self._queue(self._shutdown.confirm(self._streams.highest))
+                self._set_timer()
+            return
+        if self._sender.sent_payload:
+            self._note_payload()
+        else:
+            self._pings.spend(self._now_s)
+        if self._keepalive.is_one_ping_too_many(self._now_s, len(self._open)):
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+        self._sender.control(frames.ping(payload, ack=True))
+
+    def _on_reset(self, stream_id: int, code: ErrorCode) -> None:
+        stream = self._open.get(stream_id)
+        if stream is None:
+            self._misfit(stream_id, RST_STREAM)
+            return
+        self._resets_received += 1
+        self._resets.spend(self._now_s)
+        self._events.append(StreamReset(stream_id, code))
+        self._close(stream)
+
+    def _on_settings(self, values: dict[int, int]) -> None:
+        self._settings.spend(self._now_s)
+        sender = self._sender
+        sender.control(frames.SETTINGS_ACK)
+        sender.max_frame = values.get(frames.MAX_FRAME_SIZE, sender.max_frame)
+        table_bytes = values.get(frames.HEADER_TABLE_SIZE, frames.DEFAULT_TABLE_BYTES)
+        if table_bytes < frames.DEFAULT_TABLE_BYTES and not self._table_lowered:
+            self._table_lowered = True
+            sender.block_prefix = TABLE_SIZE_ZERO
+        initial = values.get(frames.INITIAL_WINDOW_SIZE, sender.initial_window)
+        change = initial - sender.initial_window
+        if not change:
+            return
+        sender.initial_window = initial
+        for stream in list(self._open.values()):
+            stream.send_window += change
+            if stream.send_window > MAX_WINDOW_BYTES:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"the window of stream {stream.id} overflows")
+            if sender.reopened(stream, self._now_s):
+                self._drained(stream)

@@ -1,0 +1,192 @@
+"""The server's side of an HTTP/2 connection, for gRPC, without I/O: bytes in, events out; answers in, bytes out.
+
+Rule 1: Nothing that a client does raises. An offence of a stream queues RST_STREAM; an offence of the connection
+        queues GOAWAY, and the connection is `terminated`.
+Rule 2: A stream is announced once, by `RequestReceived`. After its `StreamReset`, or after it was answered or reset,
+        nothing more is said about it. After `Terminated` nothing is said at all.
+Rule 3: Received data that the owner does not report as `consumed` stays charged to the windows, so a client cannot
+        send faster than it is served. What a stream had not reported when it closed is given back then.
+Rule 4: What is kept for a client is bounded by `Http2Limits`, and by what the owner queues for it.
+
+This is the owner's half; `incoming` is the client's. Not checked, because gRPC's own server does not: that a request's
+``content-length`` is the length of its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....engine.tensor import Buffer
+from . import frames
+from .errors import ConnectionFault, ErrorCode
+from .events import Event, H, Terminated
+from .incoming import Incoming
+from .keepalive import Due
+from .shutdown import Phase
+from .statistics import Http2Statistics
+
+_KEEPALIVE_PING = b"Trireme?"
+
+
+class Http2Server(Incoming[H]):
+    """One connection.
+
+    Args:
+        limits: bounds of everything.
+        parse_head: makes of a request's header list (lower-case names, pseudo-headers first) what it means to the
+            owner. Called once for equal blocks, as long as they stand for the same; so the result must be immutable.
+        now_s: the time, on the clock of all later calls.
+
+    Attributes:
+        terminated: nothing more will be understood: write what `take_output` gives, then close.
+        next_timer_s: when to call `tick`; math.inf for never. Receiving never makes it earlier.
+    """
+
+    __slots__ = ()
+
+    # ---- bytes ----
+
+    def receive(self, data: bytes | memoryview, now_s: float) -> list[Event[H]]:
+        """Takes in what the client has sent, and says what it means. `data` is not referred to afterwards."""
+        if self.terminated:
+            return []
+        self._now_s = now_s
+        self._keepalive.heard_s = now_s
+        events = self._events = []
+        try:
+            self._reader.feed(data, self)
+        except ConnectionFault as fault:
+            self.abort(fault.code, fault.debug)
+            events.append(Terminated(fault.code, fault.debug))
+        if self._leaving and self._leave():
+            events.append(Terminated(ErrorCode.NO_ERROR, "the client has said goodbye"))
+        return events
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `take_output` would give anything."""
+        return bool(self._sender.out)
+
+    def take_output(self) -> list[Buffer]:
+        """All that may be written now, in order. Call it when what it gave before has been written, not sooner: that is
+        how a client that does not read is noticed."""
+        return self._sender.take()
+
+    # ---- answers: all ignore streams that are not open, because the client may have gone at any time ----
+
+    def send_headers(self, stream_id: int, block: bytes, end_stream: bool = False) -> None:
+        """Queues headers, or with `end_stream` trailers. The block is from `headers.encode_block`."""
+        stream = self._open.get(stream_id)
+        if stream is not None and self._sender.headers(stream, block, end_stream=end_stream):
+            self._answered(stream)
+            if self._leaving:
+                self._leave()
+
+    def send_data(self, stream_id: int, parts: Sequence[Buffer], end_stream: bool = False) -> None:
+        """Queues data, which goes out as the windows allow. Views must be of single bytes; nothing is copied."""
+        stream = self._open.get(stream_id)
+        if stream is not None and self._sender.data(stream, parts, end_stream=end_stream):
+            self._answered(stream)
+            if self._leaving:
+                self._leave()
+
+    def respond(self, stream_id: int, headers: bytes, parts: Sequence[Buffer], trailers: bytes) -> None:
+        """A whole answer: headers, data, trailers. The fast way for everything that is small."""
+        stream = self._open.get(stream_id)
+        if stream is not None and self._sender.respond(stream, headers, parts, trailers):
+            self._answered(stream)
+            if self._leaving:
+                self._leave()
+
+    def reset(self, stream_id: int, code: ErrorCode) -> None:
+        """Gives the stream up by RST_STREAM; what it has queued is dropped."""
+        stream = self._open.get(stream_id)
+        if stream is not None:
+            self._cut(stream, code)
+            if self._leaving:
+                self._leave()
+
+    def pending(self, stream_id: int) -> int:
+        """Bytes of data that are queued and held back by the client's windows."""
+        stream = self._open.get(stream_id)
+        return stream.queue.pending if stream is not None and stream.queue is not None else 0
+
+    def consumed(self, stream_id: int, nbytes: int) -> None:
+        """The owner has used up so many received bytes: the client may send more."""
+        stream = self._open.get(stream_id)
+        if stream is None:
+            return  # what it had not reported was given back when it closed
+        nbytes = min(nbytes, stream.unconsumed)
+        stream.unconsumed -= nbytes
+        self._credit(stream, nbytes)
+
+    # ---- the connection ----
+
+    def go_away(self, now_s: float, debug: str = "") -> None:
+        """Begins to leave gracefully: open streams are finished, soon new ones are refused (see `shutdown`)."""
+        if not self.terminated:
+            self._queue(self._shutdown.begin(now_s + self._limits.goaway_ack_timeout_s, debug))
+            self._set_timer()
+
+    @property
+    def idle_after_goaway(self) -> bool:
+        """Everything that was to be finished is: write the output, then close."""
+        return self._shutdown.phase is Phase.CLOSING and not self._open
+
+    def abort(self, code: ErrorCode, debug: str = "") -> None:
+        """GOAWAY at once. Open streams are over, and what they had queued is dropped."""
+        if not self.terminated:
+            last_stream_id = min(self._streams.highest, self._shutdown.last_stream_id)
+            self._queue(frames.goaway(last_stream_id, code, debug))
+            self._end()
+
+    def _leave(self) -> bool:
+        """The client has sent GOAWAY: when nothing is open any more, the connection is over."""
+        if self._open or self.terminated:
+            return False
+        self._end()
+        return True
+
+    def tick(self, now_s: float) -> list[Event[H]]:
+        """Does what time demands."""
+        if self.terminated:
+            return []
+        keepalive = self._keepalive
+        self._note_payload()
+        for due in keepalive.due(now_s, len(self._open)):
+            if due is Due.PING:
+                self._queue(frames.ping(_KEEPALIVE_PING))
+            elif due is Due.OLD:
+                self.go_away(now_s, "max_age")
+            else:
+                debug = "max_age" if due is Due.OVERDUE else "keepalive_timeout"
+                self.abort(ErrorCode.NO_ERROR, debug)
+                return [Terminated(ErrorCode.NO_ERROR, debug)]
+        if now_s >= self._shutdown.due_s:
+            self._queue(self._shutdown.confirm(self._streams.highest))
+        self._set_timer()
+        return []
+
+    @property
+    def open_streams(self) -> int:
+        """Streams that were announced, and neither fully answered nor reset."""
+        return len(self._open)
+
+    def statistics(self) -> Http2Statistics:
+        """How things stand."""
+        streams = self._open.values()
+        return Http2Statistics(
+            open_streams=len(streams),
+            requests=self._requests,
+            refused=self._refused,
+            resets_received=self._resets_received,
+            resets_sent=self._resets_sent,
+            held_bytes=self._reader.held_bytes,
+            unconsumed_bytes=sum([stream.unconsumed for stream in streams]),
+            pending_bytes=sum([stream.queue.pending for stream in streams if stream.queue is not None]),
+            cached_heads=len(self._headers.heads),
+        )
+
+    def __repr__(self) -> str:
+        state = "terminated" if self.terminated else self._shutdown.phase.value
+        return f"<Http2Server: {state}, {len(self._open)} open of {self._requests}>"
