@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import enum
 import re
 import shlex
 import subprocess
@@ -34,10 +35,24 @@ class Report:
     counts: Mapping[str, int]
 
 
+class Protocol(enum.Enum):
+    """How requests reach the server."""
+
+    HTTP = "HTTP"
+    GRPC = "gRPC"
+    GRPC_STREAM = "gRPC streams"
+
+
 def run_perf_analyzer(
-    command: str, server: Server, model: str, concurrency: int, *flags: str, timeout_s: float = 300.0
+    command: str,
+    server: Server,
+    model: str,
+    concurrency: int,
+    *flags: str,
+    protocol: Protocol = Protocol.HTTP,
+    timeout_s: float = 300.0,
 ) -> Report:
-    """Put load on a model over HTTP.
+    """Put load on a model.
 
     Args:
         command: starts perf_analyzer; its flags are put behind it.
@@ -49,7 +64,7 @@ def run_perf_analyzer(
     """
     with tempfile.TemporaryDirectory() as directory:
         table = Path(directory) / "report.csv"
-        words = [*shlex.split(command), "-m", model, "-u", server.url, "-i", "http", "-f", str(table)]
+        words = [*shlex.split(command), "-m", model, *_how(server, protocol), "-f", str(table)]
         words += ["--concurrency-range", str(concurrency), *flags]
         try:
             done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout_s)
@@ -65,3 +80,10 @@ def run_perf_analyzer(
         name.lower(): int(count) for name, count in re.findall(r"^ +(.* count): (\d+)", done.stdout, re.MULTILINE)
     }
     return Report(float(row["Inferences/Second"]), float(row["p50 latency"]), float(row["p99 latency"]), counts)
+
+
+def _how(server: Server, protocol: Protocol) -> list[str]:
+    if protocol is Protocol.HTTP:
+        return ["-i", "http", "-u", server.url]
+    streaming = ["--streaming"] if protocol is Protocol.GRPC_STREAM else []
+    return ["-i", "grpc", "-u", server.grpc_url, *streaming]

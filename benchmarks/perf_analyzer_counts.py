@@ -1,20 +1,22 @@
 """Does perf_analyzer, unmodified, count what the server counts?
 
-Trireme serves the shipped models; perf_analyzer sends a known number of requests to each model over HTTP. What it
-reports (its own count, and the server's counts that it reads before and after) must agree with what the statistics
-endpoint and the metrics port say has happened meanwhile. Exits with 1 if anything disagrees.
+Trireme serves the shipped models; perf_analyzer sends a known number of requests to each model, over HTTP, over gRPC
+and on gRPC streams. What it reports (its own count, and the server's counts that it reads before and after) must agree
+with what the statistics endpoint and the metrics port say has happened meanwhile. Exits with 1 if anything disagrees.
 
-    python benchmarks/perf_analyzer_counts.py --perf-analyzer "perf_analyzer" [--requests 1000] [--models digits simple]
+    python benchmarks/perf_analyzer_counts.py --perf-analyzer "perf_analyzer" [--requests 1000] \\
+        [--models digits simple] [--protocols http grpc grpc_stream]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from pathlib import Path
 
-from load import HungError, Report, run_perf_analyzer
+from load import HungError, Protocol, Report, run_perf_analyzer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
@@ -72,7 +74,9 @@ def difference(after: Counts, before: Counts) -> Counts:
     return {name: count - before[name] for name, count in after.items()}
 
 
-def count(options: argparse.Namespace, server: Server, model: str, concurrency: int) -> dict[str, Counts]:
+def count(
+    options: argparse.Namespace, server: Server, model: str, concurrency: int, protocol: Protocol
+) -> dict[str, Counts]:
     """Run perf_analyzer, several times if it hangs; everybody's counts.
 
     Raises:
@@ -83,7 +87,13 @@ def count(options: argparse.Namespace, server: Server, model: str, concurrency: 
         flags = ["--request-count", str(options.requests)]
         try:
             report = run_perf_analyzer(
-                options.perf_analyzer, server, model, concurrency, *flags, timeout_s=options.timeout
+                options.perf_analyzer,
+                server,
+                model,
+                concurrency,
+                *flags,
+                protocol=protocol,
+                timeout_s=options.timeout,
             )
         except HungError:
             continue
@@ -121,18 +131,20 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--models", nargs="+", default=["digits", "simple"])
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16])
+    names = [protocol.name.lower() for protocol in Protocol]
+    parser.add_argument("--protocols", nargs="+", default=names, choices=names)
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds for perf_analyzer to end")
     options = parser.parse_args()
     console = Console()
     disagreements = 0
-    with trireme(REPOSITORY) as server:
-        for model in options.models:
-            for concurrency in options.concurrency:
-                rows = count(options, server, model, concurrency)
-                show(console, f"{model}, concurrency {concurrency}", rows)
-                if not agree(rows, concurrency):
-                    disagreements += 1
-                    console.print("[red]they disagree")
+    with trireme(REPOSITORY, grpc=True) as server:
+        for name, model, concurrency in itertools.product(options.protocols, options.models, options.concurrency):
+            protocol = Protocol[name.upper()]
+            rows = count(options, server, model, concurrency, protocol)
+            show(console, f"{model} over {protocol.value}, concurrency {concurrency}", rows)
+            if not agree(rows, concurrency):
+                disagreements += 1
+                console.print("[red]they disagree")
     return 1 if disagreements else 0
 
 

@@ -37,16 +37,26 @@ class TritonPythonModel:
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. Its ports are on the loopback interface."""
+    """A running server. Its ports are on the loopback interface.
+
+    Attributes:
+        grpc_port: None if it does not serve gRPC.
+    """
 
     name: str
     process: psutil.Process
     http_port: int
     metrics_port: int
+    grpc_port: int | None = None
 
     @property
     def url(self) -> str:
         return f"127.0.0.1:{self.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        assert self.grpc_port is not None, "the server was not told to serve gRPC"
+        return f"127.0.0.1:{self.grpc_port}"
 
     def get(self, path: str, *, metrics: bool = False) -> bytes:
         """The body of a GET that must be answered with 200."""
@@ -89,30 +99,31 @@ class Server:
 
 
 @contextmanager
-def trireme(repository: Path, *flags: str) -> Iterator[Server]:
+def trireme(repository: Path, *flags: str, grpc: bool = False) -> Iterator[Server]:
     """`trireme serve` from the environment of this interpreter."""
     program = Path(sys.executable).with_name("trireme")
-    with _serving("Trireme", [str(program), "serve", "--model-repository", str(repository), *flags]) as server:
+    with _serving("Trireme", [str(program), "serve", "--model-repository", str(repository), *flags], grpc) as server:
         yield server
 
 
 @contextmanager
-def triton(command: str, repository: Path, *flags: str) -> Iterator[Server]:
+def triton(command: str, repository: Path, *flags: str, grpc: bool = False) -> Iterator[Server]:
     """The real Triton.
 
     Args:
         command: starts it; tritonserver's flags are put behind it.
         repository: models that it can serve.
     """
-    words = [*shlex.split(command), "--model-repository", str(repository), "--allow-grpc", "false"]
-    with _serving("Triton", [*words, *flags]) as server:
+    with _serving("Triton", [*shlex.split(command), "--model-repository", str(repository), *flags], grpc) as server:
         yield server
 
 
 @contextmanager
-def _serving(name: str, command: list[str]) -> Iterator[Server]:
+def _serving(name: str, command: list[str], grpc: bool) -> Iterator[Server]:
     http_port, metrics_port = free_port(), free_port()
+    grpc_port = free_port() if grpc else None
     command += ["--http-address", "127.0.0.1", "--http-port", str(http_port), "--metrics-port", str(metrics_port)]
+    command += ["--grpc-address", "127.0.0.1", "--grpc-port", str(grpc_port)] if grpc else ["--allow-grpc", "false"]
     with tempfile.TemporaryFile() as log:
         # A group of its own: a wrapper script, or a backend's processes, end with it.
         try:
@@ -120,7 +131,7 @@ def _serving(name: str, command: list[str]) -> Iterator[Server]:
         except OSError as error:
             raise SystemExit(f"cannot run {name}: {error}") from error
         try:
-            server = Server(name, psutil.Process(started.pid), http_port, metrics_port)
+            server = Server(name, psutil.Process(started.pid), http_port, metrics_port, grpc_port)
             deadline_s = time.monotonic() + START_TIMEOUT_S
             while not server.is_live():
                 if started.poll() is not None or time.monotonic() > deadline_s:
