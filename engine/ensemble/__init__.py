@@ -1,0 +1,25 @@
+"""Ensembles: models that are graphs of other models (scheduling.md §7)."""
+
+from .core import EnsembleCore
+from .dependencies import Dependencies, check_members
+from .plan import EnsemblePlan, StepPlan
+from .run import Action, CancelSteps, EnsembleRun, Fail, Respond, StepCall, Submit
+from .statistics import ComputeTimes, record_failure, record_success
+
+__all__ = [
+    "Action",
+    "CancelSteps",
+    "ComputeTimes",
+    "Dependencies",
+    "EnsembleCore",
+    "EnsemblePlan",
+    "EnsembleRun",
+    "Fail",
+    "Respond",
+    "StepCall",
+    "StepPlan",
+    "Submit",
+    "check_members",
+    "record_failure",
+    "record_success",
+]
