@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .history import BatchSealed, History, RequestAbandoned, RequestAnswered, RequestSubmitted
+from .events import BatchSealed, RequestAbandoned, RequestAnswered, RequestSubmitted
+from .history import History
 from .scenarios import SCENARIOS
 from .svg import draw_svg
 from .timeline import draw_timeline

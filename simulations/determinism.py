@@ -1,4 +1,6 @@
-"""trio's private switch for a task order that is a function of a seed; nothing else in Trireme touches it.
+"""trio's private parts that simulations need; nothing else in Trireme touches them.
+
+The first is a switch for a task order that is a function of a seed.
 
 trio shuffles the tasks that are ready to run. For Hypothesis it can do so from a generator that can be seeded, after
 sorting the tasks by their age. The switch, and the generator, are private names of ``trio._core._run``; a canary test
@@ -10,6 +12,9 @@ guards them. What stays unordered even so:
 
 So whatever runs in a simulation has callbacks of cancellation that commute, and decides nothing by iterating over a
 set, or by ``id`` or ``hash``.
+
+The second is the queue behind ``TrioToken.run_sync_soon``. What stands in it is still to happen at this instant,
+although no task can run: a clock that jumps must know.
 """
 
 from __future__ import annotations
@@ -53,3 +58,9 @@ def deterministic_scheduling(seed: int) -> Iterator[None]:
     finally:
         setattr(module, SWITCH, switch_before)
         generator.setstate(state_before)
+
+
+def has_pending_callbacks() -> bool:
+    """Whether callbacks given to ``run_sync_soon`` are still to be called. Only within ``trio.run``."""
+    queue = trio.lowlevel.current_trio_token()._reentry_queue
+    return bool(queue.queue or queue.idempotent_queue)

@@ -14,8 +14,9 @@ import trio
 
 from ..engine.backends.interface import InstanceSpec
 from ..engine.execution import ExecutionBatch
+from .events import KernelEnded, KernelStarted
 from .gpu import End, Engine, GpuCore, Operation, SleepUntil, Start, StreamId
-from .history import KernelEnded, KernelStarted, Recorder
+from .history import Recorder
 
 
 @dataclass(slots=True)

@@ -11,10 +11,11 @@ from typing import TypeVar
 
 import trio
 
-from ..actors.executors import Executor, run_backend
+from ..actors.executors import Executor, ExecutorDiedError, run_backend
 from ..engine.backends.interface import ModelInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
+from .events import DONE, GIVEN_UP
 from .history import Recorder
 from .models import SimulatedInstance
 
@@ -41,7 +42,10 @@ class VirtualExecutor:
             batch.finish(InternalError(str(error), reason=FailureReason.BACKEND))
             return
         batch.mark(Phase.OUTPUT_START)
-        run_backend(instance, batch)
+        try:
+            run_backend(instance, batch)
+        except SystemExit as error:  # as on a thread: the backend ended it, whatever it has answered
+            raise ExecutorDiedError(f"the backend ended its thread (exit status {error.code})") from error
 
     def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
         return False  # all work takes virtual time
@@ -76,7 +80,7 @@ class _Execution:
         self._recorder.batch_started(self._batch)
 
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: object) -> None:
-        ending = "done" if kind is None else "given up" if issubclass(kind, trio.Cancelled) else kind.__name__
+        ending = DONE if kind is None else GIVEN_UP if issubclass(kind, trio.Cancelled) else kind.__name__
         self._recorder.batch_ended(self._batch, ending)
 
 

@@ -1,112 +1,21 @@
-"""What happened in a simulated world: events with virtual times, their canonical bytes, and the hash of these.
+"""The history of a simulated world: its events in order, their canonical bytes, and the hash of these.
 
-Requests are numbered in the order in which the world's clients sent them, batches in the order in which instances took
-them; both from 1. A request that did not come through the world's clients has number 0.
+The `Recorder` writes it. Whoever wants to watch while it is written (invariants, counters) listens by kind of event, so
+that an event costs those who care for it and nobody else.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypeVar
 
 from ..engine.execution import ExecutionBatch
-from .clock import VirtualClock
+from ..engine.job import Job
+from .events import BatchSealed, Event, ExecutionEnded, ExecutionStarted
 
-
-@dataclass(frozen=True, slots=True)
-class RequestSubmitted:
-    """A client sent a request. `timeout_us` is the queue timeout that it asked for, 0 for none."""
-
-    at_ns: int
-    request: int
-    model: str
-    rows: int
-    priority: int
-    timeout_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestAnswered:
-    """A client has its answer: an error's text, or "" for a response."""
-
-    at_ns: int
-    request: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class RequestAbandoned:
-    """A client gave up waiting."""
-
-    at_ns: int
-    request: int
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSealed:
-    """A scheduler closed a batch for an instance. Seen when the instance takes it, which is at the same instant, since
-    only idle instances are given batches. `reason` is a `SealReason`'s value."""
-
-    at_ns: int
-    batch: int
-    model: str
-    version: int
-    instance: str
-    reason: str
-    requests: tuple[int, ...]
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionStarted:
-    at_ns: int
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionEnded:
-    """`ending` is "done" (each request has an answer, be it an error), "given up" (it hung, or the server stopped), or
-    the name of the exception that the instance died of."""
-
-    at_ns: int
-    batch: int
-    ending: str
-
-
-@dataclass(frozen=True, slots=True)
-class KernelStarted:
-    """A GPU began a kernel, or a copy: `engine` is an `Engine`'s value, `units` what it occupies of it."""
-
-    at_ns: int
-    gpu: str
-    stream: int
-    kernel: str
-    engine: str
-    units: int
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class KernelEnded:
-    at_ns: int
-    gpu: str
-    stream: int
-    kernel: str
-    batch: int
-
-
-Event = (
-    RequestSubmitted
-    | RequestAnswered
-    | RequestAbandoned
-    | BatchSealed
-    | ExecutionStarted
-    | ExecutionEnded
-    | KernelStarted
-    | KernelEnded
-)
 E = TypeVar("E", bound=Event)
 
 
@@ -122,9 +31,7 @@ class History:
 
     def to_bytes(self) -> bytes:
         """The canonical form: JSON lines, one an event, in ASCII."""
-        lines = (
-            json.dumps({"event": type(event).__name__, **asdict(event)}, separators=(",", ":")) for event in self.events
-        )
+        lines = (json.dumps(_as_dict(event), separators=(",", ":")) for event in self.events)
         return "".join(line + "\n" for line in lines).encode("ascii")
 
     def digest(self) -> str:
@@ -132,46 +39,63 @@ class History:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
 
+def _as_dict(event: Event) -> dict[str, Any]:
+    return {"event": type(event).__name__} | {field.name: getattr(event, field.name) for field in fields(event)}
+
+
+Handlers = Mapping[type, Callable[[Any], None]]
+"""By kind of event, what to call with each."""
+
+
+class Now(Protocol):
+    """Where the time of events comes from."""
+
+    def now_ns(self) -> int: ...
+
+
 class Recorder:
     """Writes a history. Everything that watches the same world shares one."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Now) -> None:
+        self.now_ns = clock.now_ns
         self._events: list[Event] = []
+        self._listeners: dict[type, list[Callable[[Any], None]]] = {}
         self._requests = 0
         self._batches = 0
+        self._sealed: dict[Job, int] = {}  # by a batch's first job
         self._running: dict[ExecutionBatch, int] = {}
 
-    @staticmethod
-    def now_ns() -> int:
-        return VirtualClock.now_ns()
+    def listen(self, handlers: Handlers) -> None:
+        """Call these from now on. Listeners of one kind are called in the order in which they came."""
+        for kind, handler in handlers.items():
+            self._listeners.setdefault(kind, []).append(handler)
 
     def record(self, event: Event) -> None:
         self._events.append(event)
+        for handler in self._listeners.get(type(event), ()):
+            handler(event)
 
     def next_request(self) -> int:
         self._requests += 1
         return self._requests
 
-    def batch_started(self, batch: ExecutionBatch) -> int:
-        """An instance took this batch: number it, and record so."""
+    def batch_sealed(self, jobs: Sequence[Job], instance: str, reason: str) -> None:
+        """A scheduler sealed a batch: number it."""
         self._batches += 1
-        number = self._running[batch] = self._batches
-        now_ns = self.now_ns()
-        first = batch.jobs[0]
-        requests = tuple(int(job.id) if job.id.isdecimal() else 0 for job in batch.jobs)
+        first = jobs[0]
+        self._sealed[first] = self._batches
+        numbers = tuple([request_number(job) for job in jobs])
+        rows = sum([job.rows for job in jobs])
         self.record(
             BatchSealed(
-                now_ns,
-                number,
-                first.model_name,
-                first.model_version,
-                batch.instance_name,
-                batch.sealed.value,
-                requests,
-                batch.rows,
+                self.now_ns(), self._batches, first.model_name, first.model_version, instance, reason, numbers, rows
             )
         )
-        self.record(ExecutionStarted(now_ns, number))
+
+    def batch_started(self, batch: ExecutionBatch) -> int:
+        """An instance took this batch; its number."""
+        number = self._running[batch] = self._sealed.pop(batch.jobs[0])
+        self.record(ExecutionStarted(self.now_ns(), number))
         return number
 
     def batch_ended(self, batch: ExecutionBatch, ending: str) -> None:
@@ -184,3 +108,8 @@ class Recorder:
     def history(self) -> History:
         """What was recorded so far."""
         return History(tuple(self._events))
+
+
+def request_number(job: Job) -> int:
+    """A job's number in the history: its id, if a client of the world gave it one."""
+    return int(job.id) if job.id.isdecimal() else 0

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .history import (
+from .events import (
     BatchSealed,
     Event,
     ExecutionEnded,
     ExecutionStarted,
-    History,
     KernelEnded,
     KernelStarted,
     RequestAbandoned,
     RequestAnswered,
     RequestSubmitted,
 )
+from .history import History
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ virtual time, and takes every random choice from ``world.random``:
 
     print(run_world(two_requests, seed=1).digest())
 
-Everything that happens follows from the scenario and the seed: the clock is trio's mock clock, the order in which tasks
-run is seeded, and no thread takes part.
+Everything that happens follows from the scenario and the seed: the clock jumps, the order in which tasks run is seeded,
+and no thread takes part.
 """
 
 from __future__ import annotations
@@ -22,19 +22,27 @@ from random import Random
 from typing import Any
 
 import trio
-from trio.testing import MockClock
 
 from ..actors import InferenceServer, Reply
 from ..engine.errors import TriremeError
 from ..engine.options import ServerOptions
 from ..engine.request import InferenceRequest
 from ..engine.response import InferenceResponse
-from .clock import VirtualClock
+from .clock import JumpingClock
 from .determinism import deterministic_scheduling
 from .device import SimulatedGpu
+from .events import (
+    ModelStateChanged,
+    RequestAbandoned,
+    RequestAnswered,
+    RequestSubmitted,
+    ServerStopped,
+    ServerStopping,
+)
 from .executors import VirtualExecutors
-from .history import History, Recorder, RequestAbandoned, RequestAnswered, RequestSubmitted
+from .history import History, Recorder
 from .models import SimulatedModel, SimulatedRepository
+from .taps import tapped
 
 Answer = InferenceResponse | TriremeError
 
@@ -49,12 +57,15 @@ class World:
     Attributes:
         random: the scenario's own source of chance.
         nursery: for tasks of the scenario; they are cancelled when the scenario returns.
+        clock: virtual time, for those who sleep often.
+        recorder: writes the history.
     """
 
-    def __init__(self, seed: int, nursery: trio.Nursery, recorder: Recorder) -> None:
+    def __init__(self, seed: int, nursery: trio.Nursery, clock: JumpingClock, recorder: Recorder) -> None:
         self.random = Random(f"scenario {seed}")
         self.nursery = nursery
-        self._recorder = recorder
+        self.clock = clock
+        self.recorder = recorder
         self._server: InferenceServer | None = None
 
     @property
@@ -69,7 +80,7 @@ class World:
         Args:
             units: what it can give to kernels that run at once.
         """
-        gpu = SimulatedGpu(name, units, self._recorder)
+        gpu = SimulatedGpu(name, units, self.recorder)
         self.nursery.start_soon(gpu.run)
         return gpu
 
@@ -84,17 +95,25 @@ class World:
         repository = SimulatedRepository(models)
         server = InferenceServer(
             ServerOptions(**options),
+            self._model_changed,
             source=repository,
-            executors=VirtualExecutors(self._recorder),
-            clock=VirtualClock(),
+            executors=VirtualExecutors(self.recorder),
+            clock=self.clock,
             backends=repository.backends(),
         )
+        recorder = self.recorder
         try:
             async with server:
                 self._server = server
                 yield server
+                limit_ns = round(server.options.exit_timeout_s * 1e9)
+                recorder.record(ServerStopping(recorder.now_ns(), limit_ns))
+            recorder.record(ServerStopped(recorder.now_ns(), server.drained))
         finally:
             self._server = None
+
+    def _model_changed(self, name: str, version: int, state: str) -> None:
+        self.recorder.record(ModelStateChanged(self.recorder.now_ns(), name, version, state))
 
     # Clients. A request's number becomes its id, so that backends and error texts name it.
 
@@ -117,7 +136,7 @@ class World:
         return [answer for answer in answers if answer is not None]
 
     async def _submit(self, request: InferenceRequest) -> tuple[int, Reply | TriremeError]:
-        recorder = self._recorder
+        recorder = self.recorder
         number = recorder.next_request()
         rows = request.inputs[0].shape[0] if request.inputs else 0
         recorder.record(
@@ -132,7 +151,7 @@ class World:
             raise
 
     async def _answer(self, number: int, reply: Reply | TriremeError) -> Answer:
-        recorder = self._recorder
+        recorder = self.recorder
         try:
             answer = reply if isinstance(reply, TriremeError) else await reply.response()
         except TriremeError as error:
@@ -159,16 +178,17 @@ def run_world(scenario: Scenario, seed: int, limit_s: float = 86_400.0) -> Histo
         ScenarioStuckError: it did not end in time.
         ExceptionGroup: what the scenario raised.
     """
-    recorder = Recorder()
+    clock = JumpingClock()
+    recorder = Recorder(clock)
 
     async def play() -> None:
         with trio.move_on_after(limit_s) as limit:
             async with trio.open_nursery() as nursery:
-                await scenario(World(seed, nursery, recorder))
+                await scenario(World(seed, nursery, clock, recorder))
                 nursery.cancel_scope.cancel()
         if limit.cancelled_caught:
             raise ScenarioStuckError(f"the scenario did not end within {limit_s:g} virtual seconds")
 
-    with deterministic_scheduling(seed):
-        trio.run(play, clock=MockClock(autojump_threshold=0.0))
+    with deterministic_scheduling(seed), tapped(recorder):
+        trio.run(play, clock=clock)
     return recorder.history()

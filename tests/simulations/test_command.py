@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from trireme.simulations.command import main, summary
-from trireme.simulations.history import BatchSealed, History, RequestAbandoned, RequestAnswered, RequestSubmitted
+from trireme.simulations.events import BatchSealed, RequestAbandoned, RequestAnswered, RequestSubmitted
+from trireme.simulations.history import History
 from trireme.simulations.scenarios import SCENARIOS
 from trireme.simulations.svg import draw_svg
 from trireme.simulations.timeline import draw_timeline

@@ -6,7 +6,8 @@ import pytest
 
 from trireme.engine.config.model import DynamicBatching
 from trireme.simulations.device import GpuWork, Kernel
-from trireme.simulations.history import ExecutionEnded, History, KernelEnded, KernelStarted, RequestAnswered
+from trireme.simulations.events import ExecutionEnded, KernelEnded, KernelStarted, RequestAnswered
+from trireme.simulations.history import History
 from trireme.simulations.models import simple_model, simple_request
 from trireme.simulations.world import World, run_world
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from trireme.simulations.history import (
+from trireme.simulations.events import (
     BatchSealed,
     ExecutionEnded,
     ExecutionStarted,
-    History,
     KernelEnded,
     KernelStarted,
     RequestAnswered,
 )
+from trireme.simulations.history import History
 from trireme.simulations.scenarios import SCENARIOS
 from trireme.simulations.timeline import draw_timeline
 from trireme.simulations.world import run_world

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from trireme.simulations.history import (
+from trireme.simulations.events import (
     BatchSealed,
     ExecutionEnded,
     ExecutionStarted,
-    History,
     KernelEnded,
     KernelStarted,
     RequestAbandoned,
     RequestAnswered,
     RequestSubmitted,
 )
+from trireme.simulations.history import History
 from trireme.simulations.scenarios import SCENARIOS
 from trireme.simulations.svg import draw_svg
 from trireme.simulations.timeline import draw_timeline

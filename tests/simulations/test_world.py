@@ -10,16 +10,24 @@ import trio
 
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import TriremeError, UnavailableError
-from trireme.simulations.history import (
+from trireme.simulations.events import (
+    NEVER_NS,
     BatchSealed,
     ExecutionEnded,
     ExecutionStarted,
-    History,
+    InstanceAttached,
+    InstanceDetached,
     KernelStarted,
+    ModelStateChanged,
     RequestAbandoned,
     RequestAnswered,
+    RequestQueued,
     RequestSubmitted,
+    SchedulerStopped,
+    ServerStopped,
+    ServerStopping,
 )
+from trireme.simulations.history import History
 from trireme.simulations.models import Profile, simple_model, simple_request
 from trireme.simulations.scenarios import SCENARIOS
 from trireme.simulations.world import ScenarioStuckError, World, run_world
@@ -94,11 +102,21 @@ def test_a_history_tells_what_happened_in_order_with_virtual_times() -> None:
 
     assert run_world(scenario, 1) == History(
         (
+            ModelStateChanged(0, "m", 1, "LOADING"),
+            InstanceAttached(0, "m", "m_0"),
+            ModelStateChanged(0, "m", 1, "READY"),
             RequestSubmitted(1500 * MS, 1, "m", 3, 2, 5),
+            RequestQueued(1500 * MS, 1, "m", 0, NEVER_NS),
             BatchSealed(1500 * MS, 1, "m", 1, "m_0", "no batching", (1,), 3),
             ExecutionStarted(1500 * MS, 1),
             ExecutionEnded(1780 * MS, 1, "done"),
             RequestAnswered(1780 * MS, 1, ""),
+            ServerStopping(1780 * MS, 30_000 * MS),
+            ModelStateChanged(1780 * MS, "m", 1, "UNLOADING"),
+            SchedulerStopped(1780 * MS, "m"),
+            InstanceDetached(1780 * MS, "m", "m_0"),
+            ModelStateChanged(1780 * MS, "m", 1, "UNAVAILABLE"),
+            ServerStopped(1780 * MS, True),
         )
     )
 
@@ -107,7 +125,8 @@ def test_the_canonical_form_is_one_json_object_a_line() -> None:
     history = History((RequestSubmitted(5, 1, "é", 1, 0, 0), BatchSealed(6, 1, "m", 1, "m_0", "full", (1, 2), 2)))
     first, second = history.to_bytes().splitlines()
     assert first == (
-        b'{"event":"RequestSubmitted","at_ns":5,"request":1,"model":"\\u00e9","rows":1,"priority":0,"timeout_us":0}'
+        b'{"event":"RequestSubmitted","at_ns":5,"request":1,"model":"\\u00e9","rows":1,"priority":0,"timeout_us":0,'
+        b'"sequence":0,"start":false,"end":false}'
     )
     assert json.loads(second)["requests"] == [1, 2]
     assert len(history.digest()) == 64

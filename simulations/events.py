@@ -1,0 +1,248 @@
+"""What can happen in a simulated world: one frozen record a kind of event, with its virtual time.
+
+Requests are numbered in the order in which the world's clients sent them (a swarm run numbers them itself), batches in
+the order in which schedulers sealed them; both from 1. A request that did not come through the world's clients has
+number 0. A client's view comes first, then the schedulers', the instances', the device's, the server's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEVER_NS = -1
+"""A deadline that is none."""
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSubmitted:
+    """A client sent a request. `timeout_us` is the queue timeout that it asked for, 0 for none; `sequence` its
+    correlation id, 0 for none."""
+
+    at_ns: int
+    request: int
+    model: str
+    rows: int
+    priority: int
+    timeout_us: int
+    sequence: int | str = 0
+    start: bool = False
+    end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswered:
+    """A client has its answer: an error's text, or "" for a response."""
+
+    at_ns: int
+    request: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAbandoned:
+    """A client gave up waiting."""
+
+    at_ns: int
+    request: int
+
+
+# -- schedulers --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RequestQueued:
+    """A scheduler accepted a request. `level` is its priority level, 0 where there are none; `deadline_ns` when its
+    time in the queue is over, or `NEVER_NS`."""
+
+    at_ns: int
+    request: int
+    model: str
+    level: int
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelHeard:
+    """A scheduler was told that a request's client gave up. `executing`: an instance has it."""
+
+    at_ns: int
+    request: int
+    executing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRejected:
+    """A scheduler took a request out of its queue, to answer it with this error."""
+
+    at_ns: int
+    request: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDropped:
+    """A scheduler gave back what was queued: the model is given up, or time is up."""
+
+    at_ns: int
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSealed:
+    """A scheduler closed a batch and sent it to an instance. `reason` is a `SealReason`'s value."""
+
+    at_ns: int
+    batch: int
+    model: str
+    version: int
+    instance: str
+    reason: str
+    requests: tuple[int, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStopped:
+    """A scheduler was told to refuse what comes and to drain what it has."""
+
+    at_ns: int
+    model: str
+
+
+# -- instances ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceAttached:
+    """An instance is up and may be given batches."""
+
+    at_ns: int
+    model: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDetached:
+    """An instance takes no more batches: it stopped, or died."""
+
+    at_ns: int
+    model: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionStarted:
+    at_ns: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionEnded:
+    """`ending` is "done" (each request has an answer, be it an error), "given up" (it hung, or the server stopped), or
+    the name of the exception that the instance died of."""
+
+    at_ns: int
+    batch: int
+    ending: str
+
+
+DONE = "done"
+GIVEN_UP = "given up"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultStruck:
+    """The simulator made something go wrong: `fault` is a `Fault`'s value, `request` whose execution it struck, 0 for
+    an instance that could not start."""
+
+    at_ns: int
+    fault: str
+    model: str
+    request: int
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStarted:
+    """A GPU began a kernel, or a copy: `engine` is an `Engine`'s value, `units` what it occupies of it."""
+
+    at_ns: int
+    gpu: str
+    stream: int
+    kernel: str
+    engine: str
+    units: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEnded:
+    at_ns: int
+    gpu: str
+    stream: int
+    kernel: str
+    batch: int
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStateChanged:
+    at_ns: int
+    model: str
+    version: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStopping:
+    """The server was told to stop, within `limit_ns`."""
+
+    at_ns: int
+    limit_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStopped:
+    """The server is closed. `drained`: all that was in flight was answered in time."""
+
+    at_ns: int
+    drained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBegan:
+    """A swarm run went on to its next phase (see `swarm`)."""
+
+    at_ns: int
+    phase: str
+
+
+Event = (
+    RequestSubmitted
+    | RequestAnswered
+    | RequestAbandoned
+    | RequestQueued
+    | CancelHeard
+    | RequestRejected
+    | RequestDropped
+    | BatchSealed
+    | SchedulerStopped
+    | InstanceAttached
+    | InstanceDetached
+    | ExecutionStarted
+    | ExecutionEnded
+    | FaultStruck
+    | KernelStarted
+    | KernelEnded
+    | ModelStateChanged
+    | ServerStopping
+    | ServerStopped
+    | PhaseBegan
+)

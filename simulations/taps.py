@@ -1,0 +1,110 @@
+"""Where a simulation listens in on the actors.
+
+The actors know nothing of it: for the time of a run, models are given a scheduler that is the real one and also tells
+the recorder what it is asked and what its core decides. So events stand in the history in the order in which things
+happened, at the moment of the decision itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..actors import model as model_module
+from ..actors.scheduler import InstanceAddress, Scheduler
+from ..engine.job import Job
+from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
+from .events import (
+    NEVER_NS,
+    CancelHeard,
+    InstanceAttached,
+    InstanceDetached,
+    RequestDropped,
+    RequestQueued,
+    RequestRejected,
+    SchedulerStopped,
+)
+from .history import Recorder, request_number
+
+
+class TappedCore:
+    """A scheduler's core, with its decisions written down."""
+
+    def __init__(self, core: SchedulerCore, recorder: Recorder) -> None:
+        self.instances: dict[InstanceId, str] = {}
+        self.enqueue = core.enqueue
+        self.instance_idle = core.instance_idle
+        self.instance_gone = core.instance_gone
+        self.cancel = core.cancel
+        self.stop = core.stop
+        self._core = core
+        self._recorder = recorder
+
+    def next_action(self, now: float) -> Action:
+        action = self._core.next_action(now)
+        if isinstance(action, Dispatch):
+            self._recorder.batch_sealed(action.jobs, self.instances[action.instance], action.reason.value)
+        elif isinstance(action, Reject):
+            recorder = self._recorder
+            recorder.record(RequestRejected(recorder.now_ns(), request_number(action.job), action.error.message))
+        return action
+
+    def drop_all(self) -> Sequence[Job]:
+        jobs = self._core.drop_all()
+        for job in jobs:
+            self._recorder.record(RequestDropped(self._recorder.now_ns(), request_number(job)))
+        return jobs
+
+    @property
+    def queued(self) -> int:
+        return self._core.queued
+
+    def __repr__(self) -> str:
+        return repr(self._core)
+
+
+def tapped_scheduler(recorder: Recorder) -> type[Scheduler]:
+    """The scheduler actor, with what it is told written down."""
+
+    class TappedScheduler(Scheduler):
+        def __init__(self, name: str, core: SchedulerCore, *args: Any, **kwargs: Any) -> None:
+            self._tapped = TappedCore(core, recorder)
+            super().__init__(name, self._tapped, *args, **kwargs)
+
+        def submit(self, job: Job) -> None:
+            super().submit(job)
+            deadline_ns = NEVER_NS if job.deadline_s is None else round(job.deadline_s * 1e9)
+            recorder.record(RequestQueued(recorder.now_ns(), request_number(job), self.name, job.level, deadline_ns))
+
+        def cancel(self, job: Job) -> None:
+            recorder.record(CancelHeard(recorder.now_ns(), request_number(job), job.batch is not None))
+            super().cancel(job)
+
+        def stop(self) -> None:
+            recorder.record(SchedulerStopped(recorder.now_ns(), self.name))
+            super().stop()
+
+        def attach(self, instance: InstanceId, address: InstanceAddress) -> None:
+            self._tapped.instances[instance] = address.name
+            recorder.record(InstanceAttached(recorder.now_ns(), self.name, address.name))
+            super().attach(instance, address)
+
+        def detach(self, instance: InstanceId) -> None:
+            name = self._tapped.instances.get(instance)
+            if name is not None and instance in self._addresses:
+                recorder.record(InstanceDetached(recorder.now_ns(), self.name, name))
+            super().detach(instance)
+
+    return TappedScheduler
+
+
+@contextmanager
+def tapped(recorder: Recorder) -> Iterator[None]:
+    """Within the block, models that are loaded get a scheduler that is listened to."""
+    before = model_module.Scheduler
+    model_module.Scheduler = tapped_scheduler(recorder)
+    try:
+        yield
+    finally:
+        model_module.Scheduler = before
