@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ...engine.request import InferenceRequest
 from ..request_parameters import check_forwarded_name
 
+if TYPE_CHECKING:
+    from .call_head import CallHead
+    from .stream import Stream
 
-def forward_metadata(
-    metadata: Iterable[tuple[str, str | bytes]], pattern: re.Pattern[str], request: InferenceRequest
-) -> None:
-    """Make parameters of the pairs in whose keys `pattern` is found. They come after the request's own parameters, and
-    take the place of those of the same name.
+
+def forward_metadata(call: CallHead | Stream, pattern: re.Pattern[str], request: InferenceRequest) -> None:
+    """Make parameters of the call's metadata in whose keys `pattern` is found; as in Triton, the user agent is part of
+    it. They come after the request's own parameters, and take the place of those of the same name.
 
     Raises:
         InvalidArgumentError: such a key means something to the server.
     """
-    for key, value in metadata:
+    pairs = call.metadata.items()
+    for key, value in pairs if call.user_agent is None else (("user-agent", call.user_agent), *pairs):
         if pattern.search(key) is not None:
             check_forwarded_name(key)
             request.parameters[key] = value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")

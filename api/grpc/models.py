@@ -23,19 +23,19 @@ from ...proto.messages.inference import (
     StatisticDuration,
 )
 from .context import GrpcContext
-from .versions import read_version
+from .versions import parse_version
 
 
 def ready(context: GrpcContext, message: ModelReadyRequest) -> ModelReadyResponse:
     """ModelReady: a model that is not ready, or that there is not, is no error."""
-    version = read_version(message.version)
+    version = parse_version(message.version)
     context.refuse_when_exiting()
     return ModelReadyResponse(ready=context.server.model_ready(message.name, version))
 
 
 def metadata(context: GrpcContext, message: ModelMetadataRequest) -> ModelMetadataResponse:
     """ModelMetadata."""
-    model = context.server.describe(message.name, read_version(message.version))
+    model = context.server.describe(message.name, parse_version(message.version))
     versions = (model.version,) if message.version else model.versions
     return ModelMetadataResponse(
         name=model.name,
@@ -48,13 +48,13 @@ def metadata(context: GrpcContext, message: ModelMetadataRequest) -> ModelMetada
 
 def config(context: GrpcContext, message: ModelConfigRequest) -> ModelConfigResponse:
     """ModelConfig."""
-    model = context.server.describe(message.name, read_version(message.version))
+    model = context.server.describe(message.name, parse_version(message.version))
     return ModelConfigResponse(config=ModelConfig.parse(config_protobuf(model.config)))
 
 
 def statistics(context: GrpcContext, message: ModelStatisticsRequest) -> ModelStatisticsResponse:
     """ModelStatistics: of all models, if none is named."""
-    entries = context.server.statistics(message.name, read_version(message.version))
+    entries = context.server.statistics(message.name, parse_version(message.version))
     return ModelStatisticsResponse(model_stats=[_model_statistics(entry) for entry in entries])
 
 

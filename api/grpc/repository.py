@@ -72,7 +72,7 @@ def _load_parameters(given: Mapping[str, ModelRepositoryParameter]) -> dict[str,
         else:
             raise InvalidArgumentError(f"unrecognized load parameter '{name}'.")
         kind, value = which_one_of(parameter, "parameter_choice")
-        if kind != expected:
+        if kind != expected or value is None:
             raise InvalidArgumentError(f"invalid value type for load parameter '{name}', expected {expected}.")
         parameters[name] = value
     return parameters
@@ -87,7 +87,6 @@ def _unload_dependents(given: Mapping[str, ModelRepositoryParameter]) -> bool:
     parameter = given.get(_UNLOAD_DEPENDENTS)
     if parameter is None:
         return False
-    kind, value = which_one_of(parameter, "parameter_choice")
-    if kind != "bool_param":
+    if parameter.bool_param is None:
         raise InvalidArgumentError(f"invalid value type for '{_UNLOAD_DEPENDENTS}' parameter, expected bool_param.")
-    return value
+    return parameter.bool_param

@@ -1,0 +1,68 @@
+"""What all calls share: the server, and what the front end was told at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...engine.errors import UnavailableError
+from ..request_parameters import compile_forward_pattern
+from ..restrictions import Restriction
+from .infer_reader import InferReader
+
+if TYPE_CHECKING:
+    from ...actors import InferenceServer
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """Options of a `GrpcApplication`; the flag's name where it is not obvious.
+
+    Attributes:
+        header_forward_pattern: ``--grpc-header-forward-pattern``, a regular expression; metadata whose keys it matches
+            become request parameters (grpc.md §6). Empty: none does.
+        allow_client_shm: whether clients may register shared-memory regions (grpc.md §2).
+        restrictions: ``--grpc-restricted-protocol``: which calls need which metadata (grpc.md §7).
+    """
+
+    header_forward_pattern: str = ""
+    allow_client_shm: bool = False
+    restrictions: tuple[Restriction, ...] = ()
+
+
+class GrpcContext:
+    """The server, the options, the compiled header pattern, the reader of infer requests.
+
+    Attributes:
+        draining: no new inference is taken on, while those in flight are finished.
+
+    Raises:
+        InvalidArgumentError: the header pattern is not a regular expression.
+    """
+
+    __slots__ = ("draining", "forward_pattern", "options", "reader", "server")
+
+    def __init__(self, server: InferenceServer, options: GrpcOptions) -> None:
+        self.server = server
+        self.options = options
+        self.reader = InferReader()
+        self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)
+        self.draining = False
+
+    def refuse_when_exiting(self) -> None:
+        """Questions about health are refused once the server shuts down.
+
+        Raises:
+            UnavailableError: it does.
+        """
+        if self.server.exiting:
+            raise UnavailableError("Server exiting")
+
+    def refuse_when_draining(self) -> None:
+        """So are new inferences, as soon as the front end has begun to stop.
+
+        Raises:
+            UnavailableError: it has.
+        """
+        if self.draining or self.server.exiting:
+            raise UnavailableError("GRPC server is shutting down and has stopped accepting new requests.")

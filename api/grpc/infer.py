@@ -1,0 +1,102 @@
+"""ModelInfer: decode, submit, encode (grpc.md §3).
+
+Most calls take the short way: no task waits for their answer. The reply calls back when it has the answer, on the event
+loop, and the call sends it. Only while the server-wide budget is used up does a call get a task, to wait in.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from grpclib.const import Status
+
+from ...actors.reply import Reply
+from ...engine.description import ModelDescription
+from ...engine.errors import TriremeError, UnsupportedError
+from .context import GrpcContext
+from .forwarding import forward_metadata
+from .infer_request import DecodedGrpcInfer
+from .infer_writer import write_infer_response
+from .statuses import grpc_error
+
+if TYPE_CHECKING:
+    from .call import UnaryCall
+    from .stream import Stream
+
+_log = logging.getLogger(__name__)
+
+
+class UnaryInfer:
+    """Answers the calls of ModelInfer."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: GrpcContext) -> None:
+        self._context = context
+
+    def begin(self, call: UnaryCall) -> bool:
+        """Take a call over, to be answered later.
+
+        Returns:
+            False if it has to wait first, for room in the server-wide budget: then nothing has happened yet.
+
+        Raises:
+            TriremeError: the request is refused.
+        """
+        context = self._context
+        context.refuse_when_draining()
+        decoded = context.reader.decode(call.message, self._describe)
+        if context.forward_pattern is not None:
+            forward_metadata(call.head, context.forward_pattern, decoded.request)
+        reply = context.server.submit_nowait(decoded.request)
+        if reply is None:
+            return False
+        call.on_cancel = reply.cancel
+        reply.notify(_Pending(call, decoded).answer)
+        return True
+
+    async def handle(self, stream: Stream) -> None:
+        """Answer a call in a task of its own.
+
+        Raises:
+            TriremeError: the request was refused, or failed.
+        """
+        context = self._context
+        message = await stream.recv_message()
+        context.refuse_when_draining()
+        decoded = context.reader.decode(message, self._describe)
+        if context.forward_pattern is not None:
+            forward_metadata(stream, context.forward_pattern, decoded.request)
+        reply = await context.server.submit(decoded.request)
+        await stream.send_message(write_infer_response(await reply.response(), decoded))
+
+    def _describe(self, name: str, version: int) -> ModelDescription:
+        """The model, if it is one that answers once."""
+        model = self._context.server.describe(name, version)
+        if model.config.decoupled:
+            raise UnsupportedError("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        return model
+
+
+class _Pending:
+    """A call that waits for its reply."""
+
+    __slots__ = ("_call", "_decoded")
+
+    def __init__(self, call: UnaryCall, decoded: DecodedGrpcInfer) -> None:
+        self._call = call
+        self._decoded = decoded
+
+    def answer(self, reply: Reply) -> None:
+        """The reply is final."""
+        call = self._call
+        try:
+            parts = write_infer_response(reply.answer(), self._decoded)
+        except TriremeError as error:
+            call.fail(*grpc_error(error))
+        except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own call only
+            _log.exception("unexpected failure while answering %s", call.head.path)
+            call.fail(Status.UNKNOWN, "Internal Server Error")
+        else:
+            call.answer(parts)

@@ -1,0 +1,126 @@
+"""`inference.GRPCInferenceService` of an `InferenceServer`: every RPC, and where its body is.
+
+The two infer RPCs read and write their messages themselves; all others get and give betterproto2's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from grpclib.const import Cardinality, Handler
+
+from ...proto.messages import inference as pb
+from ..switched_off import not_yet, region_change_refused
+from . import models, repository, server, unsupported
+from .codec import RawMessage
+from .context import GrpcContext
+from .infer import UnaryInfer
+from .stream_infer import InferStream
+
+if TYPE_CHECKING:
+    from .call import UnaryCall
+    from .stream import Stream
+
+MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
+MODEL_STREAM_INFER: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+class InferenceService(pb.GrpcInferenceServiceBase):
+    """The inference service.
+
+    Attributes:
+        immediate: calls that are begun without a task of their own; see `UnaryInfer.begin`.
+    """
+
+    def __init__(self, context: GrpcContext) -> None:
+        self._context = context
+        self._unary = UnaryInfer(context)
+        self.immediate: Mapping[str, Callable[[UnaryCall], bool]] = {MODEL_INFER: self._unary.begin}
+
+    def __mapping__(self) -> dict[str, Handler]:
+        mapping = super().__mapping__()
+        mapping[MODEL_INFER] = Handler(self._unary.handle, Cardinality.UNARY_UNARY, RawMessage, RawMessage)
+        mapping[MODEL_STREAM_INFER] = Handler(self._infer_stream, Cardinality.STREAM_STREAM, RawMessage, RawMessage)
+        return mapping
+
+    async def _infer_stream(self, stream: Stream) -> None:
+        await InferStream(self._context, stream).serve()
+
+    # The server.
+
+    async def server_live(self, message: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
+        return server.live(self._context)
+
+    async def server_ready(self, message: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
+        return server.ready(self._context)
+
+    async def server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
+        return server.metadata(self._context)
+
+    # Its models.
+
+    async def model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+        return models.ready(self._context, message)
+
+    async def model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+        return models.metadata(self._context, message)
+
+    async def model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+        return models.config(self._context, message)
+
+    async def model_statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+        return models.statistics(self._context, message)
+
+    # Its repository.
+
+    async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+        return repository.index(self._context, message)
+
+    async def repository_model_load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+        return await repository.load(self._context, message)
+
+    async def repository_model_unload(
+        self, message: pb.RepositoryModelUnloadRequest
+    ) -> pb.RepositoryModelUnloadResponse:
+        return await repository.unload(self._context, message)
+
+    # Memory that client and server share.
+
+    async def system_shared_memory_status(
+        self, message: pb.SystemSharedMemoryStatusRequest
+    ) -> pb.SystemSharedMemoryStatusResponse:
+        return unsupported.system_region_status(message.name)
+
+    async def system_shared_memory_register(
+        self, message: pb.SystemSharedMemoryRegisterRequest
+    ) -> pb.SystemSharedMemoryRegisterResponse:
+        raise region_change_refused(self._context.options.allow_client_shm)
+
+    async def system_shared_memory_unregister(
+        self, message: pb.SystemSharedMemoryUnregisterRequest
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
+        raise region_change_refused(self._context.options.allow_client_shm)
+
+    async def cuda_shared_memory_status(
+        self, message: pb.CudaSharedMemoryStatusRequest
+    ) -> pb.CudaSharedMemoryStatusResponse:
+        return unsupported.cuda_region_status(message.name)
+
+    async def cuda_shared_memory_register(
+        self, message: pb.CudaSharedMemoryRegisterRequest
+    ) -> pb.CudaSharedMemoryRegisterResponse:
+        raise region_change_refused(self._context.options.allow_client_shm)
+
+    async def cuda_shared_memory_unregister(
+        self, message: pb.CudaSharedMemoryUnregisterRequest
+    ) -> pb.CudaSharedMemoryUnregisterResponse:
+        raise region_change_refused(self._context.options.allow_client_shm)
+
+    # What it records.
+
+    async def trace_setting(self, message: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
+        raise not_yet("trace settings")
+
+    async def log_settings(self, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
+        raise not_yet("log settings")

@@ -1,0 +1,212 @@
+"""ModelStreamInfer: requests in, answers out, each as soon as its turn has come (grpc.md §4).
+
+Two tasks serve a stream. The reader issues requests as they arrive and waits for none of them; the writer sends what
+`stream_order` says may be sent. The reader stops reading while too much is under way, and then flow control holds the
+client back. The writer takes the answers of decoupled models only when it can send them, and then the model is held
+back by its reply.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+from grpclib.exceptions import GRPCError
+
+from ...actors.reply import Reply
+from ...engine.errors import TriremeError
+from ...engine.job import Outcome
+from ...engine.response import InferenceResponse
+from ...engine.tensor import Buffer
+from .context import GrpcContext
+from .forwarding import forward_metadata
+from .infer_request import DecodedGrpcInfer, read_infer_request
+from .infer_writer import write_stream_error, write_stream_refusal, write_stream_response
+from .stream_order import StreamOrder, Turn
+from .versions import parse_version
+
+if TYPE_CHECKING:
+    from .stream import Stream
+
+MAX_OPEN_REQUESTS = 1_024
+"""Requests of one stream that may be in flight or waiting for their answers to be sent."""
+
+MAX_UNSENT_BYTES = 64 * 2**20
+"""Bytes of answers waiting on one stream from which on no more requests are read from it."""
+
+_STATUS_WANTED = "triton_grpc_error"
+
+
+class InferStream:
+    """One call of ModelStreamInfer."""
+
+    def __init__(self, context: GrpcContext, stream: Stream) -> None:
+        self._context = context
+        self._stream = stream
+        self._order: StreamOrder[_Request] = StreamOrder(MAX_OPEN_REQUESTS, MAX_UNSENT_BYTES)
+        self._ready = trio.lowlevel.ParkingLot()  # where the writer waits
+        self._room = trio.lowlevel.ParkingLot()  # where the reader waits
+        self._ends_with_error = stream.metadata.get(_STATUS_WANTED) == "true"
+        self._failure: TriremeError | GRPCError | None = None
+
+    async def serve(self) -> None:
+        """Answer everything. Cancelling this, as when the client is gone, cancels all requests in flight.
+
+        Raises:
+            TriremeError, GRPCError: what the stream ends with, other than OK: a message that is no request; or, if the
+                client wants that, the failure of one.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read)
+                await self._write()
+                nursery.cancel_scope.cancel()
+        finally:
+            for request in self._order.open:
+                if request.reply is not None:
+                    request.reply.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    def answered(self, request: _Request, nbytes: int = 0) -> None:
+        """A request has something to be sent."""
+        self._order.news(request, nbytes)
+        self._ready.unpark_all()
+
+    # The reader.
+
+    async def _read(self) -> None:
+        """Issue requests until the client says that there are no more, or something comes that is no request. In either
+        case the earlier ones are answered."""
+        order = self._order
+        try:
+            async for message in self._stream:
+                await self._issue(message)
+                while not order.has_room:
+                    await self._room.park()
+        except (TriremeError, GRPCError) as error:
+            self._failure = error
+        order.half_closed = True
+        self._ready.unpark_all()
+
+    async def _issue(self, message: Buffer) -> None:
+        """Submit a request.
+
+        Raises:
+            TriremeError: the message is no request at all.
+        """
+        context = self._context
+        try:
+            context.refuse_when_draining()
+            decoded = context.reader.decode(message, context.server.describe)
+            if context.forward_pattern is not None:
+                forward_metadata(self._stream, context.forward_pattern, decoded.request)
+            reply = context.server.submit_nowait(decoded.request)
+            if reply is None:
+                reply = await context.server.submit(decoded.request)
+        except TriremeError as error:
+            self._refuse(message, error)
+            return
+        decoupled = decoded.model.config.decoupled
+        request = _Request(self, decoupled, decoded.request.id, decoded, reply)
+        self._order.admit(request)
+        if decoupled:
+            reply.notify_each(request.hear_each)
+        else:
+            reply.notify(request.hear)
+
+    def _refuse(self, message: Buffer, error: TriremeError) -> None:
+        """Answer a request that has not come to be executed."""
+        given = read_infer_request(message)
+        try:
+            model = self._context.server.describe(given.model_name, parse_version(given.model_version))
+            decoupled = model.config.decoupled
+        except TriremeError:
+            decoupled = False
+        request = _Request(self, decoupled, given.id)
+        request.outcome = error
+        self._order.admit(request)
+        self.answered(request)
+
+    # The writer.
+
+    async def _write(self) -> None:
+        """Send answers until the stream is over."""
+        order = self._order
+        while not order.over:
+            request = order.next()
+            if request is None:
+                await self._ready.park()
+                continue
+            for outcome, final in request.take():
+                if self._ends_with_error and isinstance(outcome, TriremeError) and request.decoded is not None:
+                    self._failure = outcome
+                    return
+                parts = request.encode(outcome, final)
+                if parts is not None:
+                    await self._stream.send_message(parts)
+                if final:
+                    order.close(request)
+                    self._room.unpark_all()
+
+
+class _Request(Turn):
+    """A request on a stream.
+
+    Attributes:
+        id: the client's name for it.
+        decoded: None if it was refused.
+        reply: None if it was refused.
+        outcome: the only answer, of a request that gets one.
+    """
+
+    __slots__ = ("_owner", "decoded", "id", "outcome", "reply")
+
+    def __init__(
+        self,
+        owner: InferStream,
+        decoupled: bool,
+        request_id: str,
+        decoded: DecodedGrpcInfer | None = None,
+        reply: Reply | None = None,
+    ) -> None:
+        super().__init__(decoupled)
+        self._owner = owner
+        self.id = request_id
+        self.decoded = decoded
+        self.reply = reply
+        self.outcome: InferenceResponse | TriremeError | None = None
+
+    def hear(self, reply: Reply) -> None:
+        """The reply has the only answer."""
+        nbytes = 0
+        try:
+            response = self.outcome = reply.answer()
+            for tensor in response.outputs:
+                nbytes += tensor.nbytes
+        except TriremeError as error:
+            self.outcome = error
+        self._owner.answered(self, nbytes)
+
+    def hear_each(self, _reply: Reply) -> None:
+        """The reply has answers to take."""
+        self._owner.answered(self)
+
+    def take(self) -> list[tuple[Outcome, bool]]:
+        """What is to be sent now: answers, and whether each is the last one."""
+        if self.decoupled and self.reply is not None:
+            return self.reply.take()
+        return [(self.outcome, True)]
+
+    def encode(self, outcome: Outcome, final: bool) -> list[Buffer] | None:
+        """An answer as a ``ModelStreamInferResponse``; None if there is nothing to be told."""
+        decoded = self.decoded
+        if decoded is None:
+            assert isinstance(outcome, TriremeError), "a refused request has nothing but an error to tell"
+            return write_stream_refusal(outcome.message, self.id)
+        if outcome is None and not decoded.enable_empty_final_response:
+            return None
+        try:
+            return write_stream_response(outcome, decoded, final)
+        except TriremeError as error:
+            return write_stream_error(error.message, decoded, final)

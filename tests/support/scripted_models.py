@@ -1,0 +1,144 @@
+"""Models that do what each request tells them to, answer by answer.
+
+The request parameter ``script`` holds steps, separated by blanks:
+
+    say       answer: OUT is IN plus the number of answers before
+    say!      the same, as the final answer
+    end       the final answer, without a response
+    fail:X    the final answer is the error X
+    wait:G    wait until the test opens the gate G
+    until-cancelled
+              wait until the client has given up
+    flood:N   say N times
+
+Without a script it is ``say!``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
+from trireme.engine.backends.registry import BackendRegistry
+from trireme.engine.config.model import ModelConfig
+from trireme.engine.datatypes import FP32
+from trireme.engine.errors import InternalError
+from trireme.engine.execution import ExecutionBatch
+from trireme.engine.job import Job
+from trireme.engine.tensor import Tensor
+
+PATIENCE_S = 20.0
+
+_CONFIG = """
+backend: "scripted"
+input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] label_filename: "labels.txt" }
+"""
+
+_MODELS = {
+    "plain": "instance_group { kind: KIND_CPU count: 4 }",
+    "queued": "max_batch_size: 1 dynamic_batching { } instance_group { kind: KIND_CPU count: 1 }",
+    "many": "model_transaction_policy { decoupled: true } instance_group { kind: KIND_CPU count: 4 }",
+}
+"""Answers once, four requests at a time; answers once, one at a time, with a queue; answers often, four at a time."""
+
+
+@dataclass
+class Script:
+    """The test's hands on the models.
+
+    Attributes:
+        gates: by name; closed until the test sets them.
+        begun: IDs of the requests whose execution has begun, in order.
+        said: answers given, by request ID.
+        cancelled: IDs of the requests that a model saw to be cancelled.
+    """
+
+    gates: dict[str, threading.Event] = field(default_factory=lambda: defaultdict(threading.Event))
+    begun: list[str] = field(default_factory=list)
+    said: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    cancelled: list[str] = field(default_factory=list)
+    closing: bool = False
+
+    def open(self, *gates: str) -> None:
+        for gate in gates:
+            self.gates[gate].set()
+
+    def close(self) -> None:
+        """Let everything go that still waits for something."""
+        self.closing = True
+        for gate in list(self.gates.values()):
+            gate.set()
+
+    def run(self, job: Job) -> None:
+        """Do what a request tells."""
+        self.begun.append(job.id)
+        for step in str(job.request.parameters.get("script", "say!")).split():
+            verb, _, what = step.partition(":")
+            match verb:
+                case "say" | "say!":
+                    self._say(job, final=verb == "say!")
+                case "end":
+                    job.respond(None, final=True)
+                case "fail":
+                    job.fail(InternalError(what))
+                case "wait":
+                    assert self.gates[what].wait(PATIENCE_S) or self.closing
+                case "until-cancelled":
+                    never = threading.Event()
+                    while not job.cancelled and not self.closing:
+                        never.wait(0.002)
+                    if job.cancelled:
+                        self.cancelled.append(job.id)
+                case "flood":
+                    for _ in range(int(what)):
+                        if job.cancelled:
+                            self.cancelled.append(job.id)
+                            break
+                        self._say(job, final=False)
+                case _:
+                    raise AssertionError(f"no step is called {step}")
+
+    def _say(self, job: Job, final: bool) -> None:
+        tensor = job.inputs["IN"]
+        values = tensor.array + np.float32(self.said[job.id])
+        self.said[job.id] += 1
+        job.respond(job.response([Tensor("OUT", FP32, tensor.shape, array=values)]), final)
+
+    def backends(self) -> BackendRegistry:
+        """A registry that knows only the scripted backend."""
+        script = self
+
+        class Instance(ModelInstance):
+            def execute(self, batch: ExecutionBatch) -> None:
+                for job in batch.jobs:
+                    script.run(job)
+
+        class Loaded(LoadedModel):
+            def create_instance(self, spec: InstanceSpec) -> ModelInstance:
+                return Instance()
+
+        class Scripted(Backend):
+            name = "scripted"
+
+            def __init__(self, options: Mapping[str, str]) -> None:
+                super().__init__(options)
+
+            def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
+                return Loaded()
+
+        return BackendRegistry(lambda _name: {}, {"scripted": Scripted})
+
+
+def write_scripted_models(repository: Path) -> None:
+    """``plain``, ``queued`` and ``many``: FP32[n] in, FP32[n] out."""
+    for name, extra in _MODELS.items():
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(_CONFIG + extra)
+        (repository / name / "labels.txt").write_text("zero\none\n")
