@@ -1,0 +1,150 @@
+"""The typed view of ``sequence_batching`` (model-config.md §9; scheduling.md §6)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from ..datatypes import BOOL, BY_NUMBER, FP32, INT32, DataType
+from .model import UNSPECIFIED, Dims, ModelConfig
+from .normalize import DEFAULT_SEQUENCE_IDLE_US
+
+
+class ControlKind(enum.Enum):
+    """What a control input tells the model. The values are the proto's."""
+
+    START = 0
+    READY = 1
+    END = 2
+    CORRID = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceControl:
+    """An input that the server fills in. `false` and `true` are its values; CORRID, which holds the id, has neither."""
+
+    name: str
+    kind: ControlKind
+    datatype: DataType
+    false: float = 0
+    true: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InitialState:
+    """`data_file` names a file in the model's ``initial_state`` folder; None for zeros, "" if neither was asked for."""
+
+    name: str
+    datatype: DataType
+    dims: Dims
+    data_file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImplicitState:
+    """An output of one request of a sequence that is an input of the next. `dims` are without the batch dimension."""
+
+    input_name: str
+    output_name: str
+    datatype: DataType
+    dims: Dims
+    initial: tuple[InitialState, ...] = ()
+    same_buffer: bool = False
+    growable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DirectStrategy:
+    """A sequence keeps one row of its instance's batches."""
+
+    max_queue_delay_us: int = 0
+    minimum_slot_utilization: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OldestStrategy:
+    """Requests of candidate sequences are batched as they come, one a sequence. 0 candidates: as many as rows."""
+
+    max_candidate_sequences: int = 0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    preserve_ordering: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatching:
+    """``sequence_batching``, normalised. No strategy at all is the direct one."""
+
+    strategy: DirectStrategy | OldestStrategy = DirectStrategy()
+    max_sequence_idle_us: int = DEFAULT_SEQUENCE_IDLE_US
+    controls: tuple[SequenceControl, ...] = ()
+    states: tuple[ImplicitState, ...] = ()
+    iterative: bool = False
+
+
+def sequence_batching(config: ModelConfig) -> SequenceBatching | None:
+    """What a (complete, valid) configuration says about sequences; None if nothing."""
+    if not config.has_sequence_batching:
+        return None
+    message = config.message.sequence_batching
+    return SequenceBatching(
+        strategy=_strategy(message),
+        max_sequence_idle_us=message.max_sequence_idle_microseconds or DEFAULT_SEQUENCE_IDLE_US,
+        controls=tuple(
+            _control(tensor.name, control) for tensor in message.control_input for control in tensor.control
+        ),
+        states=tuple(_state(state) for state in message.state),
+        iterative=message.iterative_sequence,
+    )
+
+
+def _strategy(message: Any) -> DirectStrategy | OldestStrategy:
+    if message.HasField("oldest"):
+        oldest = message.oldest
+        return OldestStrategy(
+            max_candidate_sequences=oldest.max_candidate_sequences,
+            preferred_batch_sizes=tuple(oldest.preferred_batch_size),
+            max_queue_delay_us=oldest.max_queue_delay_microseconds,
+            preserve_ordering=oldest.preserve_ordering,
+        )
+    return DirectStrategy(
+        max_queue_delay_us=message.direct.max_queue_delay_microseconds,
+        minimum_slot_utilization=message.direct.minimum_slot_utilization,
+    )
+
+
+def _control(name: str, control: Any) -> SequenceControl:
+    kind = ControlKind(control.kind)
+    if kind is ControlKind.CORRID:
+        return SequenceControl(name, kind, BY_NUMBER[control.data_type])
+    for values, datatype in (
+        (control.int32_false_true, INT32),
+        (control.fp32_false_true, FP32),
+        (control.bool_false_true, BOOL),
+    ):
+        if values:
+            return SequenceControl(name, kind, datatype, values[0], values[1])
+    raise AssertionError(f"validation lets no control '{name}' without values pass")
+
+
+def _state(state: Any) -> ImplicitState:
+    return ImplicitState(
+        input_name=state.input_name,
+        output_name=state.output_name,
+        datatype=BY_NUMBER.get(state.data_type, UNSPECIFIED),
+        dims=tuple(state.dims),
+        initial=tuple(_initial_state(initial) for initial in state.initial_state),
+        same_buffer=state.use_same_buffer_for_input_output,
+        growable=state.use_growable_memory,
+    )
+
+
+def _initial_state(initial: Any) -> InitialState:
+    choice = initial.WhichOneof("state_data")
+    return InitialState(
+        name=initial.name,
+        datatype=BY_NUMBER.get(initial.data_type, UNSPECIFIED),
+        dims=tuple(initial.dims),
+        data_file=None if choice == "zero_data" else initial.data_file,
+    )

@@ -1,0 +1,85 @@
+"""The backlog: sequences that wait for a slot.
+
+Rules (scheduling.md §6.2, §6.6):
+ 1. The sequence that came first gets the next free slot, with all of its requests.
+ 2. A request may limit its time in here. The closest deadline of its requests is the sequence's: then all of them
+    leave together.
+
+Deadlines are in a heap whose entries outlive what they are about; it is swept when it holds more ghosts than sequences.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+
+from .sequence import Sequence
+
+_MIN_SWEEP = 64
+"""A heap of deadlines with fewer entries than this is not worth sweeping."""
+
+Deadline = tuple[float, int, Sequence]
+"""When, and whose: (deadline_s, number, sequence)."""
+
+
+class Backlog:
+    """Sequences in order of arrival."""
+
+    __slots__ = ("_deadlines", "_sequences")
+
+    def __init__(self) -> None:
+        self._sequences: OrderedDict[Sequence, None] = OrderedDict()
+        self._deadlines: list[Deadline] = []
+
+    def add(self, sequence: Sequence) -> None:
+        self._sequences[sequence] = None
+
+    def limit(self, sequence: Sequence, deadline_s: float) -> None:
+        """A request of this sequence, which must be in here, will not wait longer than this."""
+        if sequence.deadline_s is not None and sequence.deadline_s <= deadline_s:
+            return
+        sequence.deadline_s = deadline_s
+        heap = self._deadlines
+        if len(heap) >= max(_MIN_SWEEP, 2 * len(self._sequences)):
+            self._deadlines = heap = [entry for entry in heap if self._is_live(entry)]
+            heapq.heapify(heap)
+        heapq.heappush(heap, (deadline_s, sequence.number, sequence))
+
+    def pop(self) -> Sequence:
+        """Remove and return the sequence that came first; there must be one."""
+        sequence, _ = self._sequences.popitem(last=False)
+        return sequence
+
+    def remove(self, sequence: Sequence) -> None:
+        del self._sequences[sequence]
+
+    def expire(self, now: float) -> list[Sequence]:
+        """Remove and return the sequences whose deadline has come, in the order of their deadlines."""
+        expired: list[Sequence] = []
+        while (deadline_s := self.closest_deadline_s) is not None and deadline_s <= now:
+            sequence = heapq.heappop(self._deadlines)[2]
+            self.remove(sequence)
+            expired.append(sequence)
+        return expired
+
+    @property
+    def closest_deadline_s(self) -> float | None:
+        """The next deadline; None if there is none."""
+        heap = self._deadlines
+        while heap and not self._is_live(heap[0]):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def clear(self) -> None:
+        self._sequences.clear()
+        self._deadlines.clear()
+
+    def _is_live(self, entry: Deadline) -> bool:
+        deadline_s, _, sequence = entry
+        return sequence.deadline_s == deadline_s and sequence in self._sequences
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._sequences
+
+    def __len__(self) -> int:
+        return len(self._sequences)

@@ -1,0 +1,60 @@
+"""What both strategies have in common: the slots of one instance, and how batches are made of their requests."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as Row
+
+from ...execution import SealReason
+from ...job import Job
+from ..core import InstanceId
+from .inputs import InputAdder
+from .slot import Slot
+
+Batch = tuple[Row[Job], SealReason]
+
+
+class Host(ABC):
+    """An instance with its slots.
+
+    Attributes:
+        slots: by number.
+        ready: the slots in state READY, by number, in the order in which they became so.
+        executing: batches handed to the instance and not settled.
+        ripe_s: when a batch that was left to grow will be sent as it is; None if there is none.
+    """
+
+    def __init__(self, instance: InstanceId, inputs: InputAdder) -> None:
+        self.instance = instance
+        self.slots: list[Slot] = []
+        self.ready: dict[int, Slot] = {}
+        self.executing = 0
+        self.ripe_s: float | None = None
+        self._inputs = inputs
+
+    def issue(self, now: float) -> None:
+        """Move requests that may go from their slots to where batches are made, if that is another place."""
+
+    @abstractmethod
+    def form(self, now: float, draining: bool) -> Batch | None:
+        """The batch to execute now; None to wait, until `ripe_s` at most."""
+
+    def withdraw(self, job: Job) -> Slot | None:
+        """Take a request back that was issued, and is in no batch yet.
+
+        Returns:
+            Its slot, in which it is still out; None if there is no such request.
+        """
+        return None
+
+    def issued(self) -> Row[Job]:
+        """The requests that are issued and in no batch yet."""
+        return ()
+
+    def _head(self, slot: Slot) -> Job:
+        """The next request of a slot that is READY, its inputs completed."""
+        sequence = slot.sequence
+        assert sequence is not None, "a slot that is READY has a sequence"
+        job = sequence.head
+        self._inputs.complete(job, sequence)
+        return job

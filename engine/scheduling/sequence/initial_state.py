@@ -1,0 +1,115 @@
+"""What the implicit states of a model begin with, read and checked at load (scheduling.md §6.8).
+
+Rules:
+ 1. Without ``initial_state`` a state begins as zeros (empty strings) of its declared size, where a variable dimension
+    is 1. Triton leaves such memory as it is; nothing of it is worth keeping, and it could be other clients' data.
+ 2. ``zero_data`` is the same with the dimensions that ``initial_state`` gives, whatever the value of the flag.
+ 3. ``data_file`` is a file in the folder ``initial_state`` of the model, of which the first bytes count, as many as the
+    tensor has. Of strings, in the wire form, the whole file.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from ...config.model import Dims
+from ...config.sequence import ImplicitState, InitialState
+from ...datatypes import BYTES
+from ...errors import InvalidArgumentError
+from ...tensor import IncompleteLengthError, Tensor, iter_bytes
+from .state import StateLayout, zeros
+
+FOLDER = "initial_state"
+
+
+def state_layout(states: tuple[ImplicitState, ...], batching: bool, model_directory: Path) -> StateLayout | None:
+    """The states of a model; None if it has none. Reads files: not for the event loop.
+
+    Args:
+        batching: whether the model's tensors have a batch dimension.
+        model_directory: the folder of the model, above its versions.
+
+    Raises:
+        InvalidArgumentError: a state, or its file, is not as it should be.
+    """
+    if not states:
+        return None
+    initial: dict[str, Tensor] = {}
+    for state in states:
+        if state.input_name in initial:
+            raise InvalidArgumentError(f"State input name '{state.input_name}' specified more than once.")
+        initial[state.input_name] = _initial(state, batching, model_directory)
+    return StateLayout(states, initial)
+
+
+def _initial(state: ImplicitState, batching: bool, model_directory: Path) -> Tensor:
+    name = state.input_name
+    given = state.initial
+    if len(given) > 1:
+        raise InvalidArgumentError(
+            f"initial_state field for state input '{name}' must contain exactly one or zero element. Found "
+            f"'{len(given)}' elements."
+        )
+    batch = (1,) if batching else ()
+    if not given:
+        return zeros(name, state.datatype, (*batch, *(1 if dim == -1 else dim for dim in state.dims)))
+    dims = _checked_dims(state, given[0])
+    if given[0].data_file is None:
+        return zeros(name, state.datatype, (*batch, *dims))
+    return _from_file(state, (*batch, *dims), given[0].data_file, model_directory)
+
+
+def _checked_dims(state: ImplicitState, initial: InitialState) -> Dims:
+    name = state.input_name
+    if initial.datatype is not state.datatype:
+        raise InvalidArgumentError(
+            f"The data type used for 'initial_state' field of state '{name}' does not match the state data type."
+        )
+    if not initial.name:
+        raise InvalidArgumentError(f"Field 'name' must be set when using initial_state for state input '{name}'.")
+    if len(initial.dims) != len(state.dims):
+        raise InvalidArgumentError(
+            "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input "
+            f"'{name}'. {len(initial.dims)} != {len(state.dims)}"
+        )
+    for given, declared in zip(initial.dims, state.dims, strict=True):
+        if given == -1:
+            raise InvalidArgumentError(
+                f"'initial_state' field for state input name '{name}' contains variable dimensions."
+            )
+        if declared not in (-1, given):
+            raise InvalidArgumentError(
+                f"'initial_state' dim for input name '{name}' doesn't match 'state' dim description. "
+                f"{given} != {declared}"
+            )
+    if initial.data_file == "":
+        raise InvalidArgumentError(f"initial_state setting expects state'{name}' to have state_data set")
+    return initial.dims
+
+
+def _from_file(state: ImplicitState, shape: Dims, file: str, model_directory: Path) -> Tensor:
+    what = f"initial_state file '{file}' of state '{state.input_name}'"
+    folder = (model_directory / FOLDER).resolve()
+    path = (folder / file).resolve()
+    if not path.is_relative_to(folder):
+        raise InvalidArgumentError(f"{what} is outside of the folder '{FOLDER}'")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"failed to read {what}: {error.strerror}") from None
+    if state.datatype is not BYTES:
+        expected = math.prod(shape) * state.datatype.size
+        if len(data) < expected:
+            raise InvalidArgumentError(
+                f"initial_state setting expects {expected} bytes, but the data provided from {file}only has "  # sic
+                f"{len(data)} bytes."
+            )
+        return Tensor(state.input_name, state.datatype, shape, data[:expected])
+    try:
+        count = sum(1 for _ in iter_bytes(data))
+    except IncompleteLengthError as error:
+        raise InvalidArgumentError(f"{what} ends inside a string: {error}") from None
+    if count != math.prod(shape):
+        raise InvalidArgumentError(f"{what} must hold {math.prod(shape)} strings, but holds {count}")
+    return Tensor(state.input_name, state.datatype, shape, data)

@@ -1,0 +1,36 @@
+"""What the server adds to a request of a sequence before a backend sees it: controls and implicit state."""
+
+from __future__ import annotations
+
+from ...job import Job
+from .controls import Controls
+from .sequence import Sequence
+from .state import StateLayout
+
+
+class InputAdder:
+    """Completes the inputs of one model's requests.
+
+    Args:
+        states: the model's implicit states; None if it has none.
+    """
+
+    __slots__ = ("_states", "controls")
+
+    def __init__(self, controls: Controls, states: StateLayout | None) -> None:
+        self.controls = controls
+        self._states = states
+
+    def complete(self, job: Job, sequence: Sequence) -> None:
+        """Add controls and state to the request of this sequence that is next; doing it twice changes nothing.
+
+        The values of the state are those of this moment, so all requests before it must be done with.
+        """
+        request = job.request
+        inputs = {**job.inputs, **self.controls.inputs(sequence.id, request.sequence_start, request.sequence_end)}
+        if self._states is not None:
+            if sequence.state is None or request.sequence_start:
+                sequence.state = self._states.start()
+            job.state = sequence.state
+            inputs.update(sequence.state.inputs)
+        job.inputs = inputs
