@@ -34,11 +34,11 @@ def stub(live: Any) -> Iterator[service_pb2_grpc.GRPCInferenceServiceStub]:
 
 
 def two_inputs(kind: type, datatype: str) -> tuple[list[triton.InferInput], np.ndarray, np.ndarray]:
-    values = [np.arange(16, dtype=kind).reshape(1, 16), np.ones((1, 16), dtype=kind)]
+    a, b = np.arange(16, dtype=kind).reshape(1, 16), np.ones((1, 16), dtype=kind)
     inputs = [triton.InferInput(f"INPUT{index}", [1, 16], datatype) for index in range(2)]
-    for tensor, value in zip(inputs, values, strict=True):
-        tensor.set_data_from_numpy(value)
-    return inputs, *values
+    inputs[0].set_data_from_numpy(a)
+    inputs[1].set_data_from_numpy(b)
+    return inputs, a, b
 
 
 def both_outputs() -> list[triton.InferRequestedOutput]:
@@ -121,7 +121,8 @@ def test_aio_stream(live: Any) -> None:
 
         async with aio.InferenceServerClient(live.grpc_url) as client:
             index = 0
-            async for result, error in client.stream_infer(requests()):
+            answers: Any = client.stream_infer(requests())
+            async for result, error in answers:
                 assert error is None
                 assert result.get_response().id == str(index)
                 check(result, a, b)
