@@ -5,19 +5,16 @@ It knows no connections: it is what the gRPC service hosts, as the ASGI applicat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from .context import GrpcContext, GrpcOptions
 from .health import Health
-from .inference import MODEL_INFER, MODEL_STREAM_INFER, InferenceService
+from .inference import InferenceService
 from .reflection import with_reflection
 from .restricted import RestrictedProtocols
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
-
-COMPRESSED_PATHS: Final = (MODEL_INFER, MODEL_STREAM_INFER)
-"""The methods whose responses ``--grpc-infer-response-compression-level`` is about (grpc.md §8)."""
 
 
 class GrpcApplication:

@@ -1,0 +1,83 @@
+"""Calls of the gRPC application without a connection under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from grpclib.const import Status
+from grpclib.stream import StreamIterator
+from http_fakes import FakeServer
+from multidict import MultiDict, MultiDictProxy
+
+from trireme.api.grpc.application import GrpcApplication
+from trireme.api.grpc.call_head import CallHead
+from trireme.api.grpc.context import GrpcOptions
+from trireme.engine.tensor import Buffer
+
+if TYPE_CHECKING:
+    from trireme.actors import InferenceServer
+
+Pairs = Iterable[tuple[str, str | bytes]]
+
+
+class FakeStream(StreamIterator[Any]):
+    """grpclib's server stream over two lists: what the client says, and what it is told."""
+
+    def __init__(self, received: Sequence[Any] = (), metadata: Pairs = (), user_agent: str | None = None) -> None:
+        self._received = list(received)
+        self.metadata = MultiDict(metadata)
+        self.user_agent = user_agent
+        self.sent: list[Any] = []
+
+    async def recv_message(self) -> Any:
+        return self._received.pop(0) if self._received else None
+
+    async def send_message(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+class FakeCall:
+    """A `UnaryCall` that keeps what it is answered."""
+
+    def __init__(self, message: Buffer, head: CallHead) -> None:
+        self.message = message
+        self.head = head
+        self.on_cancel: Any = None
+        self.answers: list[bytes] = []
+        self.failures: list[tuple[Status, str]] = []
+
+    def answer(self, parts: Sequence[Buffer]) -> None:
+        self.answers.append(b"".join(parts))
+
+    def fail(self, status: Status, message: str) -> None:
+        self.failures.append((status, message))
+
+
+def head_of(path: str = "", metadata: Pairs = (), user_agent: str | None = None) -> CallHead:
+    return CallHead(path, MultiDictProxy(MultiDict(metadata)), user_agent=user_agent)
+
+
+class GrpcClient:
+    """Calls the application's handlers as the dispatcher does."""
+
+    def __init__(self, server: FakeServer | InferenceServer, **options: Any) -> None:
+        self.server = server
+        self.application = GrpcApplication(cast("InferenceServer", server), GrpcOptions(**options))
+        self.handlers = {
+            path: handler for service in self.application.services for path, handler in service.__mapping__().items()
+        }
+
+    async def ask(self, path: str, message: Any, metadata: Pairs = ()) -> Any:
+        """One call with one message; the answer."""
+        handler = self.handlers[path]
+        stream = FakeStream([message], metadata)
+        await handler.func(stream)
+        (answer,) = stream.sent
+        if isinstance(handler.reply_type, type) and not isinstance(answer, list):
+            assert isinstance(answer, handler.reply_type)
+        return answer
+
+    async def inference(self, method: str, message: Any) -> Any:
+        """A call of the inference service."""
+        return await self.ask(f"/inference.GRPCInferenceService/{method}", message)
