@@ -50,7 +50,8 @@ def test_trireme_answers_as_triton_did(channel: grpc.Channel, call: Call) -> Non
 def test_both_counted_alike_after_the_whole_session(serve: Any, repository: Path) -> None:
     with serve(repository, backends=backends()) as live, grpc.insecure_channel(live.grpc_url) as channel:
         for call in script():
-            put(channel, call)
+            if call.recorded:
+                put(channel, call)
         for call in afterwards():
             assert normalised(call, put(channel, call)) == normalised(call, RECORDED[call.name]), call.name
 
