@@ -40,6 +40,7 @@ class Phase(enum.Enum):
     ENDING = "cancelled"
     CLOSING = "saying goodbye"
     HTTP2 = "handed over to hypercorn"
+    CALLS = "serving calls"
 
 
 class Connection(Protocol):
@@ -119,6 +120,7 @@ class Roster:
             Phase.ENDING: None,
             Phase.CLOSING: limits.linger_timeout_s,
             Phase.HTTP2: None,
+            Phase.CALLS: None,
         }
 
     def __len__(self) -> int:

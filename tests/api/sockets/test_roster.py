@@ -63,6 +63,7 @@ def running() -> Iterator[FakeConnection]:
         (Phase.APP, None),
         (Phase.ENDING, None),
         (Phase.HTTP2, None),
+        (Phase.CALLS, None),
     ],
 )
 async def test_phases_have_limits(phase: Phase, limit_s: float | None) -> None:

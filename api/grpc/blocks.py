@@ -1,0 +1,78 @@
+"""The header blocks of answers. What does not change is made once."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote_to_bytes
+
+from grpclib.const import Status
+from grpclib.metadata import encode_grpc_message
+
+from .compression import ALGORITHMS, IDENTITY
+from .http2.headers import encode_block
+
+Fields = Sequence[tuple[bytes, bytes]]
+
+MAX_MESSAGE_BYTES = 6144
+"""Of an error text on the wire. Clients take header lists of 8 KiB; a longer one would cost them the status as well."""
+
+_CONTENT_TYPE = (b"content-type", b"application/grpc")
+_ACCEPT_ENCODING = (b"grpc-accept-encoding", ", ".join(ALGORITHMS).encode())
+
+
+def _headers(encoding: str) -> list[tuple[bytes, bytes]]:
+    named = [] if encoding == IDENTITY else [(b"grpc-encoding", encoding.encode())]
+    return [(b":status", b"200"), _CONTENT_TYPE, *named, _ACCEPT_ENCODING]
+
+
+HEADERS: Mapping[str, bytes] = {encoding: encode_block(_headers(encoding)) for encoding in ALGORITHMS}
+"""Response headers by the algorithm that messages may be packed with."""
+
+PLAIN_HEADERS = HEADERS[IDENTITY]
+OK_TRAILERS = encode_block([(b"grpc-status", b"0")])
+
+
+def headers(encoding: str, metadata: Fields = ()) -> bytes:
+    """Response headers."""
+    return HEADERS[encoding] + encode_block(metadata) if metadata else HEADERS[encoding]
+
+
+def trailers(status: Status, message: str | None = None, metadata: Fields = ()) -> bytes:
+    """What ends a call whose response headers have been sent."""
+    return encode_block([*_status(status, message), *metadata])
+
+
+def trailers_only(
+    status: Status, message: str | None = None, metadata: Fields = (), *, http_status: int = 200
+) -> bytes:
+    """An answer without response headers and messages."""
+    return encode_block([(b":status", b"%d" % http_status), _CONTENT_TYPE, *_status(status, message), *metadata])
+
+
+def unknown_encoding(status: Status, message: str) -> bytes:
+    """The answer to a client that packs in an unknown way: with it comes which ways are known."""
+    return trailers_only(status, message, [_ACCEPT_ENCODING])
+
+
+def details(encoded: bytes) -> tuple[bytes, bytes]:
+    """The field with a status' details."""
+    return b"grpc-status-details-bin", b64encode(encoded).rstrip(b"=")
+
+
+def _status(status: Status, message: str | None) -> list[tuple[bytes, bytes]]:
+    fields = [(b"grpc-status", b"%d" % status.value)]
+    if message:
+        fields.append((b"grpc-message", _encode(message)))
+    return fields
+
+
+def _encode(message: str) -> bytes:
+    """Percent-encoded, and cut to `MAX_MESSAGE_BYTES` between two characters."""
+    encoded = encode_grpc_message(message[: MAX_MESSAGE_BYTES + 1])
+    if len(encoded) > MAX_MESSAGE_BYTES:
+        cut = encoded[:MAX_MESSAGE_BYTES]
+        escape = cut.rfind("%", MAX_MESSAGE_BYTES - 2)
+        whole = unquote_to_bytes(cut if escape < 0 else cut[:escape]).decode("utf-8", "ignore")
+        encoded = encode_grpc_message(whole)
+    return encoded.encode("ascii")

@@ -1,0 +1,158 @@
+"""Messages in a stream of bytes: a flag, a length, and as many bytes (gRPC over HTTP/2, Length-Prefixed-Message).
+
+Rule 1: Nothing is taken apart before somebody asks for it. What lies here waiting has not been used up, so that flow
+        control stops a client that sends faster than its messages are wanted, and thousands of empty messages cost no
+        more than their bytes.
+Rule 2: A message that came in one piece is a slice of that piece. Any other is collected in a buffer of its announced
+        size, and that is made only when a part of the message has come: a client that announces two gigabytes and
+        sends none of them costs nothing.
+Rule 3: What breaks the format, or is too large, is an error at that message; the ones before it are still handed out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+PREFIX_BYTES = 5
+INT32_MAX = (1 << 31) - 1
+
+_COPIED_BYTES = 4096
+"""Messages up to this size are copied out of their piece, which is cheaper than a view, and lets the piece go."""
+
+_PROMPT_BYTES = 1 << 20
+_SHARE = 16
+"""A buffer of more than `_PROMPT_BYTES` is made when this share of the message, one in so many bytes, has come."""
+
+
+class Framed(NamedTuple):
+    """A complete message as it was sent. `flow_bytes`: how much of the stream it took."""
+
+    compressed: bool
+    payload: bytes | memoryview
+    flow_bytes: int
+
+
+def prefix(length: int, compressed: bool = False) -> bytes:
+    """What stands before a message of `length` bytes."""
+    return (b"\1" if compressed else b"\0") + length.to_bytes(4, "big")
+
+
+class MessageReader:
+    """Takes the bytes of one stream in pieces of any size, and gives its messages.
+
+    Args:
+        limit_bytes: the largest message that is taken.
+    """
+
+    __slots__ = ("_at", "_buffer", "_compressed", "_filled", "_limit_bytes", "_piece", "_target")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._piece: bytes = b""
+        self._at = 0
+        self._buffer = bytearray()
+        self._target: memoryview | None = None
+        self._filled = 0
+        self._compressed = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that came has been handed out: if the stream ends now, it ends between two messages."""
+        return self._target is None and not self._buffer and self._at == len(self._piece)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that have come and are not part of the message that is being collected."""
+        return len(self._buffer) + len(self._piece) - self._at
+
+    def feed(self, piece: bytes) -> None:
+        """The next bytes of the stream."""
+        target = self._target
+        if target is not None:
+            missing = len(target) - self._filled
+            if missing:
+                taken = piece[:missing]
+                target[self._filled : self._filled + len(taken)] = taken
+                self._filled += len(taken)
+                piece = piece[len(taken) :]
+        if self._at == len(self._piece) and not self._buffer:
+            self._piece = piece
+            self._at = 0
+        else:
+            self._store()
+            self._buffer += piece
+
+    def next(self) -> Framed | None:
+        """The next message; None when more has to come first.
+
+        Raises:
+            GRPCError: INTERNAL, an unknown flag; RESOURCE_EXHAUSTED, a message above the limit.
+        """
+        if self._target is not None:
+            return self._collected(self._target)
+        piece, at = self._piece, self._at
+        size = len(piece) - at
+        if not self._buffer and size >= PREFIX_BYTES:
+            length = self._length(piece[at : at + PREFIX_BYTES])
+            end = at + PREFIX_BYTES + length
+            if end <= len(piece):
+                start = at + PREFIX_BYTES
+                payload = piece[start:end] if length <= _COPIED_BYTES else memoryview(piece)[start:end]
+                self._at = end
+                if end == len(piece):
+                    self._piece = b""
+                    self._at = 0
+                return Framed(self._compressed, payload, PREFIX_BYTES + length)
+        self._store()
+        return self._from_buffer()
+
+    def _store(self) -> None:
+        """Moves what is left of the piece to the buffer."""
+        if self._at < len(self._piece):
+            self._buffer += memoryview(self._piece)[self._at :]
+        self._piece = b""
+        self._at = 0
+
+    def _from_buffer(self) -> Framed | None:
+        buffer = self._buffer
+        if len(buffer) < PREFIX_BYTES:
+            return None
+        length = self._length(buffer[:PREFIX_BYTES])
+        end = PREFIX_BYTES + length
+        if end <= len(buffer):
+            payload = bytes(memoryview(buffer)[PREFIX_BYTES:end])
+            del buffer[:end]
+            return Framed(self._compressed, payload, end)
+        if length <= _PROMPT_BYTES or len(buffer) * _SHARE >= length:
+            target = np.empty(length, np.uint8).data  # not zeroed
+            self._filled = len(buffer) - PREFIX_BYTES
+            target[: self._filled] = memoryview(buffer)[PREFIX_BYTES:]
+            self._target = target
+            self._buffer = bytearray()
+        return None
+
+    def _collected(self, target: memoryview) -> Framed | None:
+        if self._filled < len(target):
+            return None
+        self._target = None
+        return Framed(self._compressed, target, PREFIX_BYTES + len(target))
+
+    def _length(self, head: bytes | bytearray) -> int:
+        """Reads a prefix; remembers its flag."""
+        flag = head[0]
+        if flag > 1:
+            raise GRPCError(Status.INTERNAL, f"Message has an invalid compressed flag: {flag}, expected 0 or 1")
+        length = int.from_bytes(head[1:], "big")
+        if length > self._limit_bytes:
+            raise too_large(length, self._limit_bytes)
+        self._compressed = flag == 1
+        return length
+
+
+def too_large(length: int, limit_bytes: int) -> GRPCError:
+    """What gRPC says to a message of `length` bytes that exceeds the limit."""
+    return GRPCError(Status.RESOURCE_EXHAUSTED, f"Received message larger than max ({length} vs. {limit_bytes})")

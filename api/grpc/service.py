@@ -1,0 +1,146 @@
+"""The gRPC service: grpclib services behind listening sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
+
+from ..sockets.roster import Roster, ServiceStatistics
+from ..sockets.service import Service
+from ..sockets.transport import PlainTransport, TlsTransport
+from .codec import MessageCodec
+from .connection import Connection, Surroundings
+from .deadlines import Deadlines
+from .dispatch import Dispatcher, Guard
+from .flusher import Flusher
+from .methods import Servable
+from .options import GrpcServiceOptions
+
+_READ_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcStatistics:
+    """A gRPC service at one moment.
+
+    Attributes:
+        service: connections and requests (calls).
+        calls: open now.
+        deadlines: calls that have one.
+        streams: open HTTP/2 streams, which answered calls hold until their answer has gone out.
+        pending_bytes: responses held back by clients' windows.
+        unconsumed_bytes: requests that handlers have not taken.
+        blocked: connections whose clients do not read.
+    """
+
+    service: ServiceStatistics
+    calls: int
+    deadlines: int
+    streams: int
+    pending_bytes: int
+    unconsumed_bytes: int
+    blocked: int
+
+
+class GrpcService(Service):
+    """Serves grpclib services over HTTP/2.
+
+    Args:
+        services: see `methods.Servable`.
+        options: where, and how.
+        codec: reads and writes messages; by default betterproto2's.
+        guards: see `dispatch.Guard`.
+        details_codec: see `dispatch.Dispatcher`.
+
+    Attributes:
+        draining: `drain` has begun, or the service has been closed.
+    """
+
+    protocols = ("h2",)
+
+    def __init__(
+        self,
+        services: Sequence[Servable],
+        options: GrpcServiceOptions,
+        *,
+        codec: CodecBase | None = None,
+        guards: Sequence[Guard] = (),
+        details_codec: StatusDetailsCodecBase | None = None,
+    ) -> None:
+        super().__init__(options)
+        self.draining = False
+        self._sweep_interval_s = options.limits.sweep_interval_s
+        self._deadlines = Deadlines()
+        self._flusher = Flusher()
+        dispatcher = Dispatcher(
+            services,
+            MessageCodec() if codec is None else codec,
+            guards=guards,
+            compressed_paths=options.compressed_paths,
+            details_codec=details_codec,
+        )
+        self._surroundings = Surroundings(
+            dispatcher=dispatcher,
+            deadlines=self._deadlines,
+            flusher=self._flusher,
+            buffer=memoryview(bytearray(_READ_BYTES)),
+            limits=options.http2,
+            max_message_bytes=options.max_message_bytes,
+            compression_level=options.compression_level,
+        )
+
+    def connection(
+        self,
+        transport: PlainTransport | TlsTransport,
+        client: tuple[str, int] | None,
+        server: tuple[str, int] | None,
+        roster: Roster,
+    ) -> Connection:
+        return Connection(self._surroundings, transport, roster, client)
+
+    async def accompany(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._flusher.keep_flushing)
+            nursery.start_soon(self._deadlines.keep_watching)
+            nursery.start_soon(self._keep_ticking)
+
+    async def _keep_ticking(self) -> None:
+        """Tells the connections' cores the time when they want to know it, to within one sweep interval."""
+        connections = self._surroundings.connections
+        while True:
+            while not connections:
+                await self._roster.change()
+            await trio.sleep(self._sweep_interval_s)
+            now_s = trio.current_time()
+            for connection in [each for each in connections if each.core.next_timer_s <= now_s]:
+                connection.tick(now_s)
+
+    async def drain(self, budget_s: float) -> float:
+        """Says goodbye to every client: what is open is finished, and connections close when nothing is open any more.
+        New ones are closed unserved (grpc.md §4, cli.md §5). Returns what is left of the budget."""
+        self.draining = True
+        self._roster.stop_accepting()
+        for connection in list(self._surroundings.connections):
+            connection.go_away()
+        return await super().drain(budget_s)
+
+    def close(self) -> None:
+        self.draining = True
+        super().close()
+
+    def grpc_statistics(self) -> GrpcStatistics:
+        """What goes on inside the connections. Looks at each of them."""
+        connections = self._surroundings.connections
+        cores = [connection.core.statistics() for connection in connections]
+        return GrpcStatistics(
+            service=self.statistics(),
+            calls=sum(len(connection.calls) for connection in connections),
+            deadlines=len(self._deadlines),
+            streams=sum(core.open_streams for core in cores),
+            pending_bytes=sum(core.pending_bytes for core in cores),
+            unconsumed_bytes=sum(core.unconsumed_bytes for core in cores),
+            blocked=sum(connection.blocked for connection in connections),
+        )

@@ -1,0 +1,173 @@
+"""What a handler talks to: grpclib's server stream, with the same methods, rules and errors, on trio.
+
+Written after the documented behaviour of `grpclib.server.Stream`, so that services run on either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+from grpclib.const import Status
+from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
+from grpclib.exceptions import ProtocolError
+from grpclib.metadata import Deadline, encode_metadata
+from grpclib.stream import StreamIterator
+from multidict import MultiDict
+
+from . import blocks
+from .deadlines import CallDeadline
+from .http2.errors import ErrorCode
+from .streaming import StreamingCall
+
+MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
+
+
+class Peer:
+    """The other end of the connection."""
+
+    __slots__ = ("_address", "_certificate")
+
+    def __init__(self, address: tuple[str, int] | None, certificate: dict[str, Any] | None) -> None:
+        self._address = address
+        self._certificate = certificate
+
+    def addr(self) -> tuple[str, int] | None:
+        """(host, port) of the client."""
+        return self._address
+
+    def cert(self) -> dict[str, Any] | None:
+        """The client's certificate, as `ssl.SSLSocket.getpeercert` tells it; None without TLS."""
+        return self._certificate
+
+
+class Stream(StreamIterator[Any]):
+    """One call, seen from its handler.
+
+    Attributes:
+        deadline: when the client will have lost interest; None if never.
+        metadata: the client's custom metadata.
+        user_agent: the client's, if it named one.
+        peer: the client's address and certificate.
+    """
+
+    __slots__ = (
+        "_call",
+        "_cancelled",
+        "_codec",
+        "_details_codec",
+        "_initial_metadata_sent",
+        "_message_sent",
+        "_trailing_metadata_sent",
+        "deadline",
+        "metadata",
+        "peer",
+        "user_agent",
+    )
+
+    def __init__(
+        self, call: StreamingCall, peer: Peer, codec: CodecBase, details_codec: StatusDetailsCodecBase | None
+    ) -> None:
+        self._call = call
+        self._codec = codec
+        self._details_codec = details_codec
+        self._initial_metadata_sent = False
+        self._message_sent = False
+        self._trailing_metadata_sent = False
+        self._cancelled = False
+        deadline_s = call.deadline_s
+        self.deadline: Deadline | None = None if deadline_s is None else CallDeadline(deadline_s)
+        self.metadata: MultiDict[str | bytes] = MultiDict(call.head.metadata)
+        self.user_agent = call.head.user_agent
+        self.peer = peer
+
+    def __repr__(self) -> str:
+        return f"<Stream of {self._call!r}>"
+
+    @property
+    def finished(self) -> bool:
+        """The handler has ended the call itself."""
+        return self._trailing_metadata_sent or self._cancelled
+
+    @property
+    def lacks_message(self) -> bool:
+        """The method promises one response message, and there has been none."""
+        return not self._call.method.server_streaming and not self._message_sent
+
+    async def recv_message(self) -> Any:
+        """The next request message; None when the client has sent all.
+
+        Raises:
+            GRPCError: what the client sends is no message, or a too large one.
+            TriremeError: the codec cannot read it.
+        """
+        payload = await self._call.next_message()
+        return None if payload is None else self._codec.decode(cast(bytes, payload), self._call.method.request_type)
+
+    async def send_initial_metadata(self, *, metadata: MetadataLike | None = None) -> None:
+        """Sends response headers. The first message, or a successful end, does so too.
+
+        Raises:
+            ProtocolError: they were sent already.
+            ValueError, TypeError: a key or value cannot be sent.
+        """
+        if self._initial_metadata_sent:
+            raise ProtocolError("Initial metadata was already sent")
+        self._call.send_headers(_encode(metadata))
+        self._initial_metadata_sent = True
+
+    async def send_message(self, message: Any) -> None:
+        """Sends a response message; waits while the client does not take the earlier ones.
+
+        Raises:
+            ProtocolError: the method promises one message, and it was sent already.
+        """
+        if not self._initial_metadata_sent:
+            await self.send_initial_metadata()
+        if self._message_sent and not self._call.method.server_streaming:
+            raise ProtocolError("Message was already sent")
+        payload = self._codec.encode(message, self._call.method.reply_type)
+        self._message_sent = True
+        await self._call.send_message(payload)
+
+    async def send_trailing_metadata(
+        self,
+        *,
+        status: Status = Status.OK,
+        status_message: str | None = None,
+        status_details: Any = None,
+        metadata: MetadataLike | None = None,
+    ) -> None:
+        """Ends the call. Happens at the end of the handler, if it did not do so.
+
+        Raises:
+            ProtocolError: it was ended already; or it is to succeed without the one message that it promises.
+            ValueError, TypeError: a key or value cannot be sent.
+        """
+        if self._trailing_metadata_sent:
+            raise ProtocolError("Trailing metadata was already sent")
+        if status is Status.OK and self.lacks_message:
+            raise ProtocolError("Unary response with OK status requires a single message to be sent")
+        fields = _encode(metadata)
+        if status_details is not None and self._details_codec is not None:
+            fields.insert(0, blocks.details(self._details_codec.encode(status, status_message, status_details)))
+        self._call.end(status, status_message, fields)
+        self._trailing_metadata_sent = True
+
+    async def cancel(self) -> None:
+        """Resets the call: the client gets no status.
+
+        Raises:
+            ProtocolError: it was cancelled already.
+        """
+        if self._cancelled:
+            raise ProtocolError("Stream was already cancelled")
+        self._call.reset(ErrorCode.CANCEL)
+        self._cancelled = True
+
+
+def _encode(metadata: MetadataLike | None) -> list[tuple[bytes, bytes]]:
+    if not metadata:
+        return []
+    pairs = encode_metadata(cast("Collection[tuple[str, str | bytes]]", MultiDict(metadata).items()))
+    return [(key.encode("ascii"), value.encode("ascii")) for key, value in pairs]

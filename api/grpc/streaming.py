@@ -1,0 +1,218 @@
+"""A call that is served by a task: any number of messages both ways.
+
+Rule 1: What the client sends waits as bytes until the handler asks for a message (`framing.MessageReader`). Bytes are
+        reported as consumed when the handler takes the message that they are part of, or waits for one that is not
+        complete; so at most one message and one stream window of a call are in memory.
+Rule 2: A message is sent only when nothing of the earlier ones is held back, by the client's windows or by its socket.
+        So a client that does not read costs one message a call.
+Rule 3: The task is cancelled when the client resets the call or vanishes, and when the deadline passes. In the last
+        case the client has been answered before. Whatever the handler still says is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ...engine.tensor import Buffer
+from . import blocks
+from .call import DEADLINE_EXCEEDED
+from .compression import IDENTITY, packed, unpacked
+from .framing import MessageReader, prefix
+from .http2.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from .call_head import CallHead
+    from .connection import Connection
+    from .deadlines import Entry
+    from .methods import Method
+
+
+class StreamingCall:
+    """What a handler's `Stream` stands on.
+
+    Args:
+        request: the whole request, if it has only one message and that has come already.
+
+    Attributes:
+        scope: of the task that serves the call.
+        over: nothing more goes out.
+        headers_sent: response headers have gone out.
+        encoding: what response messages are packed with.
+    """
+
+    __slots__ = (
+        "_arrival",
+        "_deadline",
+        "_drain",
+        "_ended",
+        "_held_bytes",
+        "_reader",
+        "_request",
+        "_waiting",
+        "connection",
+        "encoding",
+        "head",
+        "headers_sent",
+        "method",
+        "over",
+        "scope",
+        "stream_id",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream_id: int,
+        head: CallHead,
+        method: Method,
+        request: bytes | memoryview | None = None,
+        deadline: Entry | None = None,
+    ) -> None:
+        self.connection = connection
+        self.stream_id = stream_id
+        self.head = head
+        self.method = method
+        self.encoding = connection.response_encoding(method, head)
+        self.scope = trio.CancelScope()
+        self.over = False
+        self.headers_sent = False
+        self._request = request
+        self._ended = request is not None
+        self._reader = MessageReader(connection.max_message_bytes)
+        self._held_bytes = 0
+        self._waiting = False
+        self._arrival = trio.lowlevel.ParkingLot()
+        self._drain = trio.lowlevel.ParkingLot()
+        self._deadline = deadline
+        if deadline is not None:
+            deadline.call = self
+
+    def __repr__(self) -> str:
+        return f"<StreamingCall {self.head.path}{': over' if self.over else ''}>"
+
+    @property
+    def deadline_s(self) -> float | None:
+        """On trio's clock."""
+        return None if self._deadline is None else self._deadline.deadline_s
+
+    # ---- for the connection ----
+
+    def set_deadline(self, deadline: Entry) -> None:
+        self._deadline = deadline
+
+    def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+        """The next part of the request."""
+        self._reader.feed(data)
+        self._held_bytes += flow_bytes
+        if end_stream:
+            self._ended = True
+        if self._waiting:
+            self._arrival.unpark()
+
+    def request_ended(self) -> None:
+        """The client has said everything."""
+        self._ended = True
+        self._arrival.unpark()
+
+    def drained(self) -> None:
+        """The client's windows have let everything through."""
+        self._drain.unpark_all()
+
+    def cancel(self) -> None:
+        """The client has reset the call, or is gone."""
+        self.over = True
+        self.scope.cancel()
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        if not self.over:
+            if self.connection.core.pending(self.stream_id):
+                self.reset(ErrorCode.CANCEL)  # trailers would wait behind what the client does not read
+            else:
+                self.end(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
+            self.scope.cancel()
+
+    def finish(self) -> None:
+        """The task has ended. A call that it left unanswered is reset."""
+        if not self.over:
+            self.reset(ErrorCode.CANCEL)
+        self._release(self._held_bytes)
+        self.connection.forget(self.stream_id, self._deadline)
+        self._deadline = None
+
+    # ---- for the handler's stream ----
+
+    async def next_message(self) -> bytes | memoryview | None:
+        """The next request message, unpacked; None when there will be none.
+
+        Raises:
+            GRPCError: INTERNAL or RESOURCE_EXHAUSTED, what comes is no message, or a too large one.
+        """
+        if self._request is not None:
+            request, self._request = self._request, None
+            return request
+        reader = self._reader
+        while (framed := reader.next()) is None:
+            self._release(self._held_bytes)
+            if self._ended:
+                if not reader.is_empty:
+                    raise GRPCError(Status.INTERNAL, "The request ends in the middle of a message")
+                return None
+            self._waiting = True
+            try:
+                await self._arrival.park()
+            finally:
+                self._waiting = False
+        self._release(min(framed.flow_bytes, self._held_bytes) if reader.waiting_bytes else self._held_bytes)
+        if framed.compressed:
+            return await unpacked(framed.payload, self.head.encoding, self.connection.max_message_bytes)
+        return framed.payload
+
+    def _release(self, count: int) -> None:
+        if count:
+            self._held_bytes -= count
+            self.connection.core.consumed(self.stream_id, count)
+            self.connection.mark()
+
+    def send_headers(self, metadata: blocks.Fields = ()) -> None:
+        """Response headers."""
+        self.headers_sent = True
+        if not self.over:
+            self.connection.core.send_headers(self.stream_id, blocks.headers(self.encoding, metadata))
+            self.connection.mark()
+
+    async def send_message(self, payload: Buffer) -> None:
+        """Sends a message, when everything before it has gone out."""
+        if self.encoding == IDENTITY:
+            parts: list[Buffer] = [prefix(len(payload)), payload]
+        else:
+            parts = await packed(payload, self.encoding)
+        await trio.lowlevel.checkpoint()  # a handler with much to say lets others speak, and can be cancelled
+        while not self.over:
+            if self.connection.blocked:
+                await self.connection.until_unblocked()
+            elif self.connection.core.pending(self.stream_id):
+                await self._drain.park()
+            else:
+                self.connection.core.send_data(self.stream_id, parts)
+                self.connection.mark()
+                return
+
+    def end(self, status: Status, message: str | None = None, metadata: blocks.Fields = ()) -> None:
+        """Ends the call. Without response headers before it, the answer is nothing but trailers."""
+        if not self.over:
+            self.over = True
+            make = blocks.trailers if self.headers_sent else blocks.trailers_only
+            self.connection.core.send_headers(self.stream_id, make(status, message, metadata), True)
+            self.connection.mark()
+
+    def reset(self, code: ErrorCode) -> None:
+        """Ends the call without a status."""
+        if not self.over:
+            self.over = True
+            self.connection.core.reset(self.stream_id, code)
+            self.connection.mark()
