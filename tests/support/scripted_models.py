@@ -56,7 +56,7 @@ class Script:
     Attributes:
         gates: by name; closed until the test sets them.
         begun: IDs of the requests whose execution has begun, in order.
-        said: answers given, by request ID.
+        said: answers given, by request ID (the last of that ID).
         cancelled: IDs of the requests that a model saw to be cancelled.
     """
 
@@ -79,6 +79,7 @@ class Script:
     def run(self, job: Job) -> None:
         """Do what a request tells."""
         self.begun.append(job.id)
+        self.said[job.id] = 0
         for step in str(job.request.parameters.get("script", "say!")).split():
             verb, _, what = step.partition(":")
             match verb:

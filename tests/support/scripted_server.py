@@ -1,0 +1,112 @@
+"""A whole server on a loopback port, in a thread of its own, whose models do what each request tells them to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+from scripted_models import Script, write_scripted_models
+
+from trireme.actors import InferenceServer
+from trireme.api.grpc.application import GrpcApplication
+from trireme.api.grpc.context import GrpcOptions
+from trireme.api.grpc.options import GrpcServiceOptions
+from trireme.api.grpc.service import GrpcService
+from trireme.engine.options import ServerOptions
+
+
+@dataclass(frozen=True)
+class ScriptedServer:
+    """Listens at `url`; `call` runs a function on its event loop and gives back the result."""
+
+    url: str
+    script: Script
+    server: InferenceServer
+    application: GrpcApplication
+    service: GrpcService
+    call: Callable[..., Any]
+
+    def until(self, condition: Callable[[], object], patience_s: float = 10.0) -> None:
+        """Wait until something is true on the event loop.
+
+        Raises:
+            AssertionError: it never is.
+        """
+        pause = threading.Event()
+        for _ in range(int(patience_s / 0.005)):
+            if self.call(condition):
+                return
+            pause.wait(0.005)
+        raise AssertionError("waited in vain")
+
+    @property
+    def calls(self) -> int:
+        """Open calls."""
+        return self.call(lambda: self.service.grpc_statistics().calls)
+
+    @property
+    def inflight(self) -> int:
+        """Requests that the server has accepted and not answered."""
+        return self.call(lambda: self.server.budget_statistics().requests)
+
+
+@contextmanager
+def scripted_server(repository: Path, grpc: dict[str, Any] | None = None, **options: Any) -> Iterator[ScriptedServer]:
+    """Serve the scripted models.
+
+    Args:
+        repository: an empty folder.
+        grpc: `GrpcOptions`.
+        options: `ServerOptions`.
+    """
+    write_scripted_models(repository)
+    script = Script()
+    opened: list[ScriptedServer] = []
+    failures: list[BaseException] = []
+    ready = threading.Event()
+    stop = trio.Event()
+
+    async def serve() -> None:
+        told = ServerOptions(model_repository=(repository,), exit_timeout_s=5, **options)
+        async with InferenceServer(told, backends=script.backends()) as server:
+            application = GrpcApplication(server, GrpcOptions(**(grpc or {})))
+            bind = GrpcServiceOptions(("127.0.0.1:0",))
+            service = GrpcService(application.services, bind, guards=application.guards)
+            token = trio.lowlevel.current_trio_token()
+
+            def call(function: Callable[..., Any], *arguments: Any) -> Any:
+                return trio.from_thread.run_sync(function, *arguments, trio_token=token)
+
+            async with trio.open_nursery() as nursery:
+                (port,) = await nursery.start(service.serve)
+                opened.append(ScriptedServer(f"127.0.0.1:{port}", script, server, application, service, call))
+                ready.set()
+                await stop.wait()
+                script.close()
+                service.close()
+
+    def run() -> None:
+        try:
+            trio.run(serve)
+        except BaseException as error:  # noqa: BLE001 - raised in the test's thread, below
+            failures.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="scripted server")
+    thread.start()
+    ready.wait()
+    try:
+        if opened:
+            yield opened[0]
+    finally:
+        if opened:
+            opened[0].call(stop.set)
+        thread.join()
+    if failures:
+        raise failures[0]
