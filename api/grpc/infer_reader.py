@@ -13,7 +13,7 @@ from ...engine.datatypes import DataType
 from ...engine.request import InferenceRequest
 from ...engine.tensor import Buffer, Tensor
 from .infer_request import DecodedGrpcInfer, Describe, decode_infer, read_infer_request
-from .wire import LENGTH, MalformedMessageError, read_varint, tag
+from .wire import LENGTH, MAX_SIZE_BYTES, MalformedMessageError, read_varint, tag
 
 _HEADS = 512
 _HEAD_BYTES = 2_048
@@ -143,7 +143,7 @@ def _split(data: Buffer) -> tuple[bytes, str, _Spans] | None:
         while at < end:
             if data[at] != _RAW:
                 return None
-            size, start = read_varint(data, at + 1)
+            size, start = read_varint(data, at + 1, MAX_SIZE_BYTES)
             at = start + size
             raw.append((start, at))
     except (IndexError, UnicodeDecodeError, MalformedMessageError):

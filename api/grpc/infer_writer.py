@@ -10,7 +10,8 @@ import struct
 from collections.abc import Mapping
 from functools import lru_cache
 
-from ...engine.errors import InvalidArgumentError, UnsupportedError
+from ...engine.errors import InvalidArgumentError, TriremeError, UnsupportedError
+from ...engine.job import Outcome
 from ...engine.request import ParameterValue
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
@@ -75,20 +76,25 @@ def write_infer_response(response: InferenceResponse, decoded: DecodedGrpcInfer)
     return _response(response, decoded, b"")
 
 
-def write_stream_response(response: InferenceResponse, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
-    """The ``ModelStreamInferResponse`` with an answer of the model.
+def write_stream_response(outcome: Outcome, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
+    """The ``ModelStreamInferResponse`` with what a request that was executed has come to.
 
     Args:
+        outcome: an answer of the model, its error, or None if all that there is to say is that no more will follow.
         final: whether no other response to the request will follow.
 
     Raises:
         InvalidArgumentError, UnsupportedError: as `write_infer_response`.
     """
-    pieces = _response(response, decoded, _FINAL[final])
+    if outcome is None:
+        return [_delimited(2, _echo(decoded, final))]
+    if isinstance(outcome, TriremeError):
+        return write_stream_error(outcome.message, decoded, final)
+    pieces = _response(outcome, decoded, _FINAL[final])
     return [_opening(2, sum(map(len, pieces))), *pieces]
 
 
-def write_stream_failure(message: str, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
+def write_stream_error(message: str, decoded: DecodedGrpcInfer, final: bool) -> list[Buffer]:
     """The ``ModelStreamInferResponse`` to a request whose execution failed. Arguments as `write_stream_response`."""
     return [_text(1, message) + _delimited(2, _echo(decoded, final))]
 
@@ -96,11 +102,6 @@ def write_stream_failure(message: str, decoded: DecodedGrpcInfer, final: bool) -
 def write_stream_refusal(message: str, request_id: str) -> list[Buffer]:
     """The ``ModelStreamInferResponse`` to a request that was not executed: its id is all that is told of it."""
     return [_text(1, message) + _delimited(2, _text(3, request_id))]
-
-
-def write_stream_final(decoded: DecodedGrpcInfer) -> list[Buffer]:
-    """The ``ModelStreamInferResponse`` that only says that no more will follow."""
-    return [_delimited(2, _echo(decoded, True))]
 
 
 def _echo(decoded: DecodedGrpcInfer, final: bool) -> bytes:

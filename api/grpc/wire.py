@@ -14,8 +14,10 @@ from ...engine.tensor import Buffer
 VARINT, FIXED64, LENGTH, START_GROUP, END_GROUP, FIXED32 = range(6)
 """Wire types."""
 
+MAX_SIZE_BYTES = 5
+"""How many bytes a tag may take, or the size of a payload."""
+
 _MAX_VARINT_BYTES = 10
-_MAX_TAG_BYTES = 5
 _MAX_TAG = 2**32 - 1
 _MAX_DEPTH = 100
 _UINT64_MASK = 2**64 - 1
@@ -64,7 +66,7 @@ def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int]]:
             if key < 0x80:
                 start = at + 1
             else:
-                key, start = read_varint(data, at, _MAX_TAG_BYTES)
+                key, start = read_varint(data, at, MAX_SIZE_BYTES)
             wire_type = key & 7
             if key < 8 or key > _MAX_TAG:
                 raise MalformedMessageError("no field has this number")
@@ -73,7 +75,7 @@ def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int]]:
                 if at < 0x80:
                     start += 1
                 else:
-                    at, start = read_varint(data, start)
+                    at, start = read_varint(data, start, MAX_SIZE_BYTES)
                 at += start
                 if at > end:
                     break
@@ -106,9 +108,9 @@ def _skip_group(data: Buffer, at: int, end: int, number: int) -> int:
     """Where a group ends, the groups inside it included. An old way to nest messages, whose end is a tag."""
     open_groups = [number]
     while open_groups:
-        if at >= end or len(open_groups) >= _MAX_DEPTH:
+        if at >= end or len(open_groups) > _MAX_DEPTH:
             raise MalformedMessageError("a group is cut off, or nested too deeply")
-        key, at = read_varint(data, at, _MAX_TAG_BYTES)
+        key, at = read_varint(data, at, MAX_SIZE_BYTES)
         if key < 8 or key > _MAX_TAG:
             raise MalformedMessageError("no field has this number")
         wire_type = key & 7
@@ -118,7 +120,7 @@ def _skip_group(data: Buffer, at: int, end: int, number: int) -> int:
             if open_groups.pop() != key >> 3:
                 raise MalformedMessageError("a group ends that was not begun")
         elif wire_type == LENGTH:
-            length, at = read_varint(data, at)
+            length, at = read_varint(data, at, MAX_SIZE_BYTES)
             at += length
         else:
             at = _skip_scalar(data, at, wire_type)

@@ -1,0 +1,192 @@
+"""The reader's memory changes nothing but the time it takes: the same is read whether a head is known or not."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from grpc_requests import Request, an_input, describe, with_parameters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trireme.api.grpc import infer_reader
+from trireme.api.grpc.infer_reader import InferReader
+from trireme.api.grpc.infer_request import DecodedGrpcInfer, decode_infer, read_infer_request
+from trireme.engine.description import ModelDescription
+from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
+from trireme.engine.tensor import Buffer
+
+
+def said(decoded: DecodedGrpcInfer) -> tuple[Any, ...]:
+    request = decoded.request
+    return (
+        *(request.model_name, request.model_version, request.id, request.requested_outputs, request.parameters),
+        *(request.priority, request.timeout_us, request.correlation_id, request.sequence_start, request.sequence_end),
+        [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.buffer)) for tensor in request.inputs],
+        *(decoded.version_text, decoded.class_counts, decoded.enable_empty_final_response, decoded.model.name),
+    )
+
+
+def outcome(decode: Any, message: Buffer) -> Any:
+    try:
+        return said(decode(message))
+    except TriremeError as error:
+        return type(error), error.message
+
+
+def fully(message: Buffer) -> DecodedGrpcInfer:
+    return decode_infer(read_infer_request(message), describe)
+
+
+def identity(data: bytes = b"x" * 64, request_id: str = "") -> Any:
+    return Request(
+        model_name="identity",
+        id=request_id,
+        inputs=[an_input("INPUT0", "FP32", [1, 16])],
+        outputs=[Request.InferRequestedOutputTensor(name="OUTPUT0")],
+        raw_input_contents=[data],
+    )
+
+
+def test_a_repeated_head_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the id is, and whatever the bytes are, also how many: that is for validation to judge."""
+    reader = InferReader()
+    reader.decode(identity().SerializeToString(), describe)
+    monkeypatch.delattr(infer_reader, "read_infer_request")
+    for data, request_id in ((b"y" * 64, "1"), (b"", "é"), (b"z" * 300, ""), (b"w" * 70_000, "x" * 200)):
+        message = identity(data, request_id).SerializeToString()
+        for form in (message, bytearray(message), memoryview(message)):
+            assert said(reader.decode(form, describe)) == said(fully(message))
+    assert repr(reader) == "<InferReader remembers 1 heads>"
+
+
+names = st.sampled_from(["A", "B"])
+given_inputs = st.lists(
+    st.builds(
+        an_input,
+        names,
+        st.sampled_from(["FP32", "INT32", "BYTES", "XX"]),
+        st.lists(st.integers(-1, 300), max_size=2),
+        st.sampled_from([None, None, None, {"int_contents": [1]}, {}]),
+    ),
+    max_size=2,
+)
+given_requests = st.builds(
+    Request,
+    model_name=names,
+    model_version=st.sampled_from(["", "1", "-1"]),
+    id=st.sampled_from(["", "1", "2"]),
+    inputs=given_inputs,
+    outputs=st.lists(st.builds(Request.InferRequestedOutputTensor, name=names), max_size=2),
+    raw_input_contents=st.lists(st.sampled_from([b"", b"1234", b"5678" * 50]), max_size=3),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(given_requests, min_size=2, max_size=8))
+def test_a_reader_with_a_memory_reads_what_one_without_does(requests: list[Any]) -> None:
+    """Twice each, so that whatever is remembered is also used."""
+    reader = InferReader()
+    for request in [*requests, *requests]:
+        message = request.SerializeToString()
+        assert outcome(lambda data: reader.decode(data, describe), message) == outcome(fully, message)
+
+
+@settings(max_examples=100, deadline=None)
+@given(given_requests, st.data())
+def test_a_damaged_request_is_not_taken_for_the_one_remembered(request: Any, data: st.DataObject) -> None:
+    reader = InferReader()
+    message = bytearray(request.SerializeToString())
+    outcome(lambda data: reader.decode(data, describe), bytes(message))
+    at = data.draw(st.integers(0, len(message)))
+    if data.draw(st.booleans()):
+        del message[at:]
+    else:
+        message[at : at + 1] = bytes([data.draw(st.integers(0, 255))])
+    assert outcome(lambda data: reader.decode(data, describe), bytes(message)) == outcome(fully, bytes(message))
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        pytest.param(b"\x1a\x01b", id="id behind the data"),
+        pytest.param(b"\x3a\x05ab", id="data cut off"),
+        pytest.param(b"\x3a", id="no length"),
+        pytest.param(b"\x3a\x82\x80\x80\x80\x80\x00ab", id="length too long"),
+        pytest.param(b"\x22\x03\x0a\x01p", id="parameter behind the data"),
+        pytest.param(b"\x3a\x82\x00ab", id="length in two bytes"),
+    ],
+)
+def test_unusual_endings(tail: bytes) -> None:
+    reader = InferReader()
+    message = identity().SerializeToString()
+    reader.decode(message, describe)
+    assert outcome(lambda data: reader.decode(data, describe), message + tail) == outcome(fully, message + tail)
+
+
+def test_ids_are_checked_in_known_heads_too() -> None:
+    reader = InferReader()
+    message = identity(request_id="ab").SerializeToString()
+    reader.decode(message, describe)
+    with pytest.raises(InternalError):
+        reader.decode(message.replace(b"\x1a\x02ab", b"\x1a\x02\xff\xfe"), describe)
+    twice = message.replace(b"\x1a\x02ab", b"\x1a\x02ab\x1a\x02cd")
+    assert reader.decode(twice, describe).request.id == "cd"
+
+
+def test_the_model_is_looked_for_every_time() -> None:
+    """A model may be gone that was there when the head was remembered."""
+    reader = InferReader()
+    message = identity().SerializeToString()
+    reader.decode(message, describe)
+
+    def gone(name: str, version: int) -> ModelDescription:
+        raise InvalidArgumentError(f"{name} {version} is gone")
+
+    with pytest.raises(InvalidArgumentError, match="identity -1 is gone"):
+        reader.decode(message, gone)
+
+
+def test_requests_share_nothing_that_can_change() -> None:
+    reader = InferReader()
+    message = with_parameters(identity(), own=("int64_param", 1)).SerializeToString()
+    for _ in range(3):
+        request = reader.decode(message, describe).request
+        assert request.parameters == {"own": 1}
+        request.parameters["own"] = 2
+        request.inputs.clear()
+
+
+def test_a_message_is_not_kept() -> None:
+    """A head in memory must not hold on to megabytes."""
+    reader = InferReader()
+    array = np.frombuffer(bytearray(identity(b"x" * 1_000_000).SerializeToString()), np.uint8)
+    gone = weakref.ref(array)
+    reader.decode(memoryview(array), describe)
+    assert repr(reader) == "<InferReader remembers 1 heads>"
+    del array
+    assert gone() is None
+
+
+def test_large_data_is_not_copied() -> None:
+    reader = InferReader()
+    message = bytearray(identity(b"x" * 100_000).SerializeToString())
+    for fill in (b"1234", b"5678"):
+        (tensor,) = reader.decode(message, describe).request.inputs
+        message[-4:] = fill
+        assert bytes(tensor.buffer[-4:]) == fill
+
+
+def test_the_memory_is_bounded() -> None:
+    """In heads, and in the size of one."""
+    reader = InferReader()
+    for number in range(infer_reader._HEADS * 2 + 10):
+        reader.decode(Request(model_name=f"m{number}").SerializeToString(), describe)
+        assert len(reader._heads) <= infer_reader._HEADS
+    assert repr(reader) == "<InferReader remembers 10 heads>"
+    assert all(len(key) < 100 for key in reader._heads)
+    reader.decode(Request(model_name="m" * infer_reader._HEAD_BYTES).SerializeToString(), describe)
+    reader.decode(Request(id="i" * infer_reader._HEAD_BYTES).SerializeToString(), describe)
+    assert repr(reader) == "<InferReader remembers 10 heads>"
