@@ -121,6 +121,43 @@ def test_decoupled_members_may_follow_each_other() -> None:
     assert run.held == 0
 
 
+def test_answers_to_answers_never_mix() -> None:
+    """Each answer of d goes to d2; what d2 answers is joined with what a makes of it."""
+    steps = [
+        step("d", {"IN": "I"}, {"OUT": "t"}),
+        step("d2", {"IN": "t"}, {"OUT": "u"}),
+        step("a", {"IN": "u"}, {"OUT": "v"}),
+        step("j", {"A": "u", "B": "v"}, {"OUT": "O"}),
+    ]
+    members = [member("d", decoupled=True), member("d2", decoupled=True), member("a"), member("j", ("A", "B"))]
+    world = World(EnsemblePlan(ensemble(steps), members))
+    world.start(job(tensor("I", 1)))
+    call = world.call("d")
+    world.answer(call, tensor("OUT", 1), final=False)
+    world.answer(call, tensor("OUT", 2))
+    one, two = world.calls
+    world.answer(one, tensor("OUT", 10))
+    world.answer(two, tensor("OUT", 20))
+    first, second = world.calls
+    world.answer(second, tensor("OUT", 21))
+    world.answer(first, tensor("OUT", 11))
+    joined = [[each.array.tolist() for each in request.inputs] for request in world.calls.values()]
+    assert joined == [[[20], [21]], [[10], [11]]]
+
+
+def test_a_tensor_is_let_go_when_nobody_needs_it_any_more(fork: World) -> None:
+    run = fork.start(job(tensor("I", 1)))
+    call = fork.call("d")
+    for number in range(5):
+        fork.answer(call, tensor("OUT", number), final=False)
+        assert run.held == 3, "the calls of d, a and b, and no tensor"
+        fork.answer(fork.call("a"), tensor("OUT", number))
+        assert run.held == 3, "the calls of d and b, and what waits for b"
+        fork.answer(fork.call("b"), tensor("OUT", number))
+        fork.answer(fork.call("j"), tensor("OUT", number))
+        assert run.held == 1, "the call of d"
+
+
 def test_what_went_out_before_an_error_stays_and_the_error_is_final(plain: World) -> None:
     request = job(tensor("I", 1))
     run = plain.start(request)

@@ -84,7 +84,7 @@ def graphs(draw: st.DrawFn) -> Graph:
         pool = [name for name, other in origins.items() if other == origin]
         taken = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3))
         made = [f"t{index}_{number}" for number in range(draw(st.integers(1, 2)))]
-        decoupled = draw(st.integers(0, 3)) == 0
+        decoupled = draw(st.integers(0, 2)) == 0
         origins.update(dict.fromkeys(made, index + 1 if decoupled else origin))
         graph.steps.append((taken, made, decoupled))
     last = origins[graph.steps[-1][1][0]]

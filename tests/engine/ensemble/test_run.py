@@ -104,10 +104,9 @@ def test_one_tensor_may_feed_two_inputs_of_a_step() -> None:
 
 
 def test_what_the_request_says_is_handed_down(chain: World) -> None:
-    parameters = {"custom": "x"}
     request = job(
         tensor("I", 1),
-        parameters=parameters,
+        parameters={"custom": "x"},
         priority=3,
         timeout_us=12345,
         correlation_id=7,
