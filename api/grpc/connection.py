@@ -23,7 +23,7 @@ from ...engine.tensor import Buffer
 from ..sockets.roster import Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
 from . import blocks, compression
-from .call import UnaryCall
+from .call import DEADLINE_EXCEEDED, UnaryCall
 from .call_head import CallHead, Refusal, parse_head
 from .compression import IDENTITY, CompressionLevel
 from .deadlines import Deadlines, Entry
@@ -43,6 +43,7 @@ _GREETING_BYTES = 24 + 9
 """HTTP/2's preface, and the header of the frame that must follow it."""
 _DISCARDED_BYTES = 65_536
 _UNKNOWN_METHOD = blocks.trailers_only(Status.UNIMPLEMENTED)
+_TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
 _ENDING = (Phase.ENDING, Phase.CLOSING)
 
 
@@ -83,6 +84,7 @@ class Connection:
         "_level",
         "_nursery",
         "_outbox",
+        "_peer",
         "_reading",
         "_received_bytes",
         "_roster",
@@ -117,6 +119,7 @@ class Connection:
         self._handling = False
         self._dirty = False
         self._received_bytes = 0
+        self._peer: Peer | None = None
         self.dispatcher = surroundings.dispatcher
         self.max_message_bytes = surroundings.max_message_bytes
         self.core: Http2Server[CallHead] = Http2Server(surroundings.limits, parse_head, trio.current_time())
@@ -199,6 +202,7 @@ class Connection:
         self.flush()
         with self._reading:
             if not await self._read():
+                self._lose_calls()
                 return
         await self._part()
 
@@ -260,7 +264,7 @@ class Connection:
                 self._roster.disconnects += 1
                 call.cancel()
         else:  # Terminated
-            self._cancel_calls()
+            self._lose_calls()
 
     def _open(self, event: RequestReceived[CallHead]) -> None:
         """A call begins; or is refused, if its head says enough for that."""
@@ -278,19 +282,20 @@ class Connection:
             self.core.send_headers(stream_id, blocks.trailers_only(error.status, error.message), True)
             return
         self._roster.requests += 1
+        timeout_s = head.timeout_s
+        if timeout_s is not None and timeout_s <= 0:
+            self.core.send_headers(stream_id, _TOO_LATE, True)
+            return
         call: UnaryCall | StreamingCall
         if method.client_streaming:
             call = StreamingCall(self, stream_id, head, method)
         else:
             call = UnaryCall(self, stream_id, head, method)
         self.calls[stream_id] = call
-        timeout_s = head.timeout_s
         if timeout_s is not None:
             call.set_deadline(self._deadlines.add(trio.current_time() + timeout_s, call))
-            if timeout_s <= 0:
-                call.expire()
         if isinstance(call, StreamingCall):
-            self._start(self.dispatcher.run, call, self._peer())
+            self._serve_call(call)
         if event.end_stream:
             call.request_ended()
 
@@ -301,14 +306,21 @@ class Connection:
             block = blocks.trailers_only(refusal.status, refusal.message, http_status=refusal.http_status)
         self.core.send_headers(stream_id, block, True)
 
-    def _peer(self) -> Peer:
-        transport = self._transport
-        certificate = transport.stream.getpeercert() if isinstance(transport, TlsTransport) else None
-        return Peer(self._client, certificate)
+    def _serve_call(self, call: StreamingCall) -> None:
+        peer = self._peer
+        if peer is None:
+            transport = self._transport
+            certificate = transport.stream.getpeercert() if isinstance(transport, TlsTransport) else None
+            peer = self._peer = Peer(self._client, certificate)
+        self._start(self.dispatcher.run, call, peer)
+
+    def _lose_calls(self) -> None:
+        """The client is gone."""
+        self._roster.disconnects += len(self.calls)
+        self._cancel_calls()
 
     def _cancel_calls(self) -> None:
         for call in list(self.calls.values()):
-            self._roster.disconnects += 1
             call.cancel()
 
     # ---- for the calls ----
@@ -319,7 +331,7 @@ class Connection:
             deadline = call.hand_over()
             served = StreamingCall(self, call.stream_id, call.head, call.method, call.message, deadline)
             self.calls[call.stream_id] = served
-            self._start(self.dispatcher.run, served, self._peer())
+            self._serve_call(served)
 
     def unpack(self, call: UnaryCall) -> None:
         """The call's message is complete, and packed."""
@@ -387,6 +399,7 @@ class Connection:
         try:
             rest = self._outbox.write_now()
         except PeerGoneError:
+            self._lose_calls()
             self._end()
             return
         if rest:
@@ -397,6 +410,7 @@ class Connection:
         try:
             await self._outbox.write_rest(rest, self._settle)
         except PeerGoneError:
+            self._lose_calls()
             self._end()
         self._settle()
 

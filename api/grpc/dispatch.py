@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+import trio
 from grpclib.const import Status
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 from grpclib.exceptions import GRPCError, ProtocolError
@@ -96,10 +97,11 @@ class Dispatcher:
         """Serves a call from the first message to the status."""
         try:
             with call.scope:
+                await trio.lowlevel.checkpoint_if_cancelled()
                 stream = Stream(call, peer, self._codec, self._details_codec)
                 status, message, details = await self._outcome(call, stream)
                 if not stream.finished:
-                    await stream.send_trailing_metadata(status=status, status_message=message, status_details=details)
+                    stream.end(status, message, details)
         finally:
             call.finish()
 

@@ -119,6 +119,9 @@ class Stream(StreamIterator[Any]):
     async def send_message(self, message: Any) -> None:
         """Sends a response message; waits while the client does not take the earlier ones.
 
+        Args:
+            message: for the codec; or a list, the pieces of a message that is encoded already.
+
         Raises:
             ProtocolError: the method promises one message, and it was sent already.
         """
@@ -126,9 +129,10 @@ class Stream(StreamIterator[Any]):
             await self.send_initial_metadata()
         if self._message_sent and not self._call.method.server_streaming:
             raise ProtocolError("Message was already sent")
-        payload = self._codec.encode(message, self._call.method.reply_type)
+        encode = self._codec.encode
+        pieces = message if isinstance(message, list) else [encode(message, self._call.method.reply_type)]
         self._message_sent = True
-        await self._call.send_message(payload)
+        await self._call.send_message(pieces)
 
     async def send_trailing_metadata(
         self,
@@ -148,10 +152,13 @@ class Stream(StreamIterator[Any]):
             raise ProtocolError("Trailing metadata was already sent")
         if status is Status.OK and self.lacks_message:
             raise ProtocolError("Unary response with OK status requires a single message to be sent")
-        fields = _encode(metadata)
-        if status_details is not None and self._details_codec is not None:
-            fields.insert(0, blocks.details(self._details_codec.encode(status, status_message, status_details)))
-        self._call.end(status, status_message, fields)
+        self.end(status, status_message, status_details, _encode(metadata))
+
+    def end(self, status: Status, message: str | None, details: Any = None, metadata: blocks.Fields = ()) -> None:
+        """Ends the call; for the dispatcher, whose handler may have broken every rule."""
+        if details is not None and self._details_codec is not None:
+            metadata = [blocks.details(self._details_codec.encode(status, message, details)), *metadata]
+        self._call.end(status, message, metadata)
         self._trailing_metadata_sent = True
 
     async def cancel(self) -> None:

@@ -11,6 +11,7 @@ Rule 3: The task is cancelled when the client resets the call or vanishes, and w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -175,8 +176,10 @@ class StreamingCall:
     def _release(self, count: int) -> None:
         if count:
             self._held_bytes -= count
-            self.connection.core.consumed(self.stream_id, count)
-            self.connection.mark()
+            core = self.connection.core
+            core.consumed(self.stream_id, count)
+            if core.has_output:
+                self.connection.mark()
 
     def send_headers(self, metadata: blocks.Fields = ()) -> None:
         """Response headers."""
@@ -185,22 +188,26 @@ class StreamingCall:
             self.connection.core.send_headers(self.stream_id, blocks.headers(self.encoding, metadata))
             self.connection.mark()
 
-    async def send_message(self, payload: Buffer) -> None:
-        """Sends a message, when everything before it has gone out."""
+    async def send_message(self, pieces: Sequence[Buffer]) -> None:
+        """Sends the message that the pieces are when put together, when everything before it has gone out."""
         if self.encoding == IDENTITY:
-            parts: list[Buffer] = [prefix(len(payload)), payload]
+            size = 0
+            for piece in pieces:
+                size += len(piece)
+            parts = [prefix(size), *pieces]
         else:
-            parts = await packed(payload, self.encoding)
-        await trio.lowlevel.checkpoint()  # a handler with much to say lets others speak, and can be cancelled
+            parts = await packed(b"".join(pieces), self.encoding)
+        connection = self.connection
         while not self.over:
-            if self.connection.blocked:
-                await self.connection.until_unblocked()
-            elif self.connection.core.pending(self.stream_id):
+            if connection.blocked:
+                await connection.until_unblocked()
+            elif connection.core.pending(self.stream_id):
                 await self._drain.park()
             else:
-                self.connection.core.send_data(self.stream_id, parts)
-                self.connection.mark()
-                return
+                connection.core.send_data(self.stream_id, parts)
+                connection.mark()
+                break
+        await trio.lowlevel.checkpoint()  # a handler with much to say lets others speak, and can be cancelled
 
     def end(self, status: Status, message: str | None = None, metadata: blocks.Fields = ()) -> None:
         """Ends the call. Without response headers before it, the answer is nothing but trailers."""
