@@ -13,19 +13,28 @@ import pytest
 import trio
 
 from trireme.actors import InferenceServer
+from trireme.api.grpc.application import GrpcApplication
+from trireme.api.grpc.context import GrpcOptions
+from trireme.api.grpc.options import GrpcServiceOptions
+from trireme.api.grpc.service import GrpcService
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.service import ServiceOptions
+from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.options import ServerOptions
 
 
 @dataclass(frozen=True)
 class LiveServer:
-    """A server that listens on ``host:port``; `run` calls a function on its event loop and gives back the result."""
+    """A server that listens for HTTP on ``host:port`` and for gRPC on ``host:grpc_port``.
+
+    `run` calls a function on its event loop and gives back the result.
+    """
 
     host: str
     port: int
+    grpc_port: int
     server: InferenceServer
     run: Callable[..., Any]
 
@@ -33,24 +42,33 @@ class LiveServer:
     def url(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @property
+    def grpc_url(self) -> str:
+        return f"{self.host}:{self.grpc_port}"
+
 
 @contextmanager
-def serving(repository: Path, **options: Any) -> Iterator[LiveServer]:
-    """Serve a model repository from a thread of its own."""
-    opened: list[tuple[int, InferenceServer, trio.lowlevel.TrioToken, trio.Event]] = []
+def serving(repository: Path, backends: BackendRegistry | None = None, **options: Any) -> Iterator[LiveServer]:
+    """Serve a model repository from a thread of its own; `options` are those of the server."""
+    opened: list[tuple[int, int, InferenceServer, trio.lowlevel.TrioToken, trio.Event]] = []
     failures: list[BaseException] = []
     ready = threading.Event()
 
     async def serve() -> None:
-        async with InferenceServer(ServerOptions(model_repository=(repository,), **options)) as server:
-            service = HttpService(HttpApplication(server, HttpOptions()), ServiceOptions(("127.0.0.1:0",)))
+        settings = ServerOptions(model_repository=(repository,), **options)
+        async with InferenceServer(settings, backends=backends) as server:
+            http = HttpService(HttpApplication(server, HttpOptions()), ServiceOptions(("127.0.0.1:0",)))
+            application = GrpcApplication(server, GrpcOptions())
+            grpc = GrpcService(application.services, GrpcServiceOptions(("127.0.0.1:0",)))
             stop = trio.Event()
             async with trio.open_nursery() as nursery:
-                (port,) = await nursery.start(service.serve)
-                opened.append((port, server, trio.lowlevel.current_trio_token(), stop))
+                (port,) = await nursery.start(http.serve)
+                (grpc_port,) = await nursery.start(grpc.serve)
+                opened.append((port, grpc_port, server, trio.lowlevel.current_trio_token(), stop))
                 ready.set()
                 await stop.wait()
-                service.close()
+                http.close()
+                grpc.close()
 
     def run() -> None:
         try:
@@ -66,9 +84,11 @@ def serving(repository: Path, **options: Any) -> Iterator[LiveServer]:
     if not opened:
         thread.join()
         raise failures[0]
-    port, server, token, stop = opened[0]
+    port, grpc_port, server, token, stop = opened[0]
     try:
-        yield LiveServer("127.0.0.1", port, server, lambda f, *a: trio.from_thread.run_sync(f, *a, trio_token=token))
+        yield LiveServer(
+            "127.0.0.1", port, grpc_port, server, lambda f, *a: trio.from_thread.run_sync(f, *a, trio_token=token)
+        )
     finally:
         with suppress(trio.RunFinishedError):
             token.run_sync_soon(stop.set)

@@ -36,6 +36,7 @@ def address() -> Iterator[str]:
     port = free_port()
     command = [str(Path(sys.executable).with_name("trireme")), "serve", "--model-repository", "model_repository"]
     command += ["--http-address", "127.0.0.1", "--http-port", str(port), "--allow-metrics", "false"]
+    command += ["--allow-grpc", "false"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
             wait_until_ready(server, f"127.0.0.1:{port}")

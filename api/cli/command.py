@@ -7,36 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...engine.options import ControlMode, ServerOptions
-from ..http.options import HttpOptions
 from ..logging import LogSettings, escape_wanted
-from ..sockets.service import ServiceOptions
-from ..sockets.tls import TlsOptions
 from .flags import ParsedFlags
 from .getopt import UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsSettings:
-    """What the metrics endpoint is told.
-
-    Attributes:
-        cpu: whether the CPU's families are there.
-        interval_s: CPU readings are taken twice in each.
-        counter_latencies: False with ``--metrics-config counter_latencies=false``.
-    """
-
-    service: ServiceOptions
-    cpu: bool
-    interval_s: float
-    counter_latencies: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """What the HTTP front end is told."""
-
-    service: ServiceOptions
-    options: HttpOptions
+from .services import GrpcSettings, HttpSettings, MetricsSettings, grpc_settings, http_settings, metrics_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +18,7 @@ class ServeCommand:
     """A whole `trireme serve` command line.
 
     Attributes:
-        http, metrics: None where not wanted.
+        http, grpc, metrics: None where not wanted.
         pinned_pool_bytes: what the size of the pool of pinned memory is said to be.
         deprecations: lines for stderr before anything else.
         warnings: what to log about flags that have no effect.
@@ -53,6 +27,7 @@ class ServeCommand:
     server: ServerOptions
     log: LogSettings
     http: HttpSettings | None
+    grpc: GrpcSettings | None
     metrics: MetricsSettings | None
     pinned_pool_bytes: int
     deprecations: tuple[str, ...]
@@ -81,8 +56,9 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
             file=flags["log-file"],
             escape=escape_wanted(environment),
         ),
-        http=_http_settings(flags) if flags["allow-http"] else None,
-        metrics=_metrics_settings(flags) if flags["allow-metrics"] else None,
+        http=http_settings(flags) if flags["allow-http"] else None,
+        grpc=grpc_settings(flags) if flags["allow-grpc"] else None,
+        metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         pinned_pool_bytes=flags["pinned-memory-pool-byte-size"],
         deprecations=tuple(_deprecations(flags)),
         warnings=tuple(_warnings(flags)),
@@ -179,50 +155,6 @@ def _server_options(flags: ParsedFlags) -> ServerOptions:
         max_inflight_bytes=flags["max-inflight-bytes"],
         hang_limit_s=flags["hang-limit-secs"],
     )
-
-
-def _http_settings(flags: ParsedFlags) -> HttpSettings:
-    return HttpSettings(
-        ServiceOptions(
-            bind=(_bind(flags["http-address"], flags["http-port"]),),
-            tls=_tls(flags) if flags["http-use-ssl"] else None,
-            reuse_port=flags["reuse-http-port"],
-            name="HTTP",
-        ),
-        HttpOptions(
-            max_input_bytes=flags["http-max-input-size"],
-            header_forward_pattern=flags["http-header-forward-pattern"],
-            allow_client_shm=flags["allow-client-shm"],
-        ),
-    )
-
-
-def _tls(flags: ParsedFlags) -> TlsOptions:
-    for name in ("http-server-cert", "http-server-key"):
-        if not flags[name]:
-            raise UsageError(f"Error: --http-use-ssl needs --{name}.")
-    root_cert = flags["http-root-cert"]
-    return TlsOptions(
-        certificate=Path(flags["http-server-cert"]),
-        key=Path(flags["http-server-key"]),
-        client_ca=Path(root_cert) if root_cert else None,
-    )
-
-
-def _metrics_settings(flags: ParsedFlags) -> MetricsSettings:
-    config = {setting.setting: setting.value for setting in flags["metrics-config"]}
-    return MetricsSettings(
-        ServiceOptions(
-            bind=(_bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),), name="Metrics"
-        ),
-        cpu=flags["allow-cpu-metrics"],
-        interval_s=flags["metrics-interval-ms"] / 1000,
-        counter_latencies=config.get("counter_latencies") != "false",
-    )
-
-
-def _bind(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _deprecations(flags: ParsedFlags) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The flags of the gRPC front end, which this version has not got: read and checked as ever (cli.md §2)."""
+"""The flags of the gRPC front end (cli.md §2)."""
 
 from __future__ import annotations
 
@@ -17,29 +17,21 @@ from .values import (
     restriction,
 )
 
-_NO_GRPC = "gRPC is not served yet"
+_ONE_LOOP = "one event loop serves all connections"
+_NO_POOL = "requests and responses are not kept for reuse"
 
 GRPC = Group(
     "GRPC",
     (
-        Flag("allow-grpc", BOOLEAN, "Whether to serve gRPC.", True, missing=_NO_GRPC, idle=False),
-        Flag("grpc-address", STRING, "Address to listen on for gRPC.", "0.0.0.0", missing=_NO_GRPC),
-        Flag("grpc-port", PORT, "Port to listen on for gRPC.", 8001, missing=_NO_GRPC),
-        Flag(
-            "reuse-grpc-port",
-            BOOLEAN,
-            "Let several servers with this flag share the port.",
-            False,
-            missing=_NO_GRPC,
-            idle=False,
-        ),
+        Flag("allow-grpc", BOOLEAN, "Whether to serve gRPC.", True),
+        Flag("grpc-address", STRING, "Address to listen on for gRPC.", "0.0.0.0"),
+        Flag("grpc-port", PORT, "Port to listen on for gRPC.", 8001),
+        Flag("reuse-grpc-port", BOOLEAN, "Let several servers with this flag share the port.", False),
         Flag(
             "grpc-header-forward-pattern",
             Kind("<string>", read_pattern),
             "Regular expression; metadata whose keys match it become parameters of the inference request.",
             "",
-            missing=_NO_GRPC,
-            idle="",
         ),
         Flag(
             "grpc-infer-thread-count",
@@ -51,14 +43,14 @@ GRPC = Group(
             ),
             "Threads for gRPC inference, in tritonserver.",
             2,
-            missing=_NO_GRPC,
+            missing=_ONE_LOOP,
         ),
         Flag(
             "grpc-infer-allocation-pool-size",
             INTEGER,
             "Request objects that are kept for reuse, in tritonserver.",
             8,
-            missing=_NO_GRPC,
+            missing=_NO_POOL,
         ),
         Flag(
             "grpc-max-response-pool-size",
@@ -68,13 +60,13 @@ GRPC = Group(
             ),
             "Most response objects that are kept for reuse.",
             INT32_MAX,
-            missing=_NO_GRPC,
+            missing=_NO_POOL,
         ),
-        Flag("grpc-use-ssl", BOOLEAN, "Use TLS.", False, missing=_NO_GRPC, idle=False),
-        Flag("grpc-use-ssl-mutual", BOOLEAN, "Check clients' certificates.", False, missing=_NO_GRPC, idle=False),
-        Flag("grpc-server-cert", STRING, "File with the server's certificate chain, PEM.", "", missing=_NO_GRPC),
-        Flag("grpc-server-key", STRING, "File with the server's private key, PEM.", "", missing=_NO_GRPC),
-        Flag("grpc-root-cert", STRING, "File with the root certificates, PEM.", "", missing=_NO_GRPC),
+        Flag("grpc-use-ssl", BOOLEAN, "Use TLS.", False),
+        Flag("grpc-use-ssl-mutual", BOOLEAN, "Check clients' certificates.", False),
+        Flag("grpc-server-cert", STRING, "File with the server's certificate chain, PEM.", ""),
+        Flag("grpc-server-key", STRING, "File with the server's private key, PEM.", ""),
+        Flag("grpc-root-cert", STRING, "File with the root certificates, PEM.", ""),
         Flag(
             "grpc-infer-response-compression-level",
             Kind(
@@ -87,67 +79,35 @@ GRPC = Group(
             ),
             "How hard to compress responses: none, low, medium or high.",
             "none",
-            missing=_NO_GRPC,
-            idle="none",
         ),
-        Flag(
-            "grpc-keepalive-time",
-            INTEGER,
-            "Milliseconds between keep-alive pings.",
-            7200000,
-            missing=_NO_GRPC,
-        ),
-        Flag(
-            "grpc-keepalive-timeout",
-            INTEGER,
-            "Milliseconds to wait for the answer to a ping.",
-            20000,
-            missing=_NO_GRPC,
-        ),
-        Flag(
-            "grpc-keepalive-permit-without-calls",
-            BOOLEAN,
-            "Ping also while no call is in flight.",
-            False,
-            missing=_NO_GRPC,
-            idle=False,
-        ),
+        Flag("grpc-keepalive-time", INTEGER, "Milliseconds between keep-alive pings.", 7200000),
+        Flag("grpc-keepalive-timeout", INTEGER, "Milliseconds to wait for the answer to a ping.", 20000),
+        Flag("grpc-keepalive-permit-without-calls", BOOLEAN, "Ping also while no call is in flight.", False),
         Flag(
             "grpc-http2-max-pings-without-data",
             INTEGER,
             "Pings that may be sent without data between them; 0 for any number.",
             2,
-            missing=_NO_GRPC,
         ),
         Flag(
             "grpc-http2-min-recv-ping-interval-without-data",
             INTEGER,
             "Milliseconds that must lie between a client's pings without data.",
             300000,
-            missing=_NO_GRPC,
         ),
         Flag(
             "grpc-http2-max-ping-strikes",
             INTEGER,
             "Bad pings after which a connection is closed; 0 for any number.",
             2,
-            missing=_NO_GRPC,
         ),
-        Flag("grpc-max-connection-age", INTEGER, "Most milliseconds a connection lives.", 0, missing=_NO_GRPC, idle=0),
-        Flag(
-            "grpc-max-connection-age-grace",
-            INTEGER,
-            "Milliseconds left to its calls after that.",
-            0,
-            missing=_NO_GRPC,
-            idle=0,
-        ),
+        Flag("grpc-max-connection-age", INTEGER, "Most milliseconds a connection lives.", 0),
+        Flag("grpc-max-connection-age-grace", INTEGER, "Milliseconds left to its calls after that.", 0),
         Flag(
             "grpc-restricted-protocol",
             Kind("<<string>:<string>=<string>>", restriction("--grpc-restricted-protocol", "protocol")),
             "Calls that need metadata: <category,...>:<key>=<value>.",
             repeatable=True,
-            missing=_NO_GRPC,
         ),
     ),
 )

@@ -1,8 +1,8 @@
 """`trireme serve`: from the command line to the exit code (cli.md §4, §5).
 
-Start: parse, load the models, HTTP, metrics; no port is open before the models are loaded.
-End, on SIGINT or SIGTERM: HTTP takes no new connections and waits for the open ones to go; the server answers what is
-in flight and unloads; the ports close. One budget, ``--exit-timeout-secs``, is for all of it.
+Start: parse, load the models, gRPC, HTTP, metrics; no port is open before the models are loaded.
+End, on SIGINT or SIGTERM: HTTP takes no new connections and waits for the open ones to go, then gRPC does; the server
+answers what is in flight and unloads; the ports close. One budget, ``--exit-timeout-secs``, is for all of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ...actors import InferenceServer, StartupError
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.metrics import HostReadings
+from ..grpc.application import GrpcApplication
+from ..grpc.service import GrpcService
 from ..http.app import HttpApplication
 from ..http.service import HttpService
 from ..logging import LineHandler, log_bare, log_table, logging_to
@@ -28,10 +30,12 @@ from ..metrics.app import MetricsApplication
 from ..metrics.collector import ServerCollector
 from ..metrics.cpu import CpuMeter
 from ..sockets.limits import raise_open_file_limit
-from .command import MetricsSettings, ServeCommand, build_command
+from ..sockets.service import Service
+from .command import ServeCommand, build_command
 from .flag_table import FLAGS, GROUPS
 from .getopt import UsageError, parse
 from .progress import load_display
+from .services import GrpcSettings, MetricsSettings
 from .tables import startup_tables
 from .usage import usage_text
 
@@ -171,8 +175,11 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, shutdown:
     in_time = False
     start_error = None
     async with trio.open_nursery() as nursery:
-        http = None
+        grpc = http = None
         try:
+            if command.grpc is not None:
+                grpc = _GrpcEnd(server, command.grpc)
+                await _open(grpc.service, "GRPC", "GRPCInferenceService", nursery)
             if command.http is not None:
                 http = HttpService(HttpApplication(server, command.http.options), command.http.service)
                 await _open(http, "HTTP", "HTTPService", nursery)
@@ -187,11 +194,26 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, shutdown:
             remaining_s = server.options.exit_timeout_s
             if http is not None:
                 remaining_s = await http.drain(remaining_s)
+            if grpc is not None:
+                remaining_s = await grpc.drain(remaining_s)
             in_time = await server.stop(remaining_s)
         nursery.cancel_scope.cancel()
     if start_error is not None:
         raise start_error
     return in_time
+
+
+class _GrpcEnd:
+    """The gRPC front end: what it serves, and where."""
+
+    def __init__(self, server: InferenceServer, settings: GrpcSettings) -> None:
+        self._application = GrpcApplication(server, settings.options)
+        self.service = GrpcService(self._application.services, settings.service, guards=self._application.guards)
+
+    async def drain(self, budget_s: float) -> float:
+        """Takes nothing new and waits for the clients to go; what is left of the budget."""
+        self._application.stop_accepting()
+        return await self.service.drain(budget_s)
 
 
 def _settle_memory() -> None:
@@ -225,7 +247,7 @@ async def _start_metrics(
     await _open(HttpService(MetricsApplication(collector), settings.service), "Metrics", "Metrics Service", nursery)
 
 
-async def _open(service: HttpService, name: str, title: str, nursery: trio.Nursery) -> None:
+async def _open(service: Service, name: str, title: str, nursery: trio.Nursery) -> None:
     """Start a service and log where it listens.
 
     Raises:

@@ -26,7 +26,7 @@ class ServeProcess:
 
     def __init__(self, repository: Path, *flags: str) -> None:
         command = [str(Path(sys.executable).with_name("trireme")), "serve", "--model-repository", str(repository)]
-        command += ["--http-address", "127.0.0.1", *flags]
+        command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.stdout: list[str] = []
         self.stderr: list[str] = []
@@ -80,6 +80,10 @@ class ServeProcess:
         return int(self.wait_for(r"Started HTTPService at 127\.0\.0\.1:(\d+)")[1])
 
     @property
+    def grpc_port(self) -> int:
+        return int(self.wait_for(r"Started GRPCInferenceService at 127\.0\.0\.1:(\d+)")[1])
+
+    @property
     def metrics_port(self) -> int:
         return int(self.wait_for(r"Started Metrics Service at 127\.0\.0\.1:(\d+)")[1])
 
@@ -98,8 +102,10 @@ class ServeProcess:
 
 @contextmanager
 def serve_process(repository: Path, *flags: str, wait: bool = True) -> Iterator[ServeProcess]:
-    """A `ServeProcess` on free ports unless `flags` name others; waits for both ports unless told not to."""
-    ports = [word for name in ("--http-port", "--metrics-port") if name not in flags for word in (name, "0")]
+    """A `ServeProcess` on free ports unless `flags` name others; waits until all are open unless told not to."""
+    ports = [
+        word for name in ("--http-port", "--grpc-port", "--metrics-port") if name not in flags for word in (name, "0")
+    ]
     server = ServeProcess(repository, *ports, *flags)
     try:
         if wait:

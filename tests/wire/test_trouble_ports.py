@@ -17,7 +17,9 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@pytest.mark.parametrize(("flag", "service"), [("--http-port", "HTTP"), ("--metrics-port", "Metrics")])
+@pytest.mark.parametrize(
+    ("flag", "service"), [("--grpc-port", "GRPC"), ("--http-port", "HTTP"), ("--metrics-port", "Metrics")]
+)
 def test_taken_port(repository_root: Path, taken: int, flag: str, service: str) -> None:
     with serve_process(repository_root / "model_repository", flag, str(taken), wait=False) as server:
         assert server.wait() == 1

@@ -67,6 +67,14 @@ class ServeProcess:
 
 StartServe = Callable[..., ServeProcess]
 
+_ON_LOOPBACK = (
+    "--http-address=127.0.0.1",
+    "--grpc-address=127.0.0.1",
+    "--http-port=0",
+    "--grpc-port=0",
+    "--metrics-port=0",
+)
+
 
 @pytest.fixture
 def start_serve(tmp_path: Path) -> Iterator[StartServe]:
@@ -76,7 +84,7 @@ def start_serve(tmp_path: Path) -> Iterator[StartServe]:
     def start(
         *words: str, on_loopback: bool = True, environment: dict[str, str] | None = None, console: int | None = None
     ) -> ServeProcess:
-        place = ("--http-address=127.0.0.1", "--http-port=0", "--metrics-port=0") if on_loopback else ()
+        place = _ON_LOOPBACK if on_loopback else ()
         stderr_file = tmp_path / f"stderr{len(started)}"
         with stderr_file.open("w") as stderr:
             process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.getopt import UsageError, parse
 from trireme.api.cli.usage import usage_text
+from trireme.api.grpc.compression import CompressionLevel
+from trireme.api.grpc.context import GrpcOptions
+from trireme.api.grpc.http2.limits import KeepaliveOptions
+from trireme.api.restrictions import Restriction
 from trireme.api.sockets.tls import TlsOptions
 
 
@@ -100,6 +105,58 @@ def test_the_http_front_end_is_told_its_limits() -> None:
     assert http.service.tls is None
 
 
+GRPC_FILES = ("--grpc-server-cert=c", "--grpc-server-key=k", "--grpc-root-cert=r")
+
+
+@pytest.mark.parametrize(
+    ("words", "tls"),
+    [
+        ((), None),
+        (("--grpc-use-ssl=true",), TlsOptions(Path("c"), Path("k"))),
+        (("--grpc-use-ssl-mutual=true",), TlsOptions(Path("c"), Path("k"), Path("r"))),
+        (("--grpc-use-ssl-mutual=false",), TlsOptions(Path("c"), Path("k"))),
+    ],
+)
+def test_grpc_is_secured_as_asked(words: tuple[str, ...], tls: TlsOptions | None) -> None:
+    """Clients are checked only if that is asked for; naming the flag turns TLS on, whatever its value (grpc.md §8)."""
+    grpc = command(*GRPC_FILES, *words).grpc
+    assert grpc is not None
+    assert grpc.service.tls == tls
+
+
+def test_the_grpc_front_end_is_told_what_its_flags_say() -> None:
+    grpc = command(
+        "--grpc-address=127.0.0.1",
+        "--grpc-port=7",
+        "--reuse-grpc-port=1",
+        "--grpc-header-forward-pattern=x-.*",
+        "--grpc-infer-response-compression-level=HIGH",
+        "--grpc-keepalive-time=5000",
+        "--grpc-keepalive-timeout=2147483647",
+        "--grpc-keepalive-permit-without-calls=1",
+        "--grpc-http2-max-pings-without-data=3",
+        "--grpc-http2-min-recv-ping-interval-without-data=250",
+        "--grpc-http2-max-ping-strikes=0",
+        "--grpc-max-connection-age=60000",
+        "--grpc-restricted-protocol=health,metadata:key=secret",
+        "--allow-client-shm=true",
+    ).grpc
+    assert grpc is not None
+    assert (grpc.service.bind, grpc.service.reuse_port, grpc.service.name) == (("127.0.0.1:7",), True, "GRPC")
+    assert grpc.service.compression_level is CompressionLevel.HIGH
+    assert grpc.service.http2.keepalive == KeepaliveOptions(5.0, math.inf, True, 3, 0.25, 0, 60.0, math.inf)
+    assert grpc.options == GrpcOptions("x-.*", True, (Restriction(("health", "metadata"), "key", "secret"),))
+    assert command("--allow-grpc=0").grpc is None
+
+
+def test_grpc_keeps_to_tritons_defaults() -> None:
+    grpc = command().grpc
+    assert grpc is not None
+    assert grpc.service.bind == ("0.0.0.0:8001",)
+    assert grpc.service.http2.keepalive == KeepaliveOptions(7200.0, 20.0, False, 2, 300.0, 2, math.inf, math.inf)
+    assert grpc.options == GrpcOptions()
+
+
 def test_counters_can_be_frozen() -> None:
     frozen = command("--metrics-config=counter_latencies=false", "--metrics-interval-ms=500").metrics
     assert frozen is not None
@@ -165,6 +222,21 @@ def test_counters_can_be_frozen() -> None:
                 "one or the other."
             ),
         ),
+        ("--grpc-use-ssl=1", "Error: --grpc-use-ssl needs --grpc-server-cert."),
+        ("--grpc-use-ssl=1 --grpc-server-cert=c", "Error: --grpc-use-ssl needs --grpc-server-key."),
+        (
+            "--grpc-use-ssl-mutual=1 --grpc-server-cert=c --grpc-server-key=k",
+            "Error: --grpc-use-ssl-mutual needs --grpc-root-cert.",
+        ),
+        ("--grpc-keepalive-time=0", "Error: --grpc-keepalive-time must be at least 1. Got 0"),
+        ("--grpc-http2-max-ping-strikes=-1", "Error: --grpc-http2-max-ping-strikes must be at least 0. Got -1"),
+        (
+            "--grpc-restricted-protocol=health:a=b --grpc-restricted-protocol=metadata,health:a=c",
+            (
+                'Bad option: "--grpc-restricted-protocol".\n'
+                "restricted protocol 'health' can not be specified in multiple config groups"
+            ),
+        ),
         ("--hang-limit-secs=-1", "Error: --hang-limit-secs must not be negative. Got -1.0"),
     ],
 )
@@ -182,13 +254,13 @@ def test_flags_without_effect_are_warned_about_once_each_and_only_if_they_ask_fo
         "--allow-grpc=false",
         "--rate-limit=off",
         "--allow-client-shm=0",
-        "--grpc-port=9",
-        "--grpc-port=10",
+        "--grpc-infer-thread-count=4",
+        "--grpc-infer-thread-count=5",
         "--trace-config=level=TIMESTAMPS",
         "--metrics-config=summary_latencies=true",
     )
     assert given.warnings == (
-        "--grpc-port has no effect in this version: gRPC is not served yet",
+        "--grpc-infer-thread-count has no effect in this version: one event loop serves all connections",
         "--trace-config has no effect in this version: requests are not traced yet",
         (
             "--metrics-config summary_latencies=true has no effect in this version: latencies are counted, and not "

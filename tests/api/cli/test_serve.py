@@ -49,7 +49,7 @@ def metric_values(port: int) -> dict[tuple[str, str, str], float]:
 
 def test_a_whole_life(start_serve: Callable, repository: Path) -> None:
     """Start, ready, an inference, its numbers in the metrics, and a shutdown."""
-    serve = start_serve(f"--model-repository={repository}", "--id=me", "--grpc-port=9")
+    serve = start_serve(f"--model-repository={repository}", "--id=me", "--rate-limit=execution_count")
     port, metrics_port = serve.ports()
     assert get(port, "/v2/health/ready") == (200, "")
     assert json.loads(get(port, "/v2")[1])["name"] == "me"
@@ -79,7 +79,8 @@ def test_a_whole_life(start_serve: Callable, repository: Path) -> None:
     assert re.search(rf'^{line}"Waiting for in-flight requests to complete\."$', serve.stdout, re.MULTILINE)
     assert re.search(rf"""^{line}"successfully unloaded 'simple' version 1"$""", serve.stdout, re.MULTILINE)
     assert re.fullmatch(
-        r'W\d{4} [\d:.]+ \d+ serve\.py:\d+\] "--grpc-port has no effect in this version: gRPC is not served yet"\n',
+        r'W\d{4} [\d:.]+ \d+ serve\.py:\d+\] "--rate-limit has no effect in this version: '
+        r'there is no rate limiter yet"\n',
         serve.stderr,
     )
 
@@ -87,8 +88,8 @@ def test_a_whole_life(start_serve: Callable, repository: Path) -> None:
 def test_no_port_is_open_before_the_models_are_loaded(start_serve: Callable, repository: Path) -> None:
     serve = start_serve(f"--model-repository={repository}")
     serve.ports()
-    events = re.findall("successfully loaded|Started HTTP|Started Metrics", serve.stdout)
-    assert events == ["successfully loaded", "Started HTTP", "Started Metrics"]
+    events = re.findall("successfully loaded|Started GRPC|Started HTTP|Started Metrics", serve.stdout)
+    assert events == ["successfully loaded", "Started GRPC", "Started HTTP", "Started Metrics"]
 
 
 def test_a_signal_during_the_start_ends_it(start_serve: Callable, repository: Path) -> None:
@@ -180,11 +181,11 @@ def test_the_other_models_are_served_if_told_so(start_serve: Callable, repositor
     assert '"failed to load all models"' in serve.stderr
 
 
-@pytest.mark.parametrize("name", ["HTTP", "Metrics"])
+@pytest.mark.parametrize("name", ["GRPC", "HTTP", "Metrics"])
 def test_a_port_that_is_taken(start_serve: Callable, repository: Path, name: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        flag = {"HTTP": "--http-port", "Metrics": "--metrics-port"}[name]
+        flag = {"GRPC": "--grpc-port", "HTTP": "--http-port", "Metrics": "--metrics-port"}[name]
         serve = start_serve(f"--model-repository={repository}", f"{flag}={taken.getsockname()[1]}")
         assert serve.wait() == 1
     assert re.fullmatch(
@@ -194,11 +195,12 @@ def test_a_port_that_is_taken(start_serve: Callable, repository: Path, name: str
 
 
 def test_switched_off_services_are_not_started(start_serve: Callable, repository: Path) -> None:
-    serve = start_serve(f"--model-repository={repository}", "--allow-metrics=false")
+    serve = start_serve(f"--model-repository={repository}", "--allow-metrics=false", "--allow-grpc=false")
     serve.read_until("Started HTTPService")
     serve.signal(signal.SIGTERM)
     assert serve.wait() == 0
     assert "Metrics Service" not in serve.stdout
+    assert "GRPCInferenceService" not in serve.stdout
 
 
 def test_https(start_serve: Callable, repository: Path, tmp_path: Path) -> None:

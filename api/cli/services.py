@@ -1,0 +1,153 @@
+"""What each front end is told, from the flags of its group (cli.md §2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..grpc.compression import CompressionLevel
+from ..grpc.context import GrpcOptions
+from ..grpc.http2.limits import Http2Limits, KeepaliveOptions
+from ..grpc.options import GrpcServiceOptions
+from ..http.options import HttpOptions
+from ..sockets.service import ServiceOptions
+from ..sockets.tls import TlsOptions
+from .flags import ParsedFlags
+from .getopt import UsageError
+from .values import INT32_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """What the metrics endpoint is told.
+
+    Attributes:
+        cpu: whether the CPU's families are there.
+        interval_s: CPU readings are taken twice in each.
+        counter_latencies: False with ``--metrics-config counter_latencies=false``.
+    """
+
+    service: ServiceOptions
+    cpu: bool
+    interval_s: float
+    counter_latencies: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcSettings:
+    """What the gRPC front end is told."""
+
+    service: GrpcServiceOptions
+    options: GrpcOptions
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """What the HTTP front end is told."""
+
+    service: ServiceOptions
+    options: HttpOptions
+
+
+def http_settings(flags: ParsedFlags) -> HttpSettings:
+    """From the flags of the group HTTP.
+
+    Raises:
+        UsageError: TLS without certificate or key.
+    """
+    return HttpSettings(
+        ServiceOptions(
+            bind=(_bind(flags["http-address"], flags["http-port"]),),
+            tls=_tls(flags, "http", verify=True) if flags["http-use-ssl"] else None,
+            reuse_port=flags["reuse-http-port"],
+            name="HTTP",
+        ),
+        HttpOptions(
+            max_input_bytes=flags["http-max-input-size"],
+            header_forward_pattern=flags["http-header-forward-pattern"],
+            allow_client_shm=flags["allow-client-shm"],
+        ),
+    )
+
+
+def grpc_settings(flags: ParsedFlags) -> GrpcSettings:
+    """From the flags of the group GRPC.
+
+    Raises:
+        UsageError: TLS without certificate or key, or a time or number out of range.
+    """
+    mutual = flags["grpc-use-ssl-mutual"]
+    secure = flags["grpc-use-ssl"] or "grpc-use-ssl-mutual" in flags  # given with any value, it turns TLS on
+    return GrpcSettings(
+        GrpcServiceOptions(
+            bind=(_bind(flags["grpc-address"], flags["grpc-port"]),),
+            tls=_tls(flags, "grpc", verify=mutual) if secure else None,
+            reuse_port=flags["reuse-grpc-port"],
+            http2=Http2Limits(keepalive=_keepalive(flags)),
+            compression_level=CompressionLevel(flags["grpc-infer-response-compression-level"]),
+        ),
+        GrpcOptions(
+            header_forward_pattern=flags["grpc-header-forward-pattern"],
+            allow_client_shm=flags["allow-client-shm"],
+            restrictions=flags["grpc-restricted-protocol"],
+        ),
+    )
+
+
+def _keepalive(flags: ParsedFlags) -> KeepaliveOptions:
+    return KeepaliveOptions(
+        time_s=_seconds(flags, "grpc-keepalive-time", least=1),
+        timeout_s=_seconds(flags, "grpc-keepalive-timeout", least=1),
+        permit_without_calls=flags["grpc-keepalive-permit-without-calls"],
+        max_pings_without_data=_count(flags, "grpc-http2-max-pings-without-data"),
+        min_recv_ping_interval_without_data_s=_seconds(flags, "grpc-http2-min-recv-ping-interval-without-data"),
+        max_ping_strikes=_count(flags, "grpc-http2-max-ping-strikes"),
+        max_connection_age_s=_seconds(flags, "grpc-max-connection-age") or math.inf,
+        max_connection_age_grace_s=_seconds(flags, "grpc-max-connection-age-grace") or math.inf,
+    )
+
+
+def _count(flags: ParsedFlags, name: str, least: int = 0) -> int:
+    value = flags[name]
+    if value < least:
+        raise UsageError(f"Error: --{name} must be at least {least}. Got {value}")
+    return value
+
+
+def _seconds(flags: ParsedFlags, name: str, least: int = 0) -> float:
+    """A number of milliseconds; the largest one stands for never, as in gRPC."""
+    value = _count(flags, name, least)
+    return math.inf if value == INT32_MAX else value / 1000
+
+
+def _tls(flags: ParsedFlags, protocol: str, *, verify: bool) -> TlsOptions:
+    """The flags of `protocol` that name files; `verify` clients by the root certificates, if there are any."""
+    certificate, key, root = (f"{protocol}-{what}" for what in ("server-cert", "server-key", "root-cert"))
+    for name in (certificate, key):
+        if not flags[name]:
+            raise UsageError(f"Error: --{protocol}-use-ssl needs --{name}.")
+    if verify and protocol == "grpc" and not flags[root]:
+        raise UsageError(f"Error: --grpc-use-ssl-mutual needs --{root}.")
+    return TlsOptions(
+        certificate=Path(flags[certificate]),
+        key=Path(flags[key]),
+        client_ca=Path(flags[root]) if verify and flags[root] else None,
+    )
+
+
+def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
+    """From the flags of the group Metrics."""
+    config = {setting.setting: setting.value for setting in flags["metrics-config"]}
+    return MetricsSettings(
+        ServiceOptions(
+            bind=(_bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),), name="Metrics"
+        ),
+        cpu=flags["allow-cpu-metrics"],
+        interval_s=flags["metrics-interval-ms"] / 1000,
+        counter_latencies=config.get("counter_latencies") != "false",
+    )
+
+
+def _bind(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
