@@ -25,7 +25,9 @@ SERVICE = "/test.Echo/"
 class BytesCodec(CodecBase):
     """Messages are bytes."""
 
-    __content_subtype__ = "proto"
+    @property
+    def __content_subtype__(self) -> str:
+        return "proto"
 
     def encode(self, message: Any, message_type: Any) -> bytes:
         if not isinstance(message, bytes):
@@ -42,6 +44,7 @@ class Echo:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.deadlines: list[float] = []
+        self.all_rules_tried = threading.Event()
 
     def __mapping__(self) -> dict[str, Handler]:
         methods = [
@@ -116,6 +119,7 @@ class Echo:
         await self._try(stream.send_trailing_metadata(metadata={"x": "ü"}))
         await stream.send_trailing_metadata(status=Status.ABORTED, status_message="enough")
         await self._try(stream.send_trailing_metadata())
+        self.all_rules_tried.set()
 
     async def _try(self, forbidden: Any) -> None:
         try:
@@ -204,7 +208,7 @@ def grpclib_serving(services: Sequence[Any]) -> Iterator[int]:
     async def main() -> None:
         server = grpclib.server.Server(services, codec=BytesCodec())
         await server.start("127.0.0.1", 0)
-        assert server._server is not None
+        assert isinstance(server._server, asyncio.Server)
         port = server._server.sockets[0].getsockname()[1]
         stop = asyncio.Event()
         opened.append((port, asyncio.get_running_loop(), stop))

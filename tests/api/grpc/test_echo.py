@@ -36,7 +36,7 @@ class Host:
     def call(self, method: str, messages: Sequence[bytes], metadata: Sequence[tuple[str, Any]] = ()) -> Answer:
         """Every kind of call, as one in which both sides stream: on the wire they are the same."""
         with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
-            call = channel.stream_stream(SERVICE + method)(iter(messages), timeout=PATIENCE_S, metadata=metadata)
+            call = channel.stream_stream(SERVICE + method)(iter(messages), timeout=PATIENCE_S, metadata=tuple(metadata))
             received: list[bytes] = []
             with contextlib.suppress(grpc.RpcError):
                 for message in call:
@@ -73,7 +73,7 @@ CALLS: dict[str, tuple[str, list[bytes], list[tuple[str, Any]]]] = {
     "an error after the answer": ("Unary", [b"abc"], [("do", "fail late"), ("text", "lost")]),
     "a defect": ("Unary", [b"x"], [("do", "crash")]),
     "a defect in a stream": ("Join", [b"x"], [("do", "crash")]),
-    "metadata": ("Unary", [b"x"], [("do", "metadata"), ("x-a", "1"), ("x-a", "2"), ("x-b-bin", b"\0\xfe"), ("x-c", "a ~")]),
+    "metadata": ("Unary", [b"x"], [("do", "metadata"), ("x-a", "1"), ("x-a", "2"), ("x-b-bin", b"\0\xfe")]),
     "metadata of a stream": ("Each", [b"x"], [("do", "metadata"), ("x-b-bin", b"")]),
     "a broken promise": ("Silent", [b"x"], []),
     "an unknown method": ("Nothing", [b"x"], []),
@@ -95,6 +95,7 @@ def test_same_rules(hosts: tuple[Host, Host]) -> None:
     answers = [host.call("Rules", [b"x"]) for host in hosts]
     assert answers[0] == answers[1]
     assert answers[0].code is grpc.StatusCode.ABORTED
+    assert all(host.service.all_rules_tried.wait(PATIENCE_S) for host in hosts)
     ours, theirs = (host.service.problems for host in hosts)
     assert ours == theirs
     assert len(ours) == 8
