@@ -72,9 +72,9 @@ class StreamOrder(Generic[T]):
         self._max_bytes = max_bytes
         self._unsent_bytes = 0
         self._open: dict[T, None] = {}
-        # Both hold open turns only, so `max_open` bounds them.
-        self._in_order: deque[T] = deque()
-        self._ready: deque[T] = deque()
+        # Both hold open turns only, each once.
+        self._in_order: deque[T] = deque(maxlen=max_open)
+        self._ready: deque[T] = deque(maxlen=max_open)
 
     @property
     def has_room(self) -> bool:
@@ -94,6 +94,7 @@ class StreamOrder(Generic[T]):
     def admit(self, turn: T) -> None:
         """A request has come."""
         assert not self.half_closed, "a request behind the last one"
+        assert len(self._open) < self._max_open, "a request without room for it"
         self._open[turn] = None
         if not turn.decoupled:
             self._in_order.append(turn)
