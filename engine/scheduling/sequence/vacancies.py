@@ -9,17 +9,19 @@ from .slot import UNOWNED, Slot
 
 
 class Vacancies:
-    """A heap of slots. Of equal numbers the older instance goes first."""
+    """A heap of slots. Of equal numbers the one that came first goes first: its instance has had more time to finish."""
 
-    __slots__ = ("_heap",)
+    __slots__ = ("_added", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, InstanceId, Slot]] = []
+        self._heap: list[tuple[int, int, Slot]] = []
+        self._added = 0
 
     def add(self, slot: Slot) -> None:
         """A slot has no sequence any more."""
         assert slot.state in UNOWNED, f"{slot} is taken"
-        heapq.heappush(self._heap, (slot.number, slot.instance, slot))
+        self._added += 1
+        heapq.heappush(self._heap, (slot.number, self._added, slot))
 
     def pop(self) -> Slot:
         """Remove and return the first slot; there must be one."""
@@ -27,7 +29,7 @@ class Vacancies:
 
     def forget(self, instance: InstanceId) -> None:
         """Remove an instance's slots."""
-        self._heap = [entry for entry in self._heap if entry[1] != instance]
+        self._heap = [entry for entry in self._heap if entry[2].instance != instance]
         heapq.heapify(self._heap)
 
     def __len__(self) -> int:
