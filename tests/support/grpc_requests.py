@@ -13,9 +13,12 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import TriremeError
 
-Request = service_pb2.ModelInferRequest
-Response = service_pb2.ModelInferResponse
-StreamResponse = service_pb2.ModelStreamInferResponse
+PB: Any = service_pb2
+"""The type checker sees nothing of what protobuf makes at import."""
+
+Request = PB.ModelInferRequest
+Response = PB.ModelInferResponse
+StreamResponse = PB.ModelStreamInferResponse
 
 
 def describe(name: str, version: int) -> ModelDescription:
@@ -28,12 +31,12 @@ def an_input(
 ) -> Any:
     """An input; `fields` are fields of its contents."""
     if fields:
-        contents = service_pb2.InferTensorContents(**fields)
+        contents = PB.InferTensorContents(**fields)
     return Request.InferInputTensor(name=name, datatype=datatype, shape=shape, contents=contents)
 
 
 def parameter(choice: str | None = None, value: Any = None) -> Any:
-    return service_pb2.InferParameter(**({} if choice is None else {choice: value}))
+    return PB.InferParameter(**({} if choice is None else {choice: value}))
 
 
 def with_parameters(message: Any, **values: tuple[str | None, Any]) -> Any:

@@ -13,7 +13,10 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from trireme.api.grpc.infer_messages import UnsignedInt, WireRequest
 
-Request = service_pb2.ModelInferRequest
+PB: Any = service_pb2
+"""The type checker sees nothing of what protobuf makes at import."""
+
+Request = PB.ModelInferRequest
 CONTENTS = {
     1: ("bool_contents", "<u8"),
     2: ("int_contents", "<i4"),
@@ -58,11 +61,11 @@ def parameters(draw: st.DrawFn) -> dict[str, Any]:
         lambda name: st.just({}) if name is None else st.fixed_dictionaries({name: choices[name]})
     )
     entries = draw(st.dictionaries(texts, choice, max_size=3))
-    return {name: service_pb2.InferParameter(**value) for name, value in entries.items()}
+    return {name: PB.InferParameter(**value) for name, value in entries.items()}
 
 
 contents = st.none() | st.builds(
-    service_pb2.InferTensorContents,
+    PB.InferTensorContents,
     bool_contents=st.lists(st.booleans(), max_size=3),
     int_contents=st.lists(int32s, max_size=3),
     int64_contents=st.lists(int64s, max_size=3),
@@ -213,7 +216,7 @@ def _said_parameters(given: Any) -> dict[str, tuple[str | None, Any]]:
     entries = given.items() if hasattr(given, "items") else ((entry.key, entry.value) for entry in given)
     for name, value in entries:
         choice = value.WhichOneof("parameter_choice")
-        content = None if choice is None else getattr(value, choice)
+        content: Any = None if choice is None else getattr(value, choice)
         said[name] = (choice, _bits(content) if choice == "double_param" else content)
     return said
 

@@ -9,6 +9,8 @@ from grpc_requests import Request, an_input, decode, refusal, with_parameters
 
 from trireme.engine.errors import InvalidArgumentError, NotFoundError
 
+Parameters = dict[str, tuple[str | None, Any]]
+
 CHOICES: dict[str | None, Any] = {
     "bool_param": True,
     "int64_param": 5,
@@ -111,26 +113,26 @@ def test_empty_final_response() -> None:
 
 # Outputs and shared memory.
 
-REGION = {"shared_memory_region": ("string_param", "rg")}
-BYTE_SIZE = {"shared_memory_byte_size": ("int64_param", 4)}
-OFFSET = {"shared_memory_offset": ("int64_param", 0)}
+REGION: Parameters = {"shared_memory_region": ("string_param", "rg")}
+BYTE_SIZE: Parameters = {"shared_memory_byte_size": ("int64_param", 4)}
+OFFSET: Parameters = {"shared_memory_offset": ("int64_param", 0)}
 
 
-def outputs(*parameters: dict[str, tuple[str | None, Any]]) -> Any:
+def outputs(*parameters: Parameters) -> Any:
     made = [with_parameters(Request.InferRequestedOutputTensor(name="T"), **given) for given in parameters]
     return Request(model_name="m", outputs=made)
 
 
-def inputs(parameters: dict[str, tuple[str | None, Any]]) -> Any:
+def inputs(parameters: Parameters) -> Any:
     return Request(model_name="m", inputs=[with_parameters(an_input("T"), **parameters)], raw_input_contents=[b"1234"])
 
 
-def both_ways(parameters: dict[str, tuple[str | None, Any]]) -> list[Any]:
+def both_ways(parameters: Parameters) -> list[Any]:
     return [inputs(parameters), outputs(parameters)]
 
 
 @pytest.mark.parametrize("parameters", [REGION | BYTE_SIZE, REGION | BYTE_SIZE | OFFSET])
-def test_unknown_regions_are_not_found(parameters: dict[str, Any]) -> None:
+def test_unknown_regions_are_not_found(parameters: Parameters) -> None:
     """There are no regions yet."""
     for given in both_ways(parameters):
         error = refusal(given)
@@ -161,7 +163,7 @@ TYPE = "invalid value type for '%s' parameter for tensor 'T', expected %s"
         ),
     ],
 )
-def test_shared_memory_parameters_must_be_complete(parameters: dict[str, Any], text: str) -> None:
+def test_shared_memory_parameters_must_be_complete(parameters: Parameters, text: str) -> None:
     """Region, offset, size: the first that is wrong is named."""
     for given in both_ways(parameters):
         error = refusal(given)

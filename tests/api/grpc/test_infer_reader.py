@@ -162,9 +162,9 @@ def test_requests_share_nothing_that_can_change() -> None:
 def test_a_message_is_not_kept() -> None:
     """A head in memory must not hold on to megabytes."""
     reader = InferReader()
-    array = np.frombuffer(bytearray(identity(b"x" * 1_000_000).SerializeToString()), np.uint8)
+    array = np.frombuffer(identity(b"x" * 1_000_000).SerializeToString(), np.uint8)
     gone = weakref.ref(array)
-    reader.decode(memoryview(array), describe)
+    reader.decode(array.data, describe)
     assert repr(reader) == "<InferReader remembers 1 heads>"
     del array
     assert gone() is None
