@@ -25,7 +25,7 @@ Made = dict[str, float | None]
 
 def answers(index: int, names: list[str], taken: dict[str, float], decoupled: bool) -> list[Made]:
     """What the member of a step answers to these inputs (absent ones are left out)."""
-    total = sum(value * (place + 1) for place, value in enumerate(taken.values())) * (index + 2) + len(taken)
+    total = sum(value * (place + 1) for place, value in enumerate(taken.values())) * (index + 2.0) + len(taken)
     count = int(total) % 4 if decoupled else 1
     made: list[Made] = []
     for number in range(count):
