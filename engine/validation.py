@@ -90,7 +90,12 @@ class RequestValidator:
                 raise InvalidArgumentError(f"unexpected inference output '{name}' for model '{self._name}'")
         if not len(self._required) <= len(inputs) <= self._total:
             raise self._wrong_count(request, inputs)
-        batch_size = self._batch_size(request, inputs) if self._max_batch_size else 0
+        batch_size = 0
+        if self._max_batch_size:
+            batch_size = self._batch_size(request, inputs)
+        else:
+            for tensor in inputs:  # all names are looked at before anything else of an input
+                self._rule(tensor)
         return {tensor.name: self._check_input(request, tensor, batch_size) for tensor in inputs}, batch_size or 1
 
     def _wrong_count(self, request: InferenceRequest, inputs: Sequence[Tensor]) -> InvalidArgumentError:

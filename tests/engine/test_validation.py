@@ -127,6 +127,12 @@ def test_unknown_inputs() -> None:
     assert _refusal(TWO, _tensor("Z", (1,)), _tensor("Y", (1,))) == "unexpected inference input 'Y' for model 'm'"
 
 
+def test_without_batching_names_come_first() -> None:
+    """A later input is looked at earlier, but not before all names are known."""
+    model = _validator(0, _a(4), _b(4))
+    assert _refusal(model, _tensor("Z", (4,)), _tensor("B", (9,))) == "unexpected inference input 'Z' for model 'm'"
+
+
 def test_batch_dimension_rules() -> None:
     no_shape = "has no shape but model requires batch dimension for 'm'"
     assert _refusal(TWO, _tensor("B", ()), _tensor("A", ())) == f"{R}input 'A' {no_shape}"
