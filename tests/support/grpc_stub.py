@@ -13,6 +13,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 PATIENCE_S = 10.0
 
+MESSAGES: Any = service_pb2
+"""Triton's message classes; protobuf makes them when they are imported, which type checkers do not see."""
+
 _END = object()
 
 
@@ -20,7 +23,7 @@ def infer_request(
     model: str = "plain", script: str = "", request_id: str = "", values: Sequence[float] = (1.0,), **fields: Any
 ) -> Any:
     """A ``ModelInferRequest``; `fields` are further ones, where parameters are Python values."""
-    request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    request = MESSAGES.ModelInferRequest(model_name=model, id=request_id)
     request.model_version = fields.pop("version", "")
     shape = [1, len(values)] if model == "queued" else [len(values)]
     request.inputs.add(name="IN", datatype="FP32", shape=shape)

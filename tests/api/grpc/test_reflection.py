@@ -1,0 +1,131 @@
+"""Server reflection, walked the way ``grpcurl`` does: services, the file of each, the files that those need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpclib.const import Status
+from grpclib.reflection.v1 import reflection_pb2 as v1
+from grpclib.reflection.v1alpha import reflection_pb2 as v1alpha
+from scripted_server import ScriptedServer, scripted_server
+
+SERVICES = ["grpc.health.v1.Health", "inference.GRPCInferenceService"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]:
+    with scripted_server(tmp_path_factory.mktemp("models")) as running:
+        yield running
+
+
+@pytest.fixture
+def channel(server: ScriptedServer) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.url) as opened:
+        yield opened
+
+
+class Reflection:
+    """A client of one version of the protocol."""
+
+    def __init__(self, channel: grpc.Channel, messages: Any) -> None:
+        self._messages = messages
+        self._call = channel.stream_stream(
+            f"/{messages.DESCRIPTOR.package}.ServerReflection/ServerReflectionInfo",
+            request_serializer=messages.ServerReflectionRequest.SerializeToString,
+            response_deserializer=messages.ServerReflectionResponse.FromString,
+        )
+
+    def ask(self, **question: Any) -> Any:
+        (answer,) = self._call(iter([self._messages.ServerReflectionRequest(**question)]), timeout=10)
+        return answer
+
+    def files(self, **question: Any) -> list[descriptor_pb2.FileDescriptorProto]:
+        answer = self.ask(**question).file_descriptor_response
+        return [descriptor_pb2.FileDescriptorProto.FromString(text) for text in answer.file_descriptor_proto]
+
+
+@pytest.fixture(params=[v1, v1alpha], ids=["v1", "v1alpha"])
+def reflection(channel: grpc.Channel, request: pytest.FixtureRequest) -> Reflection:
+    return Reflection(channel, request.param)
+
+
+def test_the_services_are_listed(reflection: Reflection) -> None:
+    answer = reflection.ask(list_services="*").list_services_response
+    assert sorted(service.name for service in answer.service) == SERVICES
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_tool_that_knows_nothing_can_call_every_method(reflection: Reflection, service: str) -> None:
+    """From the answers alone it builds the messages of every method."""
+    pool = DescriptorPool()
+    wanted = reflection.files(file_containing_symbol=service)
+    known: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+    while wanted:
+        file = wanted.pop()
+        known[file.name] = file
+        for name in file.dependency:
+            if name not in known:
+                wanted += reflection.files(file_by_filename=name)
+
+    def add(name: str) -> None:
+        for dependency in known[name].dependency:
+            add(dependency)
+        pool.Add(known[name])  # pyright: ignore[reportAttributeAccessIssue] - missing from protobuf's stubs
+
+    for name in known:
+        add(name)
+    described = pool.FindServiceByName(service)
+    methods = {method.name: method for method in described.methods}
+    assert len(methods) == {"grpc.health.v1.Health": 1, "inference.GRPCInferenceService": 20}[service]
+    for method in methods.values():
+        GetMessageClass(method.input_type)()
+        GetMessageClass(method.output_type)()
+    if service == "inference.GRPCInferenceService":
+        assert methods["ModelStreamInfer"].client_streaming
+        assert methods["ModelStreamInfer"].server_streaming
+
+
+def test_what_was_learnt_can_be_used(channel: grpc.Channel, reflection: Reflection) -> None:
+    pool = DescriptorPool()
+    (file,) = reflection.files(file_containing_symbol="grpc.health.v1.Health")
+    pool.Add(file)  # pyright: ignore[reportAttributeAccessIssue] - missing from protobuf's stubs
+    method = pool.FindMethodByName("grpc.health.v1.Health.Check")
+    check = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=GetMessageClass(method.input_type).SerializeToString,
+        response_deserializer=GetMessageClass(method.output_type).FromString,
+    )
+    answer: Any = check(GetMessageClass(method.input_type)(), timeout=10)
+    assert answer.status == 1
+
+
+@pytest.mark.parametrize(
+    "symbol", ["inference.ModelInferRequest.InferInputTensor", "inference.ModelConfig", "inference.DataType"]
+)
+def test_messages_can_be_asked_for_by_name(reflection: Reflection, symbol: str) -> None:
+    (file,) = reflection.files(file_containing_symbol=symbol)
+    assert file.package == "inference"
+
+
+@pytest.mark.parametrize("question", [{"file_containing_symbol": "no.such.Thing"}, {"file_by_filename": "no.proto"}])
+def test_what_there_is_not_is_not_found(reflection: Reflection, question: dict[str, str]) -> None:
+    answer = reflection.ask(**question)
+    assert answer.error_response.error_code == Status.NOT_FOUND.value
+
+
+def test_a_question_that_is_none_is_refused_and_the_next_one_answered(channel: grpc.Channel) -> None:
+    call: Any = channel.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        request_serializer=v1.ServerReflectionRequest.SerializeToString,
+        response_deserializer=v1.ServerReflectionResponse.FromString,
+    )
+    questions = [v1.ServerReflectionRequest(), v1.ServerReflectionRequest(list_services="")]
+    first, second = call(iter(questions), timeout=10)
+    assert first.error_response.error_code == Status.INVALID_ARGUMENT.value
+    assert len(second.list_services_response.service) == 2
