@@ -68,7 +68,9 @@ def _status(status: Status, message: str | None) -> list[tuple[bytes, bytes]]:
 
 
 def _encode(message: str) -> bytes:
-    """Percent-encoded, and cut to `MAX_MESSAGE_BYTES` between two characters."""
+    """Percent-encoded, and cut to `MAX_MESSAGE_BYTES` between two characters. What is no character becomes ``?``."""
+    if not message.isascii():
+        message = message.encode("utf-8", "replace").decode("utf-8")
     encoded = encode_grpc_message(message[: MAX_MESSAGE_BYTES + 1])
     if len(encoded) > MAX_MESSAGE_BYTES:
         cut = encoded[:MAX_MESSAGE_BYTES]
