@@ -53,3 +53,7 @@ class StreamFault(Exception):
         super().__init__(code, debug)
         self.code = code
         self.debug = debug
+
+
+class Farewell(Exception):
+    """The client has sent GOAWAY, and nothing is open any more: nobody is interested in what else it may have sent."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic
 
 from . import frames
-from .errors import ConnectionFault, ErrorCode, StreamFault
+from .errors import ConnectionFault, ErrorCode, Farewell, StreamFault
 from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
 from .frames import DATA, HEADERS, MAX_WINDOW_BYTES, RST_STREAM, WINDOW_UPDATE
 from .guard import Budget
@@ -126,6 +126,11 @@ class Incoming(Generic[H]):
         if stream is not None:
             self._events.append(StreamReset(stream_id, code))
             self._close(stream)
+            self._stop_if_left()
+
+    def _stop_if_left(self) -> None:
+        if self._leaving and not self._open:
+            raise Farewell
 
     def _misfit(self, stream_id: int, kind: int) -> None:
         """A frame has come that does not fit its stream's state."""
@@ -257,6 +262,7 @@ class Incoming(Generic[H]):
                 self._on_settings(check(payload))
         elif kind == frames.GOAWAY:
             self._leaving = True
+        self._stop_if_left()
 
     def _on_window_update(self, stream_id: int, increment: int) -> None:
         sender = self._sender

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from ....engine.tensor import Buffer
 from . import frames
-from .errors import ConnectionFault, ErrorCode
+from .errors import ConnectionFault, ErrorCode, Farewell
 from .events import Event, H, Terminated
 from .incoming import Incoming
 from .keepalive import Due
@@ -58,7 +58,8 @@ class Http2Server(Incoming[H]):
         except ConnectionFault as fault:
             self.abort(fault.code, fault.debug)
             events.append(Terminated(fault.code, fault.debug))
-        if self._leaving and self._leave():
+        except Farewell:
+            self._end()
             events.append(Terminated(ErrorCode.NO_ERROR, "the client has said goodbye"))
         return events
 
@@ -140,12 +141,10 @@ class Http2Server(Incoming[H]):
             self._queue(frames.goaway(last_stream_id, code, debug))
             self._end()
 
-    def _leave(self) -> bool:
+    def _leave(self) -> None:
         """The client has sent GOAWAY: when nothing is open any more, the connection is over."""
-        if self._open or self.terminated:
-            return False
-        self._end()
-        return True
+        if not self._open:
+            self._end()
 
     def tick(self, now_s: float) -> list[Event[H]]:
         """Does what time demands."""

@@ -1,0 +1,165 @@
+"""Leaving: gracefully, at once, and when the client leaves. Open streams are finished or told."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from http2_peer import HEADERS, TRAILERS, RawPeer, call, data, headers
+
+from trireme.api.grpc.http2 import frames
+from trireme.api.grpc.http2.errors import ErrorCode
+from trireme.api.grpc.http2.events import RequestReceived, Terminated
+from trireme.api.grpc.http2.frames import GOAWAY, MAX_STREAM_ID
+from trireme.api.grpc.http2.limits import Http2Limits
+from trireme.api.grpc.http2.shutdown import PING_PAYLOAD, Phase, Shutdown
+
+PING_ACK = frames.ping(PING_PAYLOAD, ack=True)
+
+
+def test_graceful() -> None:
+    """Streams on their way are still served; after the client has read the warning, new ones are refused."""
+    peer = RawPeer()
+    peer.say(headers(1))
+    peer.server.go_away(10.0)
+    warning, ping = peer.sent()
+    assert (warning.kind, warning.word, warning.code) == (GOAWAY, MAX_STREAM_ID, ErrorCode.NO_ERROR)
+    assert (ping.kind, ping.payload) == (frames.PING, PING_PAYLOAD)
+    assert peer.server.next_timer_s == 15.0
+    assert isinstance(peer.say(headers(3))[0], RequestReceived)
+    assert peer.say(PING_ACK) == []
+    (final,) = peer.sent()
+    assert (final.kind, final.word, final.code) == (GOAWAY, 3, ErrorCode.NO_ERROR)
+    assert peer.say(headers(5), data(5, b"x", end_stream=True)) == []
+    (refused,) = peer.sent()
+    assert (refused.kind, refused.stream_id, refused.code) == (frames.RST_STREAM, 5, ErrorCode.REFUSED_STREAM)
+    assert len(peer.say(data(1, b"x", end_stream=True), data(3, b"y", end_stream=True))) == 2
+    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    assert not peer.server.idle_after_goaway
+    peer.server.respond(3, HEADERS, (b"answer",), TRAILERS)
+    assert peer.server.idle_after_goaway
+    assert not peer.server.terminated
+    assert [frame.kind for frame in peer.sent()] == [1, 0, 1, 1, 0, 1]
+
+
+def test_idle_connection_waits_for_the_client_to_know() -> None:
+    peer = RawPeer()
+    peer.server.go_away(0.0)
+    assert not peer.server.idle_after_goaway
+    peer.say(PING_ACK)
+    assert peer.server.idle_after_goaway
+    assert [frame.word for frame in peer.of_kind(GOAWAY)] == [MAX_STREAM_ID, 0]
+
+
+def test_last_answer_makes_it_definite() -> None:
+    """When nothing is open any more there is no need to wait; a call that comes now can be tried elsewhere."""
+    peer = RawPeer()
+    peer.say(call(1))
+    peer.server.go_away(0.0)
+    peer.sent()
+    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    assert [frame.word for frame in peer.of_kind(GOAWAY)] == [1]
+    assert peer.server.idle_after_goaway
+    assert peer.server.next_timer_s == 7200.0
+    peer.say(PING_ACK)
+    assert peer.sent() == []
+
+
+def test_client_that_does_not_answer() -> None:
+    peer = RawPeer(Http2Limits(goaway_ack_timeout_s=2.0))
+    peer.say(headers(1))
+    peer.server.go_away(10.0)
+    peer.sent()
+    assert peer.server.tick(11.0) == []
+    assert peer.sent() == []
+    assert peer.server.tick(12.0) == []
+    assert [frame.word for frame in peer.of_kind(GOAWAY)] == [1]
+
+
+def test_asking_twice_is_asking_once() -> None:
+    peer = RawPeer()
+    peer.server.go_away(0.0)
+    peer.server.go_away(1.0)
+    assert len(peer.of_kind(GOAWAY)) == 1
+
+
+def test_error_while_leaving_does_not_take_back_what_was_said() -> None:
+    """The last id of a GOAWAY never rises (RFC 9113 §6.8)."""
+    peer = RawPeer()
+    peer.say(headers(1))
+    peer.server.go_away(0.0)
+    peer.say(PING_ACK, headers(7))
+    peer.sent()
+    peer.say(frames.window_update(0, 0))
+    goaway = peer.goaway()
+    assert (goaway.word, goaway.code) == (1, ErrorCode.PROTOCOL_ERROR)
+
+
+def test_abort() -> None:
+    """Open streams are over at once; what was framed before still goes out."""
+    peer = RawPeer(INITIAL_WINDOW_SIZE=4)
+    peer.say(call(1), call(3))
+    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    peer.server.abort(ErrorCode.INTERNAL_ERROR, "out of order")
+    sent = peer.sent()
+    assert [frame.kind for frame in sent] == [frames.HEADERS, frames.DATA, GOAWAY]
+    assert (sent[-1].word, sent[-1].code, sent[-1].debug) == (3, ErrorCode.INTERNAL_ERROR, "out of order")
+    assert peer.server.terminated
+    assert peer.server.open_streams == 0
+    peer.server.respond(3, HEADERS, (b"answer",), TRAILERS)
+    peer.server.go_away(0.0)
+    peer.server.abort(ErrorCode.CANCEL)
+    assert peer.say(call(5)) == []
+    assert not peer.server.has_output
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NO_ERROR, ErrorCode.INTERNAL_ERROR])
+def test_client_leaves_with_nothing_open(code: ErrorCode) -> None:
+    peer = RawPeer()
+    (event,) = peer.say(frames.goaway(0, code, "bye"))
+    assert isinstance(event, Terminated)
+    assert peer.server.terminated
+    assert peer.server.next_timer_s == math.inf
+
+
+def test_client_leaves_with_open_streams() -> None:
+    """They are finished; with the last one the connection is over."""
+    peer = RawPeer()
+    assert len(peer.say(call(1), headers(3), frames.goaway(0, ErrorCode.NO_ERROR))) == 3
+    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    assert not peer.server.terminated
+    peer.server.reset(3, ErrorCode.CANCEL)
+    assert peer.server.terminated
+    assert [frame.kind for frame in peer.sent()] == [1, 0, 1, frames.RST_STREAM]
+
+
+def test_client_leaves_and_cancels() -> None:
+    peer = RawPeer()
+    peer.say(headers(1), frames.goaway(0, ErrorCode.NO_ERROR))
+    events = peer.say(frames.rst_stream(1, ErrorCode.CANCEL))
+    assert isinstance(events[-1], Terminated)
+    assert peer.server.terminated
+
+
+def test_client_leaves_while_its_window_holds_an_answer_back() -> None:
+    peer = RawPeer(INITIAL_WINDOW_SIZE=0)
+    peer.say(call(1), frames.goaway(0, ErrorCode.NO_ERROR))
+    peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    assert not peer.server.terminated
+    events = peer.say(frames.window_update(1, 6))
+    assert isinstance(events[-1], Terminated)
+    assert [frame.kind for frame in peer.sent()] == [1, 0, 1]
+
+
+def test_table_is_what_happens() -> None:
+    """SERVING, WARNED, CLOSING, in this order; each step is said once."""
+    shutdown = Shutdown()
+    assert shutdown.confirm(5) == b""
+    assert shutdown.phase is Phase.SERVING
+    assert shutdown.begin(1.0, "") != b""
+    assert (shutdown.phase, shutdown.due_s) == (Phase.WARNED, 1.0)
+    assert shutdown.begin(2.0, "") == b""
+    assert shutdown.confirm(5) != b""
+    assert (shutdown.phase, shutdown.due_s, shutdown.last_stream_id) == (Phase.CLOSING, math.inf, 5)
+    assert shutdown.confirm(9) == shutdown.begin(3.0, "") == b""
+    assert (shutdown.phase, shutdown.last_stream_id) == (Phase.CLOSING, 5)
