@@ -65,8 +65,12 @@ class JumpingClock(trio.abc.Clock):
 
     async def sleep_until(self, when_s: float) -> None:
         sleeper = Sleeper(trio.lowlevel.current_task())
-        heapq.heappush(self._sleepers, (when_s, next(self._numbers), sleeper))
+        self.wake_at(when_s, sleeper)
         await trio.lowlevel.wait_task_rescheduled(sleeper.give_up)
+
+    def wake_at(self, when_s: float, sleeper: Sleeper) -> None:
+        """Wake a sleeper then, if it is still asleep."""
+        heapq.heappush(self._sleepers, (when_s, next(self._numbers), sleeper))
 
     # For trio.
 

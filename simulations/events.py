@@ -60,6 +60,7 @@ class RequestQueued:
     at_ns: int
     request: int
     model: str
+    rows: int
     level: int
     deadline_ns: int
 
@@ -102,6 +103,18 @@ class BatchSealed:
     reason: str
     requests: tuple[int, ...]
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDelivered:
+    """A request was given an answer, whether or not its client still listens: an error's text, or "". `late`: it had
+    its final answer before."""
+
+    at_ns: int
+    request: int
+    error: str
+    final: bool
+    late: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +246,7 @@ Event = (
     | RequestRejected
     | RequestDropped
     | BatchSealed
+    | ReplyDelivered
     | SchedulerStopped
     | InstanceAttached
     | InstanceDetached

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
+from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch
-from ..engine.job import Job
+from ..engine.job import Job, Outcome
 from .events import BatchSealed, Event, ExecutionEnded, ExecutionStarted
 
 E = TypeVar("E", bound=Event)
@@ -108,6 +109,12 @@ class Recorder:
     def history(self) -> History:
         """What was recorded so far."""
         return History(tuple(self._events))
+
+
+def error_text(outcome: Outcome) -> str:
+    """An error's text, as it stands in events: that of a cancellation is empty, so its kind is named; "" for no
+    error."""
+    return outcome.message or outcome.kind.value if isinstance(outcome, TriremeError) else ""
 
 
 def request_number(job: Job) -> int:

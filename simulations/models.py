@@ -1,8 +1,8 @@
 """Models that exist only in memory, and a backend that takes virtual time.
 
 A `SimulatedModel` is a repository entry without files: a configuration, and a `Work` that says what a batch does to the
-clock. Its backend answers every wanted output with zeros of the right shape, which is all that scheduling can tell
-apart.
+clock. Unless told otherwise its backend answers every wanted output with zeros of the right shape, which is all that
+scheduling can tell apart.
 """
 
 from __future__ import annotations
@@ -30,6 +30,22 @@ BACKEND = "simulated"
 Work = Callable[[InstanceSpec, ExecutionBatch], Awaitable[None]]
 """What executing a batch on an instance takes: awaits virtual time, may raise what a backend would raise."""
 
+Answering = Callable[[ModelConfig, ExecutionBatch], None]
+"""How a batch is answered when its work is done; as `ModelInstance.execute`."""
+
+
+def answer_with_zeros(config: ModelConfig, batch: ExecutionBatch) -> None:
+    """Every wanted output of every job, of the right shape."""
+    for job in batch.jobs:
+        outputs = []
+        for output in config.output:
+            if job.wants(output.name):
+                dims = tuple(max(1, dim) for dim in output.dims)
+                shape = (job.rows, *dims) if config.max_batch_size else dims
+                array = np.zeros(shape, output.datatype.storage)
+                outputs.append(Tensor(output.name, output.datatype, shape, array=array))
+        job.respond(job.response(outputs))
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -43,12 +59,25 @@ class Profile:
 
 
 class SimulatedModel(ModelSource):
-    """A model in memory; its backend must be `BACKEND`."""
+    """A model in memory; its backend must be `BACKEND`.
 
-    def __init__(self, config: ModelConfig, work: Work, versions: Sequence[int] = (1,)) -> None:
+    Args:
+        on_start: called for each instance that is to be made; what it raises is why it cannot.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        work: Work,
+        versions: Sequence[int] = (1,),
+        answer: Answering = answer_with_zeros,
+        on_start: Callable[[InstanceSpec], None] = lambda _spec: None,
+    ) -> None:
         self._config = config
         self._versions = tuple(versions)
         self.work = work
+        self.answer = answer
+        self.on_start = on_start
 
     @property
     def name(self) -> str:
@@ -108,44 +137,37 @@ class SimulatedRepository:
 
     def backends(self) -> BackendRegistry:
         """A registry that knows only the simulated backend, bound to these models."""
-        works = {model.name: model.work for model in self._models}
+        models = {model.name: model for model in self._models}
 
         class SimulatedBackend(Backend):
             name: ClassVar[str] = BACKEND
 
             def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
-                return _SimulatedLoadedModel(config, works[config.name])
+                return _SimulatedLoadedModel(config, models[config.name])
 
         return BackendRegistry(lambda _name: {}, {BACKEND: SimulatedBackend})
 
 
 class _SimulatedLoadedModel(LoadedModel):
-    def __init__(self, config: ModelConfig, work: Work) -> None:
+    def __init__(self, config: ModelConfig, model: SimulatedModel) -> None:
         self._config = config
-        self._work = work
+        self._model = model
 
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
-        return SimulatedInstance(self._config, spec, self._work)
+        self._model.on_start(spec)
+        return SimulatedInstance(self._config, spec, self._model)
 
 
 class SimulatedInstance(ModelInstance):
-    """Answers with zeros; `work` is what the virtual executor awaits before."""
+    """Answers as its model says; `work` is what the virtual executor awaits before."""
 
-    def __init__(self, config: ModelConfig, spec: InstanceSpec, work: Work) -> None:
+    def __init__(self, config: ModelConfig, spec: InstanceSpec, model: SimulatedModel) -> None:
         self._config = config
         self._spec = spec
-        self._work = work
+        self._model = model
 
     async def work(self, batch: ExecutionBatch) -> None:
-        await self._work(self._spec, batch)
+        await self._model.work(self._spec, batch)
 
     def execute(self, batch: ExecutionBatch) -> None:
-        for job in batch.jobs:
-            outputs = []
-            for output in self._config.output:
-                if job.wants(output.name):
-                    dims = tuple(max(1, dim) for dim in output.dims)
-                    shape = (job.rows, *dims) if self._config.max_batch_size else dims
-                    array = np.zeros(shape, output.datatype.storage)
-                    outputs.append(Tensor(output.name, output.datatype, shape, array=array))
-            job.respond(job.response(outputs))
+        self._model.answer(self._config, batch)

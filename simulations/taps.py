@@ -13,19 +13,20 @@ from typing import Any
 
 from ..actors import model as model_module
 from ..actors.scheduler import InstanceAddress, Scheduler
-from ..engine.job import Job
+from ..engine.job import Job, Outcome, Reply
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
 from .events import (
     NEVER_NS,
     CancelHeard,
     InstanceAttached,
     InstanceDetached,
+    ReplyDelivered,
     RequestDropped,
     RequestQueued,
     RequestRejected,
     SchedulerStopped,
 )
-from .history import Recorder, request_number
+from .history import Recorder, error_text, request_number
 
 
 class TappedCore:
@@ -47,7 +48,7 @@ class TappedCore:
             self._recorder.batch_sealed(action.jobs, self.instances[action.instance], action.reason.value)
         elif isinstance(action, Reject):
             recorder = self._recorder
-            recorder.record(RequestRejected(recorder.now_ns(), request_number(action.job), action.error.message))
+            recorder.record(RequestRejected(recorder.now_ns(), request_number(action.job), error_text(action.error)))
         return action
 
     def drop_all(self) -> Sequence[Job]:
@@ -64,18 +65,39 @@ class TappedCore:
         return repr(self._core)
 
 
-def tapped_scheduler(recorder: Recorder) -> type[Scheduler]:
-    """The scheduler actor, with what it is told written down."""
+class TappedReply:
+    """A job's reply, with what it is given written down."""
+
+    __slots__ = ("_number", "_recorder", "_reply", "_settled")
+
+    def __init__(self, reply: Reply, number: int, recorder: Recorder) -> None:
+        self._reply = reply
+        self._number = number
+        self._recorder = recorder
+        self._settled = False
+
+    def deliver(self, outcome: Outcome, final: bool) -> bool:
+        recorder = self._recorder
+        recorder.record(ReplyDelivered(recorder.now_ns(), self._number, error_text(outcome), final, self._settled))
+        self._settled = self._settled or final
+        return self._reply.deliver(outcome, final)
+
+
+def tapped_scheduler(recorder: Recorder, schedulers: list[Scheduler]) -> type[Scheduler]:
+    """The scheduler actor, with what it is told written down; each one made is added to `schedulers`."""
 
     class TappedScheduler(Scheduler):
         def __init__(self, name: str, core: SchedulerCore, *args: Any, **kwargs: Any) -> None:
             self._tapped = TappedCore(core, recorder)
             super().__init__(name, self._tapped, *args, **kwargs)
+            schedulers.append(self)
 
         def submit(self, job: Job) -> None:
+            number = request_number(job)
+            job.reply = TappedReply(job.reply, number, recorder)
             super().submit(job)
             deadline_ns = NEVER_NS if job.deadline_s is None else round(job.deadline_s * 1e9)
-            recorder.record(RequestQueued(recorder.now_ns(), request_number(job), self.name, job.level, deadline_ns))
+            recorder.record(RequestQueued(recorder.now_ns(), number, self.name, job.rows, job.level, deadline_ns))
 
         def cancel(self, job: Job) -> None:
             recorder.record(CancelHeard(recorder.now_ns(), request_number(job), job.batch is not None))
@@ -100,11 +122,12 @@ def tapped_scheduler(recorder: Recorder) -> type[Scheduler]:
 
 
 @contextmanager
-def tapped(recorder: Recorder) -> Iterator[None]:
-    """Within the block, models that are loaded get a scheduler that is listened to."""
+def tapped(recorder: Recorder) -> Iterator[list[Scheduler]]:
+    """Within the block, models that are loaded get a scheduler that is listened to; the list of these."""
     before = model_module.Scheduler
-    model_module.Scheduler = tapped_scheduler(recorder)
+    schedulers: list[Scheduler] = []
+    model_module.Scheduler = tapped_scheduler(recorder, schedulers)
     try:
-        yield
+        yield schedulers
     finally:
         model_module.Scheduler = before

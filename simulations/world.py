@@ -24,6 +24,7 @@ from typing import Any
 import trio
 
 from ..actors import InferenceServer, Reply
+from ..actors.scheduler import Scheduler
 from ..engine.errors import TriremeError
 from ..engine.options import ServerOptions
 from ..engine.request import InferenceRequest
@@ -40,7 +41,7 @@ from .events import (
     ServerStopping,
 )
 from .executors import VirtualExecutors
-from .history import History, Recorder
+from .history import History, Recorder, error_text
 from .models import SimulatedModel, SimulatedRepository
 from .taps import tapped
 
@@ -59,13 +60,17 @@ class World:
         nursery: for tasks of the scenario; they are cancelled when the scenario returns.
         clock: virtual time, for those who sleep often.
         recorder: writes the history.
+        schedulers: the scheduler actors of all models that were loaded so far.
     """
 
-    def __init__(self, seed: int, nursery: trio.Nursery, clock: JumpingClock, recorder: Recorder) -> None:
+    def __init__(
+        self, seed: int, nursery: trio.Nursery, clock: JumpingClock, recorder: Recorder, schedulers: Sequence[Scheduler]
+    ) -> None:
         self.random = Random(f"scenario {seed}")
         self.nursery = nursery
         self.clock = clock
         self.recorder = recorder
+        self.schedulers = schedulers
         self._server: InferenceServer | None = None
 
     @property
@@ -159,8 +164,7 @@ class World:
         except trio.Cancelled:
             recorder.record(RequestAbandoned(recorder.now_ns(), number))
             raise
-        text = answer.message if isinstance(answer, TriremeError) else ""
-        recorder.record(RequestAnswered(recorder.now_ns(), number, text))
+        recorder.record(RequestAnswered(recorder.now_ns(), number, error_text(answer)))
         return answer
 
 
@@ -180,15 +184,20 @@ def run_world(scenario: Scenario, seed: int, limit_s: float = 86_400.0) -> Histo
     """
     clock = JumpingClock()
     recorder = Recorder(clock)
+    play_in_world(scenario, seed, limit_s, clock, recorder)
+    return recorder.history()
 
-    async def play() -> None:
+
+def play_in_world(scenario: Scenario, seed: int, limit_s: float, clock: JumpingClock, recorder: Recorder) -> None:
+    """`run_world`, for those who want to listen to the recorder while it writes."""
+
+    async def play(schedulers: Sequence[Scheduler]) -> None:
         with trio.move_on_after(limit_s) as limit:
             async with trio.open_nursery() as nursery:
-                await scenario(World(seed, nursery, clock, recorder))
+                await scenario(World(seed, nursery, clock, recorder, schedulers))
                 nursery.cancel_scope.cancel()
         if limit.cancelled_caught:
             raise ScenarioStuckError(f"the scenario did not end within {limit_s:g} virtual seconds")
 
-    with deterministic_scheduling(seed), tapped(recorder):
-        trio.run(play, clock=clock)
-    return recorder.history()
+    with deterministic_scheduling(seed), tapped(recorder) as schedulers:
+        trio.run(play, schedulers, clock=clock)

@@ -1,0 +1,182 @@
+"""What must sometimes happen.
+
+Invariants say what must never be; they are worth nothing where nobody goes. So each run counts the rare things that it
+saw, and `holes` says which of those that a run can reach were not reached.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..engine.execution import SealReason
+from .events import (
+    GIVEN_UP,
+    BatchSealed,
+    CancelHeard,
+    ExecutionEnded,
+    FaultStruck,
+    InstanceAttached,
+    InstanceDetached,
+    ModelStateChanged,
+    ReplyDelivered,
+    RequestAbandoned,
+    RequestAnswered,
+    RequestDropped,
+    RequestQueued,
+    RequestRejected,
+    RequestSubmitted,
+    ServerStopped,
+    ServerStopping,
+)
+from .history import Handlers
+from .invariants.queueing import EXPIRED, FULL
+from .invariants.serving import STOPPING, UNKNOWN
+from .invariants.state import WorldState
+from .plan import Fault
+
+REACHABLE = (
+    *(f"sealed: {reason.value}" for reason in SealReason if reason is not SealReason.SHAPE),
+    *(f"fault: {fault.value}" for fault in Fault if fault is not Fault.NONE),
+    "fault: start fails",
+    "refused: queue full",
+    "refused: stopping",
+    "refused: unknown model",
+    "refused: invalid",
+    "refused: model given up",
+    "rejected: expired",
+    "rejected: cancelled",
+    "dropped from the queue",
+    "cancelled in the queue",
+    "cancelled in execution",
+    "given up without a reply being held",
+    "a later request went before an earlier one",
+    "an expired request was let wait",
+    "an answer waited for its turn",
+    "an instance restarted",
+    "a model without any instance",
+    "a model given up",
+    "an execution given up",
+    "stopped with work in flight",
+    "stopped in time",
+    "stopped before it was drained",
+    "the server-wide budget was used up",
+)
+"""All that a swarm run may see; each must come up in a thousand of them."""
+
+
+class Coverage:
+    """Counts. Must listen before the state does, as invariants do."""
+
+    def __init__(self, state: WorldState, max_inflight: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self._state = state
+        self._max_inflight = max_inflight
+        self._asked: dict[int, str] = {}
+        self._open: set[int] = set()
+        self._ended: dict[int, int] = {}  # when a request's execution ended
+        self._batches: dict[int, BatchSealed] = {}
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestSubmitted: self._submitted,
+            RequestAnswered: self._answered,
+            RequestAbandoned: self._abandoned,
+            RequestQueued: self._queued,
+            CancelHeard: self._cancelled,
+            RequestRejected: self._rejected,
+            RequestDropped: lambda _event: self._count("dropped from the queue"),
+            BatchSealed: self._sealed,
+            ReplyDelivered: self._delivered,
+            ExecutionEnded: self._execution_ended,
+            FaultStruck: lambda event: self._count(f"fault: {event.fault}"),
+            InstanceAttached: self._attached,
+            InstanceDetached: self._detached,
+            ModelStateChanged: self._changed,
+            ServerStopping: self._stopping,
+            ServerStopped: self._stopped,
+        }
+
+    def _count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def _submitted(self, event: RequestSubmitted) -> None:
+        self._count("requests")
+        self._asked[event.request] = event.model
+        if len(self._open) >= self._max_inflight:
+            self._count("the server-wide budget was used up")
+
+    def _queued(self, event: RequestQueued) -> None:
+        self._asked.pop(event.request, None)
+        self._open.add(event.request)
+
+    def _answered(self, event: RequestAnswered) -> None:
+        model = self._asked.pop(event.request, None)
+        if model is None or not event.error:
+            return
+        if event.error.endswith(FULL):
+            self._count("refused: queue full")
+        elif STOPPING in event.error:
+            self._count("refused: stopping")
+        elif UNKNOWN in event.error:
+            self._count("refused: model given up" if model in self._state.models else "refused: unknown model")
+        else:
+            self._count("refused: invalid")
+
+    def _abandoned(self, event: RequestAbandoned) -> None:
+        if event.request in self._asked:
+            self._count("given up without a reply being held")
+
+    def _cancelled(self, event: CancelHeard) -> None:
+        self._count("cancelled in execution" if event.executing else "cancelled in the queue")
+
+    def _rejected(self, event: RequestRejected) -> None:
+        self._count("rejected: expired" if event.error == EXPIRED else "rejected: cancelled")
+
+    def _sealed(self, event: BatchSealed) -> None:
+        self._count(f"sealed: {event.reason}")
+        line = self._state.models[event.model].line
+        first = next(iter(line.waiting), 0)
+        if first not in event.requests:
+            self._count("a later request went before an earlier one")
+        if any(request in level.delayed for level in line.levels for request in event.requests):
+            self._count("an expired request was let wait")
+        self._batches[event.batch] = event
+
+    def _execution_ended(self, event: ExecutionEnded) -> None:
+        batch = self._batches.pop(event.batch)
+        for request in batch.requests:
+            self._ended[request] = event.at_ns
+        if event.ending == GIVEN_UP:
+            self._count("an execution given up")
+
+    def _delivered(self, event: ReplyDelivered) -> None:
+        self._open.discard(event.request)
+        ended_ns = self._ended.pop(event.request, event.at_ns)
+        if ended_ns != event.at_ns:
+            self._count("an answer waited for its turn")
+
+    def _attached(self, event: InstanceAttached) -> None:
+        if self._state.models[event.model].ready:
+            self._count("an instance restarted")
+
+    def _detached(self, event: InstanceDetached) -> None:
+        view = self._state.models[event.model]
+        if view.ready and len(view.instances) == 1:
+            self._count("a model without any instance")
+
+    def _changed(self, event: ModelStateChanged) -> None:
+        view = self._state.models.get(event.model)
+        if event.state == "UNAVAILABLE" and view is not None and view.ready:
+            self._count("a model given up")
+
+    def _stopping(self, _event: ServerStopping) -> None:
+        if self._open:
+            self._count("stopped with work in flight")
+
+    def _stopped(self, event: ServerStopped) -> None:
+        self._count("stopped in time" if event.drained else "stopped before it was drained")
+
+
+def holes(counts: Counter[str]) -> list[str]:
+    """What could have been reached and was not."""
+    return [what for what in REACHABLE if not counts[what]]

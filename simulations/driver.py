@@ -1,0 +1,213 @@
+"""The clients of a swarm run: they send what the plan says, when it says so, and take their answers.
+
+One task sends everything, as one front end would; a client needs a task of its own only to wait in it (`Manner.WAITS`),
+or while the server-wide budget is used up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import trio
+
+from ..actors import InferenceServer, Reply
+from ..engine.datatypes import FP32
+from ..engine.errors import TriremeError
+from ..engine.request import InferenceRequest
+from ..engine.response import InferenceResponse
+from ..engine.tensor import Tensor
+from .clock import JumpingClock, Sleeper
+from .events import RequestAbandoned, RequestAnswered, RequestSubmitted
+from .history import Recorder, error_text
+from .plan import UNKNOWN_MODEL, Manner, Plan, RequestPlan
+
+
+class Driver:
+    """Sends a plan's requests.
+
+    Attributes:
+        done: nothing is left to send, and every reply is final, whether or not anybody still waits for it.
+        replies: those that nobody may have taken, by request.
+        misled: called with a text when a client has an answer that is not to its request.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        server: InferenceServer,
+        clock: JumpingClock,
+        recorder: Recorder,
+        misled: Callable[[str], None],
+    ) -> None:
+        self.done = trio.Event()
+        self.replies: dict[int, Reply] = {}
+        self._server = server
+        self._clock = clock
+        self._recorder = recorder
+        self._misled = misled
+        self._plans = {request.number: request for request in plan.requests}
+        self._requests = _Requests(plan)
+        self._next: dict[int, list[RequestPlan]] = {}
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._unfinished = len(plan.requests)
+        self._sleeper: Sleeper | None = None
+        for request in plan.requests:
+            if request.after:
+                self._next.setdefault(request.after, []).append(request)
+            else:
+                self._at(request.at_ns / 1e9, partial(self._send, request))
+        if not plan.requests:
+            self.done.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            while True:
+                now_s = self._clock.now_s()
+                while self._due and self._due[0][0] <= now_s:
+                    heapq.heappop(self._due)[2]()
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the next thing is due; `_at` may make that earlier."""
+        self._sleeper = sleeper = Sleeper(trio.lowlevel.current_task())
+        if self._due:
+            self._clock.wake_at(self._due[0][0], sleeper)
+        await trio.lowlevel.wait_task_rescheduled(sleeper.give_up)
+        self._sleeper = None
+
+    def _at(self, when_s: float, call: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._due, (when_s, self._order, call))
+        if self._sleeper is not None and self._due[0][1] == self._order:
+            self._clock.wake_at(when_s, self._sleeper)
+
+    def _send(self, plan: RequestPlan) -> None:
+        if plan.manner is Manner.WAITS:
+            self._nursery.start_soon(self._ask, plan)
+            return
+        request = self._submitted(plan)
+        try:
+            reply = self._server.submit_nowait(request)
+        except TriremeError as error:
+            self._answered(plan, error_text(error))
+            return
+        if reply is None:
+            self._nursery.start_soon(self._ask, plan, request)
+        elif plan.manner is Manner.VANISHES:
+            self.replies[plan.number] = reply
+            self._go_on(plan)
+            reply.notify(self._settled)
+        else:
+            reply.notify(partial(self._heard, plan))
+            if plan.give_up_ns and not reply.final:
+                self._at(self._clock.now_s() + plan.give_up_ns / 1e9, partial(self._give_up, plan, reply))
+
+    def _submitted(self, plan: RequestPlan) -> InferenceRequest:
+        recorder = self._recorder
+        recorder.record(
+            RequestSubmitted(
+                recorder.now_ns(),
+                plan.number,
+                plan.model,
+                plan.rows,
+                plan.priority,
+                plan.timeout_us,
+                plan.sequence,
+                plan.start,
+                plan.end,
+            )
+        )
+        return self._requests.make(plan)
+
+    def _give_up(self, plan: RequestPlan, reply: Reply) -> None:
+        if not reply.final:
+            self._recorder.record(RequestAbandoned(self._recorder.now_ns(), plan.number))
+            reply.cancel()
+
+    def _heard(self, plan: RequestPlan, reply: Reply) -> None:
+        try:
+            response = reply.answer()
+        except TriremeError as error:
+            self._answered(plan, error_text(error))
+        else:
+            self._check(plan, response)
+            self._answered(plan, "")
+
+    async def _ask(self, plan: RequestPlan, request: InferenceRequest | None = None) -> None:
+        """A client that waits in a task of its own; with a `request`, one that has been sent already."""
+        if request is None:
+            request = self._submitted(plan)
+        patience_s = plan.give_up_ns / 1e9 or math.inf
+        with trio.move_on_after(patience_s):
+            try:
+                reply = self.replies[plan.number] = await self._server.submit(request)
+                self._check(plan, await reply.response())
+            except TriremeError as error:
+                self._answered(plan, error_text(error))
+            else:
+                self._answered(plan, "")
+            return
+        self._recorder.record(RequestAbandoned(self._recorder.now_ns(), plan.number))
+        self._go_on(plan)
+        reply = self.replies.get(plan.number)
+        if reply is None:
+            self._settled()
+        else:
+            reply.notify(self._settled)
+
+    def _check(self, plan: RequestPlan, response: InferenceResponse) -> None:
+        """Whether this is the answer to that request."""
+        rows = response.outputs[0].shape[0] if len(response.outputs[0].shape) > 1 else 1
+        if (response.id, response.model_name, rows) != (str(plan.number), plan.model, plan.rows):
+            self._misled(
+                f"request {plan.number} to '{plan.model}' of {plan.rows} rows was given the answer to "
+                f"{response.id} from '{response.model_name}' of {rows} rows"
+            )
+
+    def _answered(self, plan: RequestPlan, error: str) -> None:
+        self._recorder.record(RequestAnswered(self._recorder.now_ns(), plan.number, error))
+        self._go_on(plan)
+        self._settled()
+
+    def _go_on(self, plan: RequestPlan) -> None:
+        """Whoever waited for this answer goes on."""
+        now_s = self._clock.now_s()
+        for request in self._next.get(plan.number, ()):
+            self._at(now_s + request.at_ns / 1e9, partial(self._send, request))
+
+    def _settled(self, _reply: Reply | None = None) -> None:
+        """The server has no more to do for one of the requests."""
+        self._unfinished -= 1
+        if not self._unfinished:
+            self.done.set()
+
+
+class _Requests:
+    """Makes requests; tensors of one shape are one tensor."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._unbatched = {model.name for model in plan.models if not model.max_batch_size} | {UNKNOWN_MODEL}
+        self._inputs: dict[tuple[int, ...], list[Tensor]] = {}
+
+    def make(self, plan: RequestPlan) -> InferenceRequest:
+        shape = (4,) if plan.model in self._unbatched and plan.rows == 1 else (plan.rows, 4)
+        inputs = self._inputs.get(shape)
+        if inputs is None:
+            inputs = self._inputs[shape] = [Tensor("INPUT0", FP32, shape, array=np.zeros(shape, np.float32))]
+        return InferenceRequest(
+            plan.model,
+            id=str(plan.number),
+            inputs=inputs,
+            priority=plan.priority,
+            timeout_us=plan.timeout_us,
+            correlation_id=plan.sequence,
+            sequence_start=plan.start,
+            sequence_end=plan.end,
+        )

@@ -1,0 +1,128 @@
+"""Models that do what a plan says, faults included.
+
+A fault belongs to a request, and strikes when a batch with that request is executed. When the run's calm has come, none
+strikes any more: what is queued by then is executed as if nothing had ever been wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from ..engine.backends.interface import InstanceSpec
+from ..engine.config.model import ModelConfig
+from ..engine.datatypes import FP32
+from ..engine.errors import InternalError
+from ..engine.execution import ExecutionBatch
+from ..engine.tensor import Tensor
+from .clock import JumpingClock
+from .events import FaultStruck
+from .executors import SimulatedFailure
+from .history import Recorder
+from .models import SimulatedModel
+from .plan import Fault, ModelPlan, Plan, RequestPlan
+
+SLOWNESS = 20
+"""A slow execution takes so many times as long."""
+
+FOR_EVER_S = 1e9
+
+BEFORE = (Fault.HANG, Fault.CRASH, Fault.RAISE)
+"""Faults that strike a batch before any of it is answered; of several, the first in this order."""
+
+
+class InstanceCrash(Exception):
+    """The instance is lost."""
+
+
+class FaultyModels:
+    """The models of a plan.
+
+    Attributes:
+        calm: faults strike no more.
+    """
+
+    def __init__(self, plan: Plan, clock: JumpingClock, recorder: Recorder) -> None:
+        self.calm = False
+        self._requests = {str(request.number): request for request in plan.requests}
+        self._clock = clock
+        self._recorder = recorder
+        self._starts = dict.fromkeys((model.name for model in plan.models), 0)
+        self.models = [
+            SimulatedModel(
+                model.config(),
+                partial(self._work, model),
+                answer=partial(self._answer, _outputs(model)),
+                on_start=partial(self._start, model),
+            )
+            for model in plan.models
+        ]
+
+    def _start(self, model: ModelPlan, spec: InstanceSpec) -> None:
+        self._starts[model.name] += 1
+        if self._starts[model.name] in model.failing_starts and not self.calm:
+            self._recorder.record(FaultStruck(self._recorder.now_ns(), "start fails", model.name, 0))
+            raise InternalError(f"start {self._starts[model.name]} of '{spec.name}' fails")
+
+    async def _work(self, model: ModelPlan, spec: InstanceSpec, batch: ExecutionBatch) -> None:
+        duration_ns = model.fixed_ns + model.per_row_ns * batch.rows
+        struck: list[RequestPlan] = []
+        requests = self._requests
+        for job in batch.jobs:
+            request = requests[job.request.id]
+            duration_ns += request.extra_ns
+            if request.fault is not Fault.NONE:
+                struck.append(request)
+        if not struck or self.calm:
+            await self._clock.sleep(duration_ns / 1e9)
+            return
+        slow = next((request for request in struck if request.fault is Fault.SLOW), None)
+        if slow is not None:
+            self._strike(slow)
+            duration_ns *= SLOWNESS
+        ordered = sorted(struck, key=lambda request: request.number)
+        worst = next((each for fault in BEFORE for each in ordered if each.fault is fault), None)
+        if worst is None:
+            await self._clock.sleep(duration_ns / 1e9)
+            return
+        if worst.fault is Fault.HANG:
+            self._strike(worst)
+            await self._clock.sleep(FOR_EVER_S)
+        await self._clock.sleep(duration_ns / 1e9)
+        self._strike(worst)
+        if worst.fault is Fault.CRASH:
+            raise InstanceCrash(f"request {worst.number} crashed '{spec.name}'")
+        raise SimulatedFailure(f"request {worst.number} made '{spec.name}' raise")
+
+    def _answer(self, outputs: Mapping[int, Tensor], _config: ModelConfig, batch: ExecutionBatch) -> None:
+        for job in batch.jobs:
+            request = self._requests[job.request.id]
+            fault = Fault.NONE if self.calm else request.fault
+            if fault is Fault.FAIL:
+                self._strike(request)
+                job.fail(InternalError(f"request {request.number} was made to fail"))
+            elif fault is Fault.SILENCE:
+                self._strike(request)
+            elif fault is Fault.EXIT:
+                self._strike(request)
+                raise SystemExit(request.number)
+            else:
+                response = job.response([outputs[job.rows]])
+                job.respond(response)
+                if fault is Fault.TWICE:
+                    self._strike(request)
+                    job.respond(response)
+
+    def _strike(self, request: RequestPlan) -> None:
+        self._recorder.record(FaultStruck(self._recorder.now_ns(), request.fault.value, request.model, request.number))
+
+
+def _outputs(model: ModelPlan) -> dict[int, Tensor]:
+    """What is answered, by rows: one tensor for all, since nobody writes to it."""
+    outputs = {}
+    for rows in range(1, max(1, model.max_batch_size) + 1):
+        shape = (rows, 4) if model.max_batch_size else (4,)
+        outputs[rows] = Tensor("OUTPUT0", FP32, shape, array=np.zeros(shape, np.float32))
+    return outputs

@@ -1,0 +1,93 @@
+"""Instances execute one batch at a time, and die of nothing but faults."""
+
+from __future__ import annotations
+
+from ..events import (
+    DONE,
+    GIVEN_UP,
+    BatchSealed,
+    ExecutionEnded,
+    FaultStruck,
+    InstanceDetached,
+    ModelStateChanged,
+    ServerStopping,
+)
+from ..history import Handlers
+from .base import Complain, Invariant
+from .state import WorldState
+
+DEATHS = frozenset({"InstanceCrash", "ExecutorDiedError", GIVEN_UP})
+"""How the execution of a batch may end that does not end well: a crash, an exit, a hang."""
+
+
+class OneBatchAtATime(Invariant):
+    """A batch goes to an instance that is attached and has none, so that nothing is executed twice at once, and a
+    request is executed once."""
+
+    name = "an instance has one batch at a time"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._executed: set[int] = set()
+
+    def handlers(self) -> Handlers:
+        return {BatchSealed: self._sealed}
+
+    def _sealed(self, batch: BatchSealed) -> None:
+        held = self._state.models[batch.model].instances.get(batch.instance)
+        if held is None:
+            self.broken(f"batch {batch.batch} was sent to '{batch.instance}', which is not there")
+        elif held:
+            self.broken(f"batch {batch.batch} was sent to '{batch.instance}', which has batch {held}")
+        for request in batch.requests:
+            if request in self._executed:
+                self.broken(f"request {request} is executed again, in batch {batch.batch}")
+            self._executed.add(request)
+
+
+class DeathsAreFaults(Invariant):
+    """An instance goes when its server stops it or a fault kills it, and a model is given up when faults have killed
+    more than it may take. Anything else is a defect of the actors: an assertion, a full mailbox."""
+
+    name = "nothing dies but of faults"
+
+    def __init__(self, complain: Complain, state: WorldState, restart_limit: int) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._restart_limit = restart_limit
+        self._stopping = False
+        self._failed_starts: dict[str, int] = {}
+
+    def handlers(self) -> Handlers:
+        return {
+            ServerStopping: self._stop,
+            ExecutionEnded: self._ended,
+            FaultStruck: self._struck,
+            InstanceDetached: self._detached,
+            ModelStateChanged: self._changed,
+        }
+
+    def _stop(self, _event: ServerStopping) -> None:
+        self._stopping = True
+
+    def _struck(self, event: FaultStruck) -> None:
+        if not event.request:
+            self._failed_starts[event.model] = self._failed_starts.get(event.model, 0) + 1
+
+    def _ended(self, event: ExecutionEnded) -> None:
+        if event.ending != DONE and event.ending not in DEATHS:
+            self.broken(f"an instance died of {event.ending} in batch {event.batch}")
+
+    def _detached(self, event: InstanceDetached) -> None:
+        view = self._state.models[event.model]
+        if not view.stopping and event.instance not in view.lost and view.ready:
+            self.broken(f"'{event.instance}' is gone, and no fault struck it")
+
+    def _changed(self, event: ModelStateChanged) -> None:
+        if event.state != "UNAVAILABLE" or self._stopping or event.model not in self._state.models:
+            return
+        view = self._state.models[event.model]
+        deaths = view.deaths + self._failed_starts.get(event.model, 0)
+        if view.ready and deaths <= self._restart_limit:
+            self.broken(f"'{event.model}' was given up after {deaths} deaths; {self._restart_limit} are forgiven")

@@ -1,0 +1,82 @@
+"""Nothing is left when a server has stopped; and its statistics agree with what its clients saw."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from ...actors import InferenceServer, Reply
+from ...actors.scheduler import Scheduler
+from ...engine.description import ModelState
+from ...engine.statistics import ModelStatisticsEntry
+from ..events import BatchSealed, ReplyDelivered, RequestQueued
+from ..history import Handlers
+from .base import Complain, Invariant
+
+
+def leftovers(server: InferenceServer, schedulers: Iterable[Scheduler], replies: Mapping[int, Reply]) -> Iterator[str]:
+    """What a stopped server still holds, a text each.
+
+    Args:
+        replies: by request; those that nobody may have taken.
+    """
+    budget = server.budget_statistics()
+    if budget.requests or budget.bytes or budget.waiting:
+        yield f"of the server-wide budget are left: {budget}"
+    for scheduler in schedulers:
+        held = scheduler.statistics()
+        if held.queued or held.inflight or held.instances:
+            yield f"{scheduler!r} with {held.instances} instances is left"
+        if held.mailbox.peak > held.mailbox.bound:
+            yield f"{scheduler.mailbox!r} has held {held.mailbox.peak}"
+    for model in server.model_statistics():
+        if model.instances_alive or model.inflight or (server.drained and model.state is not ModelState.UNAVAILABLE):
+            yield f"of model '{model.name}' is left: {model}"
+    for number, reply in replies.items():
+        if not reply.final:
+            yield f"the reply to request {number} is open: {reply!r}"
+
+
+class HonestStatistics(Invariant):
+    """A model's statistics count each accepted request once, as what it came to, and each execution."""
+
+    name = "statistics count what happened"
+
+    def __init__(self, complain: Complain) -> None:
+        super().__init__(complain)
+        self._models: dict[int, str] = {}
+        self._counts: dict[str, Counter[str]] = {}
+
+    def handlers(self) -> Handlers:
+        return {RequestQueued: self._queued, ReplyDelivered: self._delivered, BatchSealed: self._sealed}
+
+    def _queued(self, event: RequestQueued) -> None:
+        self._models[event.request] = event.model
+
+    def _delivered(self, event: ReplyDelivered) -> None:
+        if event.final and not event.late:
+            counts = self._of(self._models[event.request])
+            counts["failures" if event.error else "successes"] += 1
+
+    def _sealed(self, event: BatchSealed) -> None:
+        self._of(event.model)["executions"] += 1
+
+    def _of(self, model: str) -> Counter[str]:
+        counts = self._counts.get(model)
+        if counts is None:
+            counts = self._counts[model] = Counter()
+        return counts
+
+    def compare(self, entries: Iterable[ModelStatisticsEntry]) -> None:
+        """Hold the server's own statistics, of a moment when nothing is in flight, against what was seen."""
+        for entry in entries:
+            own, seen = entry.statistics, self._of(entry.name)
+            said = {
+                "successes": own.success.count,
+                "failures": own.fail.count,
+                "executions": own.execution_count,
+                "pending": own.pending,
+            }
+            for what, count in said.items():
+                if count != seen[what]:
+                    self.broken(f"'{entry.name}' counts {count} {what}; there were {seen[what]}")

@@ -1,0 +1,162 @@
+"""Queues: nobody is overtaken, limits and deadlines hold."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from ...engine.config.model import ModelConfig
+from ..events import (
+    NEVER_NS,
+    BatchSealed,
+    RequestAnswered,
+    RequestQueued,
+    RequestRejected,
+    RequestSubmitted,
+)
+from ..history import Handlers
+from .base import Complain, Invariant
+from .batches import TOLERANCE_NS
+from .state import ModelView, WorldState
+
+FULL = "Exceeds maximum queue size"
+EXPIRED = "Request timeout expired"
+
+
+class QueueOrder(Invariant):
+    """A batch is the head of its queue: by priority, within it by arrival, those behind who outstayed their time
+    (scheduling.md §4.4, §4.5). So priorities are never inverted, and nobody who gave up is executed."""
+
+    name = "nobody is overtaken"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+
+    def handlers(self) -> Handlers:
+        return {BatchSealed: self._sealed}
+
+    def _sealed(self, batch: BatchSealed) -> None:
+        line = self._state.models[batch.model].line
+        head = tuple([request.number for request in islice(line.ordered(batch.at_ns), len(batch.requests))])
+        if head != batch.requests:
+            self.broken(f"batch {batch.batch} of '{batch.model}' is {batch.requests}; first in line are {head}")
+
+
+class QueueLimits(Invariant):
+    """A level holds no more than it may; whoever is refused for that reason found it full; whoever's time is over is
+    rejected then, neither before nor after (scheduling.md §4.4)."""
+
+    name = "queue limits and deadlines hold"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._asked: dict[int, RequestSubmitted] = {}
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestSubmitted: self._submitted,
+            RequestQueued: self._queued,
+            RequestAnswered: self._answered,
+            RequestRejected: self._rejected,
+            BatchSealed: self._sealed,
+        }
+
+    def _submitted(self, event: RequestSubmitted) -> None:
+        self._asked[event.request] = event
+
+    def _queued(self, event: RequestQueued) -> None:
+        self._asked.pop(event.request, None)
+        view = self._state.models[event.model]
+        limit = _queue_limit(view.config, event.level)
+        if limit and len(view.line.levels[event.level]) >= limit:
+            self.broken(f"request {event.request} joined level {event.level} of '{event.model}', full at {limit}")
+
+    def _answered(self, event: RequestAnswered) -> None:
+        asked = self._asked.pop(event.request, None)
+        if asked is None or not event.error.endswith(FULL):
+            return
+        view = self._state.models[asked.model]
+        level = _level(view.config, asked.priority)
+        limit, found = _queue_limit(view.config, level), len(view.line.levels[level])
+        if not limit or found < limit:
+            self.broken(f"request {event.request} was refused: level {level} of '{asked.model}' has {found} of {limit}")
+
+    def _rejected(self, event: RequestRejected) -> None:
+        if event.error != EXPIRED:
+            return
+        view = self._state.home(event.request)
+        request = None if view is None else view.line.waiting[event.request]
+        if view is None or request is None or request.deadline_ns == NEVER_NS:
+            self.broken(f"request {event.request} was rejected as expired, but had no deadline")
+        elif abs(event.at_ns - request.deadline_ns) > TOLERANCE_NS:
+            self.broken(
+                f"request {event.request} was rejected at {event.at_ns} ns; its deadline is {request.deadline_ns} ns"
+            )
+        elif view.line.waits_on(request.level):
+            self.broken(f"request {event.request} was rejected as expired, but its level lets expired requests wait")
+
+    def _sealed(self, batch: BatchSealed) -> None:
+        waiting = self._state.models[batch.model].line.waiting
+        for number in batch.requests:
+            request = waiting.get(number)
+            if request is not None and request.deadline_ns != NEVER_NS and request.deadline_ns < batch.at_ns:
+                self.broken(f"request {number} was executed after its deadline")
+
+    def instant_over(self, now_ns: int) -> None:
+        for view in self._state.touched.values():
+            number = view.line.overdue(now_ns - TOLERANCE_NS)
+            if number:
+                self.broken(f"request {number} of '{view.config.name}' waits on after its deadline")
+
+
+class Promptness(Invariant):
+    """No instance is idle while something waits that it should execute: nothing to wait for, a preferred size reached,
+    or the delay over (scheduling.md §4.2)."""
+
+    name = "no instance is idle while work is due"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._patient: dict[str, ModelView] = {}
+
+    def instant_over(self, now_ns: int) -> None:
+        for name, view in self._state.touched.items():
+            if view.idle > 0 and view.line.waiting:
+                self._patient[name] = view
+            else:
+                self._patient.pop(name, None)
+        for view in self._patient.values():
+            if self._is_due(view, now_ns):
+                self._late(view, now_ns)
+
+    def _is_due(self, view: ModelView, now_ns: int) -> bool:
+        batching = view.config.dynamic_batching
+        if batching is None or not batching.max_queue_delay_us or view.stopping:
+            return True
+        line = view.line
+        if line.oldest_ns + batching.max_queue_delay_us * 1_000 + TOLERANCE_NS < now_ns:
+            return True
+        preferred = batching.preferred_batch_sizes or (max(1, view.config.max_batch_size),)
+        rows = 0
+        for request in line.ordered(now_ns):
+            rows += request.rows
+            if rows in preferred or rows >= max(preferred):
+                return True
+        return False
+
+    def _late(self, view: ModelView, now_ns: int) -> None:
+        waiting, name = len(view.line.waiting), view.config.name
+        self.broken(f"{view.idle} instances of '{name}' are idle at {now_ns} ns while {waiting} requests wait")
+
+
+def _level(config: ModelConfig, priority: int) -> int:
+    batching = config.dynamic_batching
+    if batching is None or not batching.priority_levels:
+        return 0
+    return priority if 1 <= priority <= batching.priority_levels else batching.default_priority_level
+
+
+def _queue_limit(config: ModelConfig, level: int) -> int:
+    return 0 if config.dynamic_batching is None else config.dynamic_batching.policy(level).max_queue_size

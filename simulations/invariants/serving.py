@@ -1,0 +1,78 @@
+"""What the server says about itself: refusals and readiness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..events import RequestAnswered, RequestQueued, RequestSubmitted, ServerStopping
+from ..history import Handlers
+from .base import Complain, Invariant
+from .state import WorldState
+
+STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+UNKNOWN = "Request for unknown model"
+
+
+class HonestRefusals(Invariant):
+    """Whoever is refused is told why. A server that stops says so, and never that it does not know a model that it has;
+    a server that does not stop never says that it does."""
+
+    name = "refusals say what is true"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._stopping = False
+        self._asked: dict[int, str] = {}
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestSubmitted: self._submitted,
+            RequestQueued: self._queued,
+            RequestAnswered: self._answered,
+            ServerStopping: self._stop,
+        }
+
+    def _submitted(self, event: RequestSubmitted) -> None:
+        self._asked[event.request] = event.model
+
+    def _queued(self, event: RequestQueued) -> None:
+        self._asked.pop(event.request, None)
+
+    def _stop(self, _event: ServerStopping) -> None:
+        self._stopping = True
+
+    def _answered(self, event: RequestAnswered) -> None:
+        model = self._asked.pop(event.request, None)
+        if model is None:
+            return  # it was accepted
+        view = self._state.models.get(model)
+        if not event.error:
+            self.broken(f"request {event.request} was answered, but never queued")
+        elif STOPPING in event.error:
+            if not self._stopping and (view is None or view.ready):
+                self.broken(f"request {event.request} was told that the server is stopping, which it is not")
+        elif UNKNOWN in event.error and view is not None and (view.ready or self._stopping):
+            self.broken(f"request {event.request} for '{model}', which is there, was told: {event.error}")
+
+
+class HonestReadiness(Invariant):
+    """A model is ready if, and only if, it serves and each of its instances is alive.
+
+    Args:
+        is_ready: asks the server, by a model's name.
+    """
+
+    name = "a model is ready if and only if all of it is alive"
+
+    def __init__(self, complain: Complain, state: WorldState, is_ready: Callable[[str], bool]) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._is_ready = is_ready
+
+    def instant_over(self, now_ns: int) -> None:
+        for name, view in self._state.touched.items():
+            alive = view.ready and len(view.instances) == view.expected_instances
+            if self._is_ready(name) != alive:
+                there = f"{len(view.instances)} of {view.expected_instances} instances are alive"
+                self.broken(f"'{name}' says that it is {'not ' * alive}ready at {now_ns} ns; {there}")

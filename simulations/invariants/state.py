@@ -1,0 +1,234 @@
+"""The world as its history tells it: what waits in which order, and what instances are at.
+
+The order of a queue is kept here in the plainest way that could be right, as the specification says it (scheduling.md
+§2, §4.4, §4.5), so that the schedulers' own queues can be held to it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ...engine.config.model import DynamicBatching, ModelConfig, TimeoutAction
+from ..events import (
+    DONE,
+    NEVER_NS,
+    BatchSealed,
+    CancelHeard,
+    ExecutionEnded,
+    InstanceAttached,
+    InstanceDetached,
+    ModelStateChanged,
+    RequestDropped,
+    RequestQueued,
+    RequestRejected,
+    SchedulerStopped,
+)
+from ..history import Handlers
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A queued request. `cancelled`: its scheduler was told."""
+
+    number: int
+    rows: int
+    level: int
+    queued_ns: int
+    deadline_ns: int
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Level:
+    """A priority level: those who came in order, then those whose time was over and who were let wait."""
+
+    fresh: dict[int, Waiting] = field(default_factory=dict)
+    delayed: dict[int, Waiting] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.delayed)
+
+
+class Line:
+    """What waits for a model."""
+
+    def __init__(self, batching: DynamicBatching | None) -> None:
+        self._batching = batching or DynamicBatching()
+        self.levels = [Level() for _ in range(self._batching.priority_levels + 1)]
+        self.waiting: dict[int, Waiting] = {}  # in order of arrival
+        self._arrivals = 0
+        self._delays: list[tuple[int, int, int]] = []  # deadline, number of arrival, request
+        self._rejections: list[tuple[int, int, int]] = []
+
+    def join(self, event: RequestQueued) -> None:
+        request = Waiting(event.request, event.rows, event.level, event.at_ns, event.deadline_ns)
+        self.waiting[request.number] = request
+        self.levels[request.level].fresh[request.number] = request
+        if request.deadline_ns != NEVER_NS:
+            heap = self._delays if self.waits_on(request.level) else self._rejections
+            self._arrivals += 1
+            heapq.heappush(heap, (request.deadline_ns, self._arrivals, request.number))
+
+    def waits_on(self, level: int) -> bool:
+        """Whether requests of this level stay when their time is over."""
+        return self._batching.policy(level).timeout_action is TimeoutAction.DELAY
+
+    def leave(self, number: int) -> None:
+        request = self.waiting.pop(number, None)
+        if request is not None:
+            level = self.levels[request.level]
+            if level.fresh.pop(number, None) is None:
+                del level.delayed[number]
+
+    def ordered(self, now_ns: int) -> Iterator[Waiting]:
+        """All that wait, in the order in which they are to be executed."""
+        self._delay(now_ns)
+        for level in self.levels:
+            yield from level.fresh.values()
+            yield from level.delayed.values()
+
+    def _delay(self, now_ns: int) -> None:
+        """Whose time is over, and may wait on, goes behind the others of its level."""
+        heap = self._delays
+        while heap and heap[0][0] <= now_ns:
+            number = heapq.heappop(heap)[2]
+            request = self.waiting.get(number)
+            if request is not None:
+                level = self.levels[request.level]
+                level.delayed[number] = level.fresh.pop(number)
+                request.deadline_ns = NEVER_NS
+
+    def overdue(self, now_ns: int) -> int:
+        """A request that should have been rejected by now; 0 for none."""
+        heap = self._rejections
+        while heap and heap[0][2] not in self.waiting:
+            heapq.heappop(heap)
+        return heap[0][2] if heap and heap[0][0] <= now_ns else 0
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the request was queued that has waited longest; there must be one."""
+        return next(iter(self.waiting.values())).queued_ns
+
+
+@dataclass(slots=True)
+class ModelView:
+    """A model and its parts.
+
+    Attributes:
+        instances: by name, the number of the batch that each attached instance has; 0 for none.
+        idle: how many of them have none.
+        lost: instances whose last batch did not end well.
+        deaths: of instances, those included that died before they were up.
+    """
+
+    config: ModelConfig
+    line: Line
+    instances: dict[str, int] = field(default_factory=dict)
+    idle: int = 0
+    stopping: bool = False
+    ready: bool = False
+    lost: set[str] = field(default_factory=set)
+    deaths: int = 0
+
+    @property
+    def expected_instances(self) -> int:
+        return sum(group.count for group in self.config.instance_group)
+
+
+class WorldState:
+    """All models by name, kept up to date by a history's events.
+
+    Attributes:
+        touched: models that something happened to at this instant.
+    """
+
+    def __init__(self, configs: Iterable[ModelConfig]) -> None:
+        self.models = {config.name: ModelView(config, Line(config.dynamic_batching)) for config in configs}
+        self.touched: dict[str, ModelView] = {}
+        self.running: dict[int, BatchSealed] = {}
+        self._home: dict[int, ModelView] = {}  # by request, while it waits
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestQueued: self._queued,
+            CancelHeard: self._cancelled,
+            RequestRejected: self._left,
+            RequestDropped: self._left,
+            BatchSealed: self._sealed,
+            ExecutionEnded: self._ended,
+            InstanceAttached: self._attached,
+            InstanceDetached: self._detached,
+            SchedulerStopped: self._stopped,
+            ModelStateChanged: self._changed,
+        }
+
+    def home(self, request: int) -> ModelView | None:
+        """The model in whose queue a request stands."""
+        return self._home.get(request)
+
+    def _touch(self, name: str) -> ModelView:
+        view = self.models[name]
+        self.touched[name] = view
+        return view
+
+    def _queued(self, event: RequestQueued) -> None:
+        view = self._home[event.request] = self._touch(event.model)
+        view.line.join(event)
+
+    def _cancelled(self, event: CancelHeard) -> None:
+        view = self._home.get(event.request)
+        if view is not None:
+            view.line.waiting[event.request].cancelled = True
+            if view.config.dynamic_batching is not None:  # out of the queue at once; its rejection follows
+                self._leave(event.request)
+
+    def _left(self, event: RequestRejected | RequestDropped) -> None:
+        self._leave(event.request)
+
+    def _leave(self, request: int) -> None:
+        view = self._home.pop(request, None)
+        if view is not None:
+            self.touched[view.config.name] = view
+            view.line.leave(request)
+
+    def _sealed(self, event: BatchSealed) -> None:
+        view = self._touch(event.model)
+        for request in event.requests:
+            self._home.pop(request, None)
+            view.line.leave(request)
+        self.running[event.batch] = event
+        if not view.instances.get(event.instance, 0):
+            view.idle -= 1
+        view.instances[event.instance] = event.batch
+
+    def _ended(self, event: ExecutionEnded) -> None:
+        batch = self.running.pop(event.batch)
+        view = self._touch(batch.model)
+        if event.ending == DONE:
+            view.instances[batch.instance] = 0
+            view.idle += 1
+        else:
+            view.lost.add(batch.instance)
+
+    def _attached(self, event: InstanceAttached) -> None:
+        view = self._touch(event.model)
+        view.instances[event.instance] = 0
+        view.idle += 1
+        view.lost.discard(event.instance)
+
+    def _detached(self, event: InstanceDetached) -> None:
+        view = self._touch(event.model)
+        if not view.instances.pop(event.instance):
+            view.idle -= 1
+        elif event.instance in view.lost:
+            view.deaths += 1
+
+    def _stopped(self, event: SchedulerStopped) -> None:
+        self._touch(event.model).stopping = True
+
+    def _changed(self, event: ModelStateChanged) -> None:
+        if event.model in self.models:
+            self._touch(event.model).ready = event.state == "READY"

@@ -1,0 +1,78 @@
+"""All invariants together, on one history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..history import Recorder
+from .base import Invariant, Violation
+from .batches import BatchLimits
+from .instances import DeathsAreFaults, OneBatchAtATime
+from .leftovers import HonestStatistics
+from .queueing import Promptness, QueueLimits, QueueOrder
+from .replies import AnswersInOrder, OneReply
+from .serving import HonestReadiness, HonestRefusals
+from .state import WorldState
+
+
+class Watch:
+    """Watches a world from its beginning.
+
+    Args:
+        state: what the history tells; whoever else reads it listens before it does.
+        is_ready: asks the server whether a model is ready.
+        on_violation: called at the first violation, and no more.
+
+    Attributes:
+        violation: the first one, if there was any.
+        statistics: to be compared with the server's own.
+    """
+
+    def __init__(
+        self,
+        state: WorldState,
+        recorder: Recorder,
+        is_ready: Callable[[str], bool],
+        *,
+        max_inflight: int = 65_536,
+        restart_limit: int = 5,
+        on_violation: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.violation: Violation | None = None
+        self._on_violation = on_violation
+        self._state = state
+        complain = self.complain
+        self.statistics = HonestStatistics(complain)
+        self._invariants: tuple[Invariant, ...] = (
+            BatchLimits(complain, state),
+            QueueOrder(complain, state),
+            QueueLimits(complain, state),
+            OneBatchAtATime(complain, state),
+            OneReply(complain, max_inflight),
+            AnswersInOrder(complain, state),
+            HonestRefusals(complain, state),
+            DeathsAreFaults(complain, state, restart_limit),
+            Promptness(complain, state),
+            HonestReadiness(complain, state, is_ready),
+            self.statistics,
+        )
+        for invariant in self._invariants:
+            recorder.listen(invariant.handlers())
+        self._at_instant = [each for each in self._invariants if type(each).instant_over is not Invariant.instant_over]
+
+    def complain(self, violation: Violation) -> None:
+        """Something is broken. The first complaint counts: what follows may be its consequence."""
+        if self.violation is None:
+            self.violation = violation
+            self._on_violation()
+
+    def instant_over(self, now_ns: int) -> None:
+        """All that happens at `now_ns` has happened."""
+        for invariant in self._at_instant:
+            invariant.instant_over(now_ns)
+        self._state.touched.clear()
+
+    def finish(self) -> None:
+        """The history is over."""
+        for invariant in self._invariants:
+            invariant.finish()

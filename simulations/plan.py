@@ -1,0 +1,227 @@
+"""A plan: everything that a swarm run will do, as plain data.
+
+A plan is drawn from a seed (`swarm`), played (`play`), made smaller when it fails (`shrink`), and written to a file so
+that somebody else can play it. Nothing in a run is drawn later than here: what goes wrong is a property of a request
+("the instance that executes it crashes"), so leaving a request out leaves the others what they were.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from ..engine.config.model import (
+    DynamicBatching,
+    InstanceGroup,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    QueuePolicy,
+    TimeoutAction,
+)
+from ..engine.datatypes import FP32
+from ..engine.errors import InvalidArgumentError
+from .models import BACKEND
+
+UNKNOWN_MODEL = "unknown"
+"""Name of a model that no server has."""
+
+
+class Fault(enum.Enum):
+    """What goes wrong when a request is executed; the rest of its batch suffers as it would in earnest."""
+
+    NONE = ""
+    RAISE = "backend raises"
+    FAIL = "backend fails one request"
+    SILENCE = "backend leaves one request unanswered"
+    TWICE = "backend answers twice"
+    CRASH = "instance crashes"
+    EXIT = "instance exits amid its answers"
+    HANG = "instance hangs"
+    SLOW = "instance is slow"
+
+
+class Manner(enum.Enum):
+    """How a client takes its answer."""
+
+    LISTENS = "listens"  # by a callback, as a front end does
+    WAITS = "waits"  # in a task of its own
+    VANISHES = "vanishes"  # not at all
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPlan:
+    """The queue policy of a priority level; level 0 is the default one."""
+
+    level: int = 0
+    delay: bool = False
+    timeout_us: int = 0
+    override: bool = False
+    max_queue_size: int = 0
+
+    def policy(self) -> QueuePolicy:
+        action = TimeoutAction.DELAY if self.delay else TimeoutAction.REJECT
+        return QueuePolicy(action, self.timeout_us, self.override, self.max_queue_size)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """A model. A batch takes ``fixed_ns + per_row_ns * rows``, plus what its requests add.
+
+    Attributes:
+        preferred: preferred batch sizes; empty for the largest alone.
+        failing_starts: which attempts to start an instance fail, counted from 1 over all instances.
+    """
+
+    name: str
+    instances: int = 1
+    max_batch_size: int = 8
+    fixed_ns: int = 10_000_000
+    per_row_ns: int = 0
+    dynamic: bool = False
+    preferred: tuple[int, ...] = ()
+    delay_us: int = 0
+    preserve_ordering: bool = False
+    levels: int = 0
+    default_level: int = 0
+    policies: tuple[PolicyPlan, ...] = ()
+    failing_starts: tuple[int, ...] = ()
+
+    def config(self) -> ModelConfig:
+        return ModelConfig(
+            name=self.name,
+            backend=BACKEND,
+            max_batch_size=self.max_batch_size,
+            input=(ModelInput("INPUT0", FP32, (4,)),),
+            output=(ModelOutput("OUTPUT0", FP32, (4,)),),
+            instance_group=(InstanceGroup(self.name, "KIND_CPU", self.instances),),
+            dynamic_batching=self.batching() if self.dynamic else None,
+        )
+
+    def batching(self) -> DynamicBatching:
+        policies = {each.level: each.policy() for each in self.policies}
+        return DynamicBatching(
+            preferred_batch_sizes=self.preferred,
+            max_queue_delay_us=self.delay_us,
+            preserve_ordering=self.preserve_ordering,
+            priority_levels=self.levels,
+            default_priority_level=self.default_level,
+            default_queue_policy=policies.pop(0, QueuePolicy()),
+            priority_queue_policy=policies,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """A request, and what becomes of it.
+
+    Attributes:
+        number: its name, unique in the plan, from 1.
+        at_ns: when it is sent, from the beginning; with `after`, from the answer to that request.
+        after: number of the request whose answer its client waits for first; 0 for none.
+        give_up_ns: how long its client waits for the answer; 0 for as long as it takes.
+        extra_ns: what it adds to the time of its batch.
+        sequence, start, end: correlation id (0 for none), and whether it begins or ends the sequence.
+    """
+
+    number: int
+    model: str
+    at_ns: int
+    after: int = 0
+    rows: int = 1
+    priority: int = 0
+    timeout_us: int = 0
+    give_up_ns: int = 0
+    manner: Manner = Manner.LISTENS
+    fault: Fault = Fault.NONE
+    extra_ns: int = 0
+    sequence: int | str = 0
+    start: bool = False
+    end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run.
+
+    Attributes:
+        seed: of the order in which tasks run.
+        calm_ns: when faults stop (an instance can hang or crash no more), and the liveness phase begins.
+        stop_ns: when the server is stopped, whatever is in flight; 0 for when all is done.
+        max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
+    """
+
+    seed: int
+    models: tuple[ModelPlan, ...]
+    requests: tuple[RequestPlan, ...]
+    calm_ns: int
+    stop_ns: int = 0
+    max_inflight_requests: int = 65_536
+    hang_limit_s: float = 0.0
+    restart_limit: int = 5
+    restart_window_s: float = 60.0
+    exit_timeout_s: float = 30.0
+
+    def to_json(self) -> str:
+        return json.dumps(_encode(self), indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Read what `to_json` wrote.
+
+        Raises:
+            InvalidArgumentError: it is something else.
+        """
+        try:
+            return _decode(Plan, json.loads(text))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(f"not a plan: {error}") from error
+
+    def without_requests(self, numbers: frozenset[int]) -> Plan:
+        """The plan less some requests. Whoever waited for the answer to one of them waits for what that one waited
+        for."""
+        before = {request.number: request.after for request in self.requests}
+        kept = []
+        for request in self.requests:
+            if request.number not in numbers:
+                after = request.after
+                while after in numbers:
+                    after = before[after]
+                kept.append(request if after == request.after else replace(request, after=after))
+        return replace(self, requests=tuple(kept))
+
+
+def _encode(value: Any) -> Any:
+    """Plain values; of a dataclass, the fields that do not have their default."""
+    if is_dataclass(value) and not isinstance(value, type):
+        given = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+        return {name: _encode(each) for name, (each, default) in given.items() if each != default}
+    if isinstance(value, enum.Enum):
+        return value.value
+    return [_encode(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    if is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"expected a {kind.__name__}, not {value!r}")
+        hints = get_type_hints(kind)
+        unknown = sorted(set(value) - set(hints))
+        if unknown:
+            raise TypeError(f"{kind.__name__} has no {', '.join(unknown)}")
+        return kind(**{name: _decode(hints[name], each) for name, each in value.items()})
+    if get_origin(kind) is tuple:
+        return tuple(_decode(get_args(kind)[0], each) for each in value)
+    if get_origin(kind) in (Union, UnionType):
+        kinds = get_args(kind)
+    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind(value)
+    else:
+        kinds = (int, float) if kind is float else (kind,)
+    if type(value) not in kinds:
+        raise TypeError(f"expected {' or '.join(each.__name__ for each in kinds)}, not {value!r}")
+    return value

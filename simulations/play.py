@@ -1,0 +1,174 @@
+"""Playing a plan: the real actors, the plan's clients, every invariant.
+
+A run has two phases. In the *safety* phase faults strike as the plan has it, and nothing may break. Then comes the
+calm: no fault strikes any more, and in the *liveness* phase everything that is queued or still to come must be answered
+within a bound that follows from the plan. (A server that is stopped early has no second phase: it must drain, or fail,
+what it has.) At the end nothing may be left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import trio
+
+from ..actors import InferenceServer
+from .clock import JumpingClock
+from .coverage import Coverage
+from .driver import Driver
+from .events import PhaseBegan
+from .faults import SLOWNESS, FaultyModels
+from .history import History, Recorder
+from .invariants import Violation, Watch
+from .invariants.leftovers import leftovers
+from .invariants.state import WorldState
+from .plan import Plan
+from .world import World, play_in_world
+
+LONGEST_RESTART_S = 10.0
+"""The longest delay before an instance is started again (`engine.restart`)."""
+
+LIMIT_S = 1e7
+"""Virtual seconds after which a run is given up that not even its bounds end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        violation: what was broken first; None for nothing.
+        counts: see `coverage`.
+    """
+
+    violation: Violation | None
+    counts: Counter[str]
+    history: History
+
+    @property
+    def requests(self) -> int:
+        return self.counts["requests"]
+
+
+def play(plan: Plan) -> Outcome:
+    """Play a plan to its end, or to the first violation."""
+    run = _Run(plan)
+    with _quiet_logs():
+        play_in_world(run.play, plan.seed, LIMIT_S, run.clock, run.recorder)
+    return Outcome(run.watch.violation, run.coverage.counts, run.recorder.history())
+
+
+def drain_bound_s(plan: Plan) -> float:
+    """Virtual seconds, from the calm on, within which everything must be answered, however it was queued.
+
+    Whatever is to come comes; then requests are executed one by one by one instance, each waiting for a whole delay,
+    behind the slowest batch that may be running, or hanging, and behind the longest wait for a restart. (A queue that
+    drains much faster than that and still late is for `Promptness` to find.)
+    """
+    models = {model.name: model for model in plan.models}
+    total_ns = max((request.at_ns for request in plan.requests if not request.after), default=0)
+    for request in plan.requests:
+        model = models.get(request.model)
+        if model is not None:
+            alone_ns = model.fixed_ns + model.per_row_ns * request.rows + request.extra_ns + model.delay_us * 1_000
+            total_ns += alone_ns * SLOWNESS
+        total_ns += request.at_ns if request.after else 0
+    return total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0
+
+
+class _Run:
+    """A run in the making."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.clock = JumpingClock()
+        self.recorder = Recorder(self.clock)
+        state = WorldState(model.config() for model in plan.models)
+        self.watch = Watch(
+            state,
+            self.recorder,
+            self._is_ready,
+            max_inflight=plan.max_inflight_requests,
+            restart_limit=plan.restart_limit,
+            on_violation=self._end,
+        )
+        self.coverage = Coverage(state, plan.max_inflight_requests)
+        self.recorder.listen(self.coverage.handlers())
+        self.recorder.listen(state.handlers())
+        self.clock.on_quiet = lambda: self.watch.instant_over(self.clock.now_ns())
+        self._server: InferenceServer | None = None
+        self._waiting = trio.CancelScope()
+
+    def _is_ready(self, model: str) -> bool:
+        return self._server is not None and self._server.model_ready(model)
+
+    def _complain(self, invariant: str, text: str) -> None:
+        self.watch.complain(Violation(invariant, text))
+
+    def _misled(self, text: str) -> None:
+        self._complain("answers are to the request", text)
+
+    def _end(self) -> None:
+        """Something is broken: no need to wait for more."""
+        self._waiting.cancel()
+
+    async def play(self, world: World) -> None:
+        """The scenario."""
+        plan = self.plan
+        models = FaultyModels(plan, self.clock, self.recorder)
+        async with world.serve(
+            *models.models,
+            max_inflight_requests=plan.max_inflight_requests,
+            hang_limit_s=plan.hang_limit_s,
+            restart_limit=plan.restart_limit,
+            restart_window_s=plan.restart_window_s,
+            exit_timeout_s=plan.exit_timeout_s,
+        ) as server:
+            self._server = server
+            driver = Driver(plan, server, self.clock, self.recorder, self._misled)
+            world.nursery.start_soon(driver.run)
+            if plan.stop_ns:
+                await self._wait(driver, plan.stop_ns / 1e9)
+            else:
+                await self._to_the_end(driver, models, server)
+        await self.clock.sleep(0.0)  # until nobody has anything left to do at this instant
+        self.watch.instant_over(self.clock.now_ns())
+        if self.watch.violation is None:
+            for text in leftovers(server, world.schedulers, driver.replies):
+                self._complain("nothing is left when a server has stopped", text)
+            self.watch.finish()
+
+    async def _to_the_end(self, driver: Driver, models: FaultyModels, server: InferenceServer) -> None:
+        """Both phases."""
+        await self._wait(driver, self.plan.calm_ns / 1e9)
+        models.calm = True
+        self.recorder.record(PhaseBegan(self.clock.now_ns(), "liveness"))
+        bound_s = drain_bound_s(self.plan)
+        await self._wait(driver, self.clock.now_s() + bound_s)
+        if not driver.done.is_set():
+            self._complain("queues drain when faults have stopped", f"not within {bound_s:g} s: {server!r}")
+        elif self.watch.violation is None:
+            self.watch.statistics.compare(server.statistics())
+
+    async def _wait(self, driver: Driver, until_s: float) -> None:
+        """Until the clients are done, the time has come, or something is broken."""
+        self._waiting = trio.CancelScope(deadline=until_s)
+        if self.watch.violation is None:
+            with self._waiting:
+                await driver.done.wait()
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """What dies in a swarm run dies on purpose; nobody wants to read it."""
+    logger = logging.getLogger("trireme")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,212 @@
+"""Drawing plans: from a seed comes everything that a swarm run will do.
+
+Each run has some features and lacks others (*swarm testing*): if all were in all runs, those that hide each other's
+bugs would always do so, a queue limit that keeps queues from growing long, for one. Rates are drawn too,
+log-uniformly: a fault that strikes one request in three and one that strikes one in a thousand find different things.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from random import Random
+
+from .plan import UNKNOWN_MODEL, Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan
+from .workloads import Arrival, bursty, closed_loop, poisson
+
+MS = 1_000_000
+
+
+class Feature(enum.Enum):
+    """What a run may have; it has each with probability one half."""
+
+    SEVERAL_MODELS = "several models"
+    SEVERAL_INSTANCES = "several instances"
+    UNBATCHED = "models without batching"
+    PREFERRED = "preferred sizes"
+    DELAY = "queue delays"
+    PRIORITIES = "priorities"
+    TIMEOUTS = "queue timeouts"
+    QUEUE_LIMITS = "queue limits"
+    ORDERING = "answers in order"
+    BIG_REQUESTS = "requests of several rows"
+    BAD_REQUESTS = "requests that must be refused"
+    UNEVEN_WORK = "work that varies"
+    GIVING_UP = "clients that give up"
+    WAITING = "clients that wait in tasks"
+    VANISHING = "clients that vanish"
+    SMALL_BUDGET = "a small server-wide budget"
+    FAILING_STARTS = "instances that fail to start again"
+    STOP_EARLY = "a server that is stopped amid work"
+    OVERLOAD = "more work than can be done"
+
+
+FAULTS = tuple(fault for fault in Fault if fault is not Fault.NONE)
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of this seed."""
+    return _Draw(seed).plan()
+
+
+class _Draw:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = chance = Random(f"swarm {seed}")
+        self.features = {feature for feature in Feature if chance.random() < 0.5}
+        self.rates = {fault: self.rate(0.002, 0.2) for fault in FAULTS if chance.random() < 0.35}
+        self.give_up_rate = self.rate(0.01, 0.5) if self.has(Feature.GIVING_UP) else 0.0
+
+    def has(self, feature: Feature) -> bool:
+        return feature in self.features
+
+    def rate(self, least: float, most: float) -> float:
+        return math.exp(self.chance.uniform(math.log(least), math.log(most)))
+
+    def plan(self) -> Plan:
+        chance = self.chance
+        count = chance.choice((1, 2, 3, 4)) if self.has(Feature.SEVERAL_MODELS) else 1
+        models = tuple(self.model(f"m{index}") for index in range(count))
+        requests: list[RequestPlan] = []
+        for model in models:
+            arrivals = self.arrivals(model, chance.randint(10, 240 // count))
+            requests += self.dressed(model, arrivals, len(requests))
+        end_ns = max(request.at_ns for request in requests)
+        hangs = Fault.HANG in self.rates
+        longest_ns = max(model.fixed_ns + model.per_row_ns * max(1, model.max_batch_size) for model in models)
+        return Plan(
+            seed=self.seed,
+            models=models,
+            requests=tuple(requests),
+            calm_ns=round(end_ns * chance.uniform(0.5, 1.1)),
+            stop_ns=round(end_ns * chance.uniform(0.05, 0.95)) if self.has(Feature.STOP_EARLY) else 0,
+            max_inflight_requests=chance.randint(1, 12) if self.has(Feature.SMALL_BUDGET) else 65_536,
+            hang_limit_s=longest_ns / 1e9 * chance.uniform(1.5, 8.0) if hangs or chance.random() < 0.2 else 0.0,
+            restart_limit=chance.choice((0, 1, 2, 5, 5, 1000)),
+            restart_window_s=chance.choice((0.5, 60.0)),
+            exit_timeout_s=chance.choice((0.0, chance.uniform(0.001, 0.2), 30.0, 30.0)),
+        )
+
+    def model(self, name: str) -> ModelPlan:
+        chance = self.chance
+        unbatched = self.has(Feature.UNBATCHED) and chance.random() < 0.5
+        max_batch_size = chance.choice((0, 1, 2, 4, 8, 8, 16))
+        plan = ModelPlan(
+            name,
+            instances=chance.randint(1, 4) if self.has(Feature.SEVERAL_INSTANCES) else 1,
+            max_batch_size=max_batch_size,
+            fixed_ns=round(self.rate(0.5, 30) * MS),
+            per_row_ns=chance.choice((0, round(self.rate(0.01, 3) * MS))),
+            failing_starts=self.failing_starts(),
+        )
+        return plan if unbatched else self.batched(plan)
+
+    def failing_starts(self) -> tuple[int, ...]:
+        """Never the first ones: a model that cannot be loaded is no test of scheduling."""
+        if not self.has(Feature.FAILING_STARTS):
+            return ()
+        return tuple(number for number in range(5, 20) if self.chance.random() < 0.5)
+
+    def batched(self, plan: ModelPlan) -> ModelPlan:
+        chance = self.chance
+        most = plan.max_batch_size
+        preferred: tuple[int, ...] = ()
+        if self.has(Feature.PREFERRED) and most:
+            preferred = tuple(sorted(chance.sample(range(1, most + 1), chance.randint(1, min(3, most)))))
+        levels = chance.randint(2, 5) if self.has(Feature.PRIORITIES) else 0
+        policies = [self.policy(0)]
+        policies += [self.policy(level) for level in range(1, levels + 1) if chance.random() < 0.5]
+        return ModelPlan(
+            plan.name,
+            plan.instances,
+            plan.max_batch_size,
+            plan.fixed_ns,
+            plan.per_row_ns,
+            dynamic=True,
+            preferred=preferred,
+            delay_us=round(self.rate(100, 50_000)) if self.has(Feature.DELAY) else 0,
+            preserve_ordering=self.has(Feature.ORDERING) and chance.random() < 0.7,
+            levels=levels,
+            default_level=chance.randint(1, levels) if levels else 0,
+            policies=tuple(policies),
+            failing_starts=plan.failing_starts,
+        )
+
+    def policy(self, level: int) -> PolicyPlan:
+        chance = self.chance
+        times_out = self.has(Feature.TIMEOUTS) and chance.random() < 0.7
+        return PolicyPlan(
+            level,
+            delay=chance.random() < 0.5,
+            timeout_us=round(self.rate(1_000, 200_000)) if times_out else 0,
+            override=chance.random() < 0.5,
+            max_queue_size=chance.randint(1, 12) if self.has(Feature.QUEUE_LIMITS) and chance.random() < 0.7 else 0,
+        )
+
+    def arrivals(self, model: ModelPlan, count: int) -> list[Arrival]:
+        """A workload that keeps the model's instances busy for some part of the time, or for more than that."""
+        chance = self.chance
+        rows = max(1, model.max_batch_size) if model.dynamic else 1
+        batch_s = (model.fixed_ns + model.per_row_ns * rows) / 1e9
+        load = chance.uniform(1.0, 4.0) if self.has(Feature.OVERLOAD) else chance.uniform(0.1, 1.0)
+        rate_hz = load * model.instances * max(1, rows / 2) / batch_s
+        match chance.randrange(3):
+            case 0:
+                return poisson(chance, count, rate_hz)
+            case 1:
+                return bursty(chance, count, rate_hz, chance.randint(2, 24))
+            case _:
+                return closed_loop(chance, count, chance.randint(1, 24), batch_s * self.rate(0.05, 5.0))
+
+    def dressed(self, model: ModelPlan, arrivals: list[Arrival], before: int) -> list[RequestPlan]:
+        """Requests of these arrivals, numbered on from `before`."""
+        return [
+            self.request(
+                model,
+                before + 1 + index,
+                arrival,
+                before + 1 + arrival.after if arrival.after >= 0 else 0,
+            )
+            for index, arrival in enumerate(arrivals)
+        ]
+
+    def request(self, model: ModelPlan, number: int, arrival: Arrival, after: int) -> RequestPlan:
+        chance = self.chance
+        most = max(1, model.max_batch_size)
+        rows = chance.randint(1, min(most, 4)) if self.has(Feature.BIG_REQUESTS) else 1
+        name = model.name
+        if self.has(Feature.BAD_REQUESTS) and chance.random() < 0.03:
+            if chance.random() < 0.5:
+                rows = most + 1
+            else:
+                name = UNKNOWN_MODEL
+        gives_up = chance.random() < self.give_up_rate
+        patience_ns = self.rate(0.05, 5.0) * model.fixed_ns
+        return RequestPlan(
+            number,
+            name,
+            arrival.at_ns,
+            after,
+            rows,
+            priority=chance.randint(0, model.levels + 1) if self.has(Feature.PRIORITIES) else 0,
+            timeout_us=round(self.rate(500, 100_000)) if self.has(Feature.TIMEOUTS) and chance.random() < 0.4 else 0,
+            give_up_ns=round(patience_ns) if gives_up else 0,
+            manner=self.manner(),
+            fault=self.fault(),
+            extra_ns=round(chance.expovariate(1.0) * model.fixed_ns) if self.has(Feature.UNEVEN_WORK) else 0,
+            sequence=arrival.sequence,
+            start=arrival.start,
+            end=arrival.end,
+        )
+
+    def manner(self) -> Manner:
+        draw = self.chance.random()
+        if self.has(Feature.VANISHING) and draw < 0.1:
+            return Manner.VANISHES
+        return Manner.WAITS if self.has(Feature.WAITING) and draw < 0.4 else Manner.LISTENS
+
+    def fault(self) -> Fault:
+        for fault, rate in self.rates.items():
+            if self.chance.random() < rate:
+                return fault
+        return Fault.NONE
