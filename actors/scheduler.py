@@ -5,12 +5,15 @@ and does it: batches go to instances, refusals go to clients.
 
 Jobs come in through a door instead of the mailbox: `submit` and `cancel` are synchronous, run in the caller's task and
 cannot be interrupted, so a full queue is refused to the caller's face, and nobody ever waits for the scheduler to say
-so. The door only touches the core, and leaves word in the mailbox. On the other side `settle` takes a finished batch
-back and lets the answers go, in order of arrival if the model preserves ordering.
+so. The door only touches the core, and leaves word in the mailbox. Who submits several jobs in one breath can have the
+word withheld and call `attend` at the end of it: then the core is asked at once, in the caller's task, and the
+scheduler's own task is woken only if it would sleep too long. On the other side `settle` takes a finished batch back
+and lets the answers go, in order of arrival if the model preserves ordering.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -83,13 +86,17 @@ class Scheduler:
         self._decoupled = decoupled
         self._addresses: dict[InstanceId, InstanceAddress] = {}
         self._word_left = False
+        self._wakes_s = -math.inf
         self._idle = trio.lowlevel.ParkingLot()
         self._token = trio.lowlevel.current_trio_token()
 
     # The door: synchronous, in the caller's task.
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Job, *, attended: bool = False) -> None:
         """Take a job in.
+
+        Args:
+            attended: `attend` will be called before anybody else gets a turn.
 
         Raises:
             TriremeError: refused (queue full, stopping).
@@ -99,7 +106,7 @@ class Scheduler:
         try:
             self._core.enqueue(job, clock.now_s())
         except UnavailableError:
-            if not self._word_left:
+            if not (self._word_left or attended):
                 raise
             # Jobs that came in the same breath still stand in the queue although an instance may be idle: let those
             # go first, and only then say that there is no room.
@@ -109,7 +116,16 @@ class Scheduler:
         self._statistics.pending += 1
         if self._ordering is not None:
             self._ordering.admit(job)
-        self._leave_word()
+        if not attended:
+            self._leave_word()
+
+    def attend(self) -> None:
+        """Do at once what is to be done about jobs that were submitted as `attended`."""
+        if self._word_left:
+            return  # the task is on its way
+        wait = self._act()
+        if isinstance(wait, WaitUntil) and wait.when_s < self._wakes_s:
+            self._leave_word()
 
     def cancel(self, job: Job) -> None:
         """The job's client gave up."""
@@ -148,6 +164,7 @@ class Scheduler:
         """Dispatch until cancelled."""
         while True:
             wait = self._act()
+            self._wakes_s = wait.when_s if isinstance(wait, WaitUntil) else math.inf
             if isinstance(wait, WaitUntil):
                 with trio.move_on_at(wait.when_s):
                     self._hear(await self.mailbox.get_all())
@@ -182,8 +199,11 @@ class Scheduler:
         batch = ExecutionBatch(action.jobs, address.name, self._clock, action.reason, stream)
         self._statistics.pending -= len(batch.jobs)
         if not self._decoupled and address.execute_now(batch):
-            # Not idle at once, but by a message: between two batches everybody else has a turn.
-            self.mailbox.put_nowait(InstanceIdle(action.instance))
+            if self._core.queued:
+                # Not idle at once, but by a message: between two batches everybody else has a turn.
+                self.mailbox.put_nowait(InstanceIdle(action.instance))
+            else:
+                self._core.instance_idle(action.instance)
         else:
             address.mailbox.put_nowait(BatchSealed(batch))
 

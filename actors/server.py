@@ -37,6 +37,7 @@ from .executors import Executors, ThreadExecutors
 from .model import Model, ModelActorStatistics, Surroundings
 from .reply import Reply
 from .repository import LoadProgress, Repository
+from .scheduler import Scheduler
 
 logger = logging.getLogger("trireme.server")
 
@@ -89,6 +90,7 @@ class InferenceServer:
         self._exiting = False
         self._startup_failed = False
         self._drained = True
+        self._to_attend: list[Scheduler] = []
 
     async def __aenter__(self) -> Self:
         """Load the models.
@@ -184,8 +186,11 @@ class InferenceServer:
             await self._budget.acquire(nbytes)
         return self._queue(model, request, inputs, rows, nbytes, received_ns)
 
-    def submit_nowait(self, request: InferenceRequest) -> Reply | None:
+    def submit_nowait(self, request: InferenceRequest, *, attended: bool = False) -> Reply | None:
         """`submit`, except that nothing is done, and None returned, while the server-wide budget is used up.
+
+        Args:
+            attended: `attend` will be called before the calling task waits for anything.
 
         Raises:
             TriremeError: refused: no such model, invalid, queue full, stopping.
@@ -194,7 +199,13 @@ class InferenceServer:
         model, inputs, rows, nbytes = self._check(request)
         if not self._budget.acquire_nowait(nbytes):
             return None
-        return self._queue(model, request, inputs, rows, nbytes, received_ns)
+        return self._queue(model, request, inputs, rows, nbytes, received_ns, attended)
+
+    def attend(self) -> None:
+        """Let the schedulers decide about all requests submitted as `attended`: now, instead of when their tasks get
+        their turn. A front end that has handled all that a client had sent spares every request a change of tasks."""
+        while self._to_attend:
+            self._to_attend.pop().attend()
 
     def _check(self, request: InferenceRequest) -> tuple[Model, Mapping[str, Tensor], int, int]:
         """The model that a request is for, and the request's checked inputs, rows and bytes."""
@@ -218,6 +229,7 @@ class InferenceServer:
         rows: int,
         nbytes: int,
         received_ns: int,
+        attended: bool = False,
     ) -> Reply:
         """Hand a request, for which the budget has been taken, to its model's scheduler."""
         reply = Reply(self._budget, nbytes, many=model.config.decoupled)
@@ -225,11 +237,13 @@ class InferenceServer:
         accepted = False
         try:
             scheduler = model.scheduler
-            scheduler.submit(job)
+            scheduler.submit(job, attended=attended)
             accepted = True
         finally:
             if not accepted:
                 self._budget.release(nbytes)
+        if attended and scheduler not in self._to_attend:
+            self._to_attend.append(scheduler)
         reply.attach(job, scheduler.cancel)
         return reply
 
