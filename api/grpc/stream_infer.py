@@ -178,7 +178,10 @@ class _Request(Turn):
         self.outcome: InferenceResponse | TriremeError | None = None
 
     def hear(self, reply: Reply) -> None:
-        """The reply has the only answer."""
+        """The reply has the only answer. It may have to wait for earlier ones, but the request's data need not: the
+        server-wide budget does not count it any more."""
+        assert self.decoded is not None
+        self.decoded.request.inputs = []
         nbytes = 0
         try:
             response = self.outcome = reply.answer()

@@ -344,6 +344,26 @@ def test_a_stream_with_many_unsent_bytes_is_not_read(
     assert ids(stream.rest()) == [f"unsent {number}" for number in range(4)]
 
 
+def test_an_answer_that_waits_for_its_turn_does_not_keep_the_request_in_memory(
+    server: ScriptedServer, stream: OpenStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server-wide budget does not count it any more."""
+    kept: list[int] = []
+    answered = stream_infer.InferStream.answered
+
+    def look(owner: Any, request: Any, nbytes: int = 0) -> None:
+        kept.append(len(request.decoded.request.inputs))
+        answered(owner, request, nbytes)
+
+    monkeypatch.setattr(stream_infer.InferStream, "answered", look)
+    stream.say(script="wait:turn say!", request_id="first")
+    stream.say(request_id="behind")
+    server.until(lambda: kept)
+    server.script.open("turn")
+    assert ids(stream.rest()) == ["first", "behind"]
+    assert kept == [0, 0]
+
+
 def test_requests_wait_while_the_budget_is_used_up(tmp_path: Path) -> None:
     with scripted_server(tmp_path, max_inflight_requests=2) as server, stub_for(server.url) as stub:
         stream = OpenStream(stub)
