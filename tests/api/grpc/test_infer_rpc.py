@@ -100,6 +100,13 @@ def test_classification_uses_the_labels(stub: Any) -> None:
     assert answer.raw_output_contents[0].count(b"5.000000:1:one") == 1
 
 
+def test_an_answer_that_cannot_be_given_in_the_form_asked_for(stub: Any) -> None:
+    request = infer_request(values=[0] * 1_000_001)
+    request.outputs.add(name="OUT").parameters["classification"].int64_param = 1
+    expected = (grpc.StatusCode.INVALID_ARGUMENT, "classification output tensor too large")
+    assert ending(stub.ModelInfer, request) == expected
+
+
 def test_a_cancelled_call_leaves_the_queue(server: ScriptedServer, stub: Any) -> None:
     """The model is busy with another request; the one that is cancelled never reaches it."""
     first = stub.ModelInfer.future(infer_request("queued", "wait:first say!", "first"))
