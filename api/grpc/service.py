@@ -19,7 +19,7 @@ from .flusher import Flusher
 from .methods import Servable
 from .options import GrpcServiceOptions
 
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import grpclib.server
@@ -147,13 +148,14 @@ class ImmediateEcho(Echo):
         if "do" in call.head.metadata:
             return False
         if "hold" in call.head.metadata:
-            call.on_cancel = self._count
+            call.on_cancel = partial(self._count, call)  # a circle, as long as the call is not over
             self.begun.append(call)
         else:
             call.answer([call.message])
         return True
 
-    def _count(self) -> None:
+    def _count(self, call: UnaryCall) -> None:
+        assert call.over
         self.cancelled += 1
 
 
