@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -120,7 +121,7 @@ class RawPeer:
             self.server.receive(frames.PREFACE + settings(**client_settings), 0.0)
             self.sent()
 
-    def say(self, *pieces: bytes) -> list[Event[Head]]:
+    def say(self, *pieces: bytes) -> list[Any]:
         """Sends bytes in one read; returns the events."""
         return self.server.receive(b"".join(pieces), self.now_s)
 

@@ -224,6 +224,8 @@ class Incoming(Generic[H]):
             self._refused += 1
             self._break(stream_id, ErrorCode.REFUSED_STREAM)
             return
+        if len(self._sender.out) > self._limits.unread_pieces:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "answers are not being read")
         self._requests += 1
         self._open[stream_id] = Stream(
             stream_id, end_stream, self._limits.stream_window_bytes, self._sender.initial_window

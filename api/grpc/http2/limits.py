@@ -58,6 +58,7 @@ class Http2Limits:
         cached_heads: different header blocks whose meaning is remembered.
         cached_block_bytes: the largest header block that is remembered.
         control_backlog_bytes: control frames that the client has provoked and not yet read.
+        unread_pieces: pieces of output that the client has not read when it asks for still more; a small answer is one.
         settings_in_frame: settings in one SETTINGS frame.
         goaway_ack_timeout_s: how long a graceful GOAWAY waits for a sign that the client has read it.
         resets: streams reset by the client, or because of it.
@@ -79,6 +80,7 @@ class Http2Limits:
     cached_heads: int = 128
     cached_block_bytes: int = 2048
     control_backlog_bytes: int = 65_536
+    unread_pieces: int = 65_536
     settings_in_frame: int = 64
     goaway_ack_timeout_s: float = 5.0
     resets: Rate = Rate(8192, 1000.0)

@@ -38,6 +38,7 @@ from .limits import Http2Limits
 
 _ID_MASK = 0x7FFF_FFFF
 _MAX_GOAWAY_BYTES = 16_384
+_SMALL_READ_BYTES = 2048
 
 SHAPES: Mapping[int, tuple[int, int, bool | None]] = {
     frames.DATA: (0, 1 << 24, True),
@@ -141,6 +142,8 @@ class FrameReader:
         """
         size = len(data)
         at = 0
+        if size <= _SMALL_READ_BYTES:
+            data = bytes(data)  # pieces of bytes are cheaper to cut than pieces of a view
         while at < size:
             # The short way: whole frames, as nearly all are in calls of ordinary size.
             while self._plain and size - at >= FRAME_HEADER_BYTES:

@@ -68,6 +68,11 @@ class Http2Server(Incoming[H]):
         """Whether `take_output` would give anything."""
         return bool(self._sender.out)
 
+    @property
+    def output_bytes(self) -> int:
+        """How much `take_output` would give. Who cannot write had better not read on when this is large."""
+        return sum(map(len, self._sender.out))
+
     def take_output(self) -> list[Buffer]:
         """All that may be written now, in order. Call it when what it gave before has been written, not sooner: that is
         how a client that does not read is noticed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, TRAILERS, RawPeer, call, data, headers, settings
+from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, TRAILERS, RawPeer, call, data, headers, parse, settings
 
 from trireme.api.grpc.http2 import frames
 from trireme.api.grpc.http2.errors import ConnectionFault, ErrorCode
@@ -90,9 +90,12 @@ def test_limits_are_announced() -> None:
 
 
 def test_impossible_limits() -> None:
-    for wrong in ({"max_frame_bytes": 16_383}, {"stream_window_bytes": 1}, {"connection_window_bytes": 1 << 31}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            Http2Limits(**wrong)
+    with pytest.raises(ValueError, match="max_frame_bytes is 16383, expected"):
+        Http2Limits(max_frame_bytes=16_383)
+    with pytest.raises(ValueError, match="stream_window_bytes is 1, expected"):
+        Http2Limits(stream_window_bytes=1)
+    with pytest.raises(ValueError, match="connection_window_bytes is 2147483648, expected"):
+        Http2Limits(connection_window_bytes=1 << 31)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,21 @@ def test_client_that_does_not_read(flood: bytes) -> None:
     written = b"".join(peer.server.take_output())
     assert peer.server.terminated
     assert 60_000 < len(written) < 70_000
+
+
+def test_client_that_asks_without_end_and_reads_no_answer() -> None:
+    """Small answers pile up to a bound; whoever writes can see how much it is."""
+    peer = RawPeer(Http2Limits(unread_pieces=100))
+    for stream_id in range(1, 2001, 2):
+        peer.say(call(stream_id))
+        peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
+        if peer.server.terminated:
+            break
+    assert peer.server.statistics().requests == 101
+    size = peer.server.output_bytes
+    written = b"".join(peer.server.take_output())
+    assert size == len(written)
+    assert (parse(written)[-1].code, peer.server.output_bytes) == (ErrorCode.ENHANCE_YOUR_CALM, 0)
 
 
 def test_client_that_reads_may_ask_for_ever() -> None:
