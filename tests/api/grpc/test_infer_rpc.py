@@ -135,8 +135,9 @@ def test_a_deadline_cancels_too(server: ScriptedServer, stub: Any) -> None:
 
 def test_a_connection_that_is_gone_cancels_its_calls(server: ScriptedServer) -> None:
     with stub_for(server.url) as stub:
-        stub.ModelInfer.future(infer_request(script="until-cancelled say!", request_id="gone"))
+        call = stub.ModelInfer.future(infer_request(script="until-cancelled say!", request_id="gone"))
         server.until(lambda: "gone" in server.script.begun)
+    assert call.done()
     server.until(lambda: "gone" in server.script.cancelled)
 
 
