@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...engine.errors import InvalidArgumentError, NotFoundError
 from ...engine.request import InferenceRequest
+from ..request_parameters import RESERVED_PREFIX
 from .infer_messages import ParameterChoice, Parameters, UnsignedInt
 
-RESERVED_PREFIX = "triton_"
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 
 _UINT64_MASK = 2**64 - 1
