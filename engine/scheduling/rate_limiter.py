@@ -7,8 +7,9 @@ Rules:
     when it is done. No pool ever gives out more than it has.
  2. Who has executed least, weighted by priority, is first: each execution moves an instance back by its priority, so an
     instance of priority 2 gets half as many executions as one of priority 1. Of equals, who asked first is first.
- 3. Who has been away starts where the others are: neither a new instance nor one that had no work may make up for it
-    while the others wait.
+ 3. An instance that has been overtaken, by those that demand something from one of its pools, more often than
+    priorities explain goes before all that have not: one that is new, or had no work for long, may not make up for all
+    the executions that it did not have.
  4. The first that cannot be granted holds up nobody but those that demand something from one of its pools: these wait
     behind it. So a large demand is met in the end, and what nobody ahead demands is never left idle.
  5. An instance that is gone holds and awaits nothing.
@@ -42,18 +43,20 @@ class _Entry:
 
     Attributes:
         demand: units by pool.
-        weight: what an execution costs it: its priority.
-        passed: its place in the order of rule 2.
-        asked: number of its latest request; breaks ties.
+        weight: its priority.
+        executed: executions so far, times weight.
+        asked: number of its latest request.
+        overtaken: how many that share a pool with it were granted since then.
     """
 
-    __slots__ = ("asked", "demand", "passed", "state", "weight")
+    __slots__ = ("asked", "demand", "executed", "overtaken", "state", "weight")
 
     def __init__(self, demand: dict[Pool, int], weight: int) -> None:
         self.demand = demand
         self.weight = weight
-        self.passed = 0
+        self.executed = 0
         self.asked = 0
+        self.overtaken = 0
         self.state = GrantState.IDLE
 
 
@@ -70,7 +73,6 @@ class RateLimiter(Generic[Instance]):
     def __init__(self, explicit: Iterable[ExplicitResource] = ()) -> None:
         self._pools = ResourcePools(explicit)
         self._entries: dict[Instance, _Entry] = {}
-        self._reached: dict[Pool, int] = {}  # how far the order of rule 2 has come in each pool
         self._requests = 0
 
     def register(self, instance: Instance, limit: RateLimit, device: int) -> None:
@@ -92,8 +94,6 @@ class RateLimiter(Generic[Instance]):
         if entry.state is GrantState.GRANTED:
             self._pools.give_back(entry.demand)
         self._pools.resize([other.demand for other in self._entries.values()])
-        for pool in [pool for pool in self._reached if pool not in self._pools.sizes]:
-            del self._reached[pool]
 
     def request(self, instance: Instance) -> None:
         """An instance has work, and wants to execute. Fine for one that waits already, or is gone."""
@@ -102,7 +102,7 @@ class RateLimiter(Generic[Instance]):
             return
         self._requests += 1
         entry.asked = self._requests
-        entry.passed = max(entry.passed, min((self._reached.get(pool, 0) for pool in entry.demand), default=0))
+        entry.overtaken = 0
         entry.state = GrantState.WAITING
 
     def withdraw(self, instance: Instance) -> None:
@@ -124,7 +124,7 @@ class RateLimiter(Generic[Instance]):
         entry.state = GrantState.IDLE
         self._pools.give_back(entry.demand)
         if executed:
-            entry.passed += entry.weight
+            entry.executed += entry.weight
 
     def next_grant(self) -> Instance | None:
         """The next instance that may execute; None for none before the next event."""
@@ -133,8 +133,7 @@ class RateLimiter(Generic[Instance]):
             entry = self._entries[instance]
             if awaited.isdisjoint(entry.demand) and self._pools.take(entry.demand):
                 entry.state = GrantState.GRANTED
-                for pool in entry.demand:
-                    self._reached[pool] = max(self._reached.get(pool, 0), entry.passed)
+                self._overtake(entry)
                 return instance
             awaited.update(entry.demand)
         return None
@@ -142,8 +141,18 @@ class RateLimiter(Generic[Instance]):
     def waiting(self) -> list[Instance]:
         """Who waits, first come those who go first."""
         waiting = [item for item in self._entries.items() if item[1].state is GrantState.WAITING]
-        waiting.sort(key=lambda item: (item[1].passed, item[1].asked))
+        waiting.sort(key=lambda item: self._place(item[1]))
         return [instance for instance, _ in waiting]
+
+    def _place(self, entry: _Entry) -> tuple[int, int]:
+        """Rules 2 and 3. While each goes in its turn, another one goes first at most weight + 1 times."""
+        patience = (entry.weight + 1) * (len(self._entries) - 1)
+        return (-1 if entry.overtaken > patience else entry.executed), entry.asked
+
+    def _overtake(self, granted: _Entry) -> None:
+        for other in self._entries.values():
+            if other.state is GrantState.WAITING and not granted.demand.keys().isdisjoint(other.demand):
+                other.overtaken += 1
 
     def state(self, instance: Instance) -> GrantState | None:
         """What an instance is doing; None if it is not there."""

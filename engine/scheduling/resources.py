@@ -34,8 +34,9 @@ class Pool:
 
 
 def demanded(limit: RateLimit, device: int) -> dict[Pool, int]:
-    """Units by pool that an instance on this device demands. Of a resource that is listed twice, the last counts."""
-    return {Pool(GLOBAL if item.is_global else device, item.name): item.count for item in limit.resources}
+    """Units by pool that an instance on this device demands, if any. Of a resource listed twice, the last counts."""
+    demand = {Pool(GLOBAL if item.is_global else device, item.name): item.count for item in limit.resources}
+    return {pool: count for pool, count in demand.items() if count}
 
 
 class ResourcePools:
