@@ -111,7 +111,7 @@ class GrpcService(Service):
         """Tells the connections' cores the time when they want to know it, to within one sweep interval."""
         connections = self._surroundings.connections
         while True:
-            while not connections:
+            while not len(self._roster):
                 await self._roster.change()
             await trio.sleep(self._sweep_interval_s)
             now_s = trio.current_time()

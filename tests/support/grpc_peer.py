@@ -18,6 +18,9 @@ from trireme.api.grpc.service import GrpcService
 
 Headers = Sequence[tuple[str, str]]
 
+_State = h2.connection.ConnectionState
+_GOAWAY = h2.connection.ConnectionInputs.RECV_GOAWAY
+
 
 def frame(message: bytes, compressed: bool = False) -> bytes:
     return prefix(len(message), compressed) + message
@@ -81,6 +84,9 @@ class GrpcPeer:
             header_encoding="utf-8", validate_outbound_headers=False, normalize_outbound_headers=False
         )
         self.h2 = h2.connection.H2Connection(config)
+        machine = self.h2.state_machine  # to h2 a GOAWAY is the end; but what is open goes on (RFC 9113 §6.8)
+        goes_on = {(state, _GOAWAY): (None, state) for state in (_State.IDLE, _State.CLIENT_OPEN)}
+        machine._transitions = {**machine._transitions, **goes_on}  # type: ignore[misc]
         self.stream = stream
         self.acknowledging = True
         self.streams: dict[int, Received] = {}
@@ -162,9 +168,11 @@ class GrpcPeer:
         return await self.finish(self.start(path, body, *extra, **changed))
 
     async def read_to_end(self) -> None:
+        """Until the server closes; then this side closes too."""
         with trio.fail_after(PATIENCE_S):
             while not self.closed:
                 await self.receive()
+        await trio.aclose_forcefully(self.stream)
 
 
 async def connect(service: GrpcService, **options: Any) -> GrpcPeer:
