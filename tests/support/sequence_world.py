@@ -37,7 +37,7 @@ class NoReply:
 
 
 def sequence_job(
-    id: int | str = 0,  # noqa: A002 - the word of the protocol
+    key: int | str = 0,
     flags: str = "",
     name: str = "",
     *,
@@ -56,7 +56,7 @@ def sequence_job(
         "m",
         id=name,
         timeout_us=timeout_us,
-        correlation_id=id,
+        correlation_id=key,
         sequence_start="s" in flags,
         sequence_end="e" in flags,
     )

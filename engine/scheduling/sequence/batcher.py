@@ -131,8 +131,9 @@ class SequenceBatcher:
                 if job in rescheduled:
                     self._come_back(job, slot, now)
                     continue
-                if self._plan.iterative and slot.sequence is not None:
-                    self._finish(slot.sequence)
+                sequence = slot.sequence
+                if self._plan.iterative and sequence is not None and not sequence.begins_anew:
+                    self._finish(sequence)
                 slot.settle(job)
             elif job in rescheduled:
                 self._left[job] = refusals.lost(job, job.request.correlation_id)
@@ -309,7 +310,8 @@ class SequenceBatcher:
             )
             if sequence is not None:
                 self._reject_all(sequence.cut(), common_refusals.cancelled())
-                self._finish(sequence)
+                if not sequence.jobs:
+                    self._finish(sequence)
             slot.settle(job)
             return
         job.request.sequence_start = job.request.sequence_end = False

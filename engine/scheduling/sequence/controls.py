@@ -67,9 +67,9 @@ class Controls:
             type_given = BYTES if isinstance(given, str) else UINT64
             raise refusals.wrong_id_type(job, control.name, type_given, control.datatype)
 
-    def inputs(self, id: CorrelationId, start: bool, end: bool) -> dict[str, Tensor]:  # noqa: A002
+    def inputs(self, correlation_id: CorrelationId, start: bool, end: bool) -> dict[str, Tensor]:
         """The control inputs of a request with this id, at this place in its sequence, by name."""
-        return {**self._by_position[start, end], **self._correlation_input(id)}
+        return {**self._by_position[start, end], **self._correlation_input(correlation_id)}
 
     def _flags(self, flags: Sequence[SequenceControl], values: Mapping[ControlKind, bool]) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
@@ -80,15 +80,15 @@ class Controls:
             tensors[control.name] = Tensor(control.name, control.datatype, self._shape, array=array)
         return tensors
 
-    def _correlation_input(self, id: CorrelationId) -> dict[str, Tensor]:  # noqa: A002
+    def _correlation_input(self, correlation_id: CorrelationId) -> dict[str, Tensor]:
         control = self._correlation
         if control is None:
             return {}
         datatype = control.datatype
         if datatype is BYTES:
             array = np.empty(self._shape, object)
-            array[...] = str(id).encode(errors="surrogatepass")
+            array[...] = str(correlation_id).encode(errors="surrogatepass")
         else:
-            bits = (id if isinstance(id, int) else 0) & ((1 << 8 * datatype.size) - 1)
+            bits = (correlation_id if isinstance(correlation_id, int) else 0) & ((1 << 8 * datatype.size) - 1)
             array = np.frombuffer(bits.to_bytes(datatype.size, "little"), datatype.storage).reshape(self._shape)
         return {control.name: Tensor(control.name, datatype, self._shape, array=array)}

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 
@@ -22,13 +23,18 @@ from .state import StateLayout, zeros
 
 FOLDER = "initial_state"
 
+logger = logging.getLogger("trireme.sequence")
 
-def state_layout(states: tuple[ImplicitState, ...], batching: bool, model_directory: Path) -> StateLayout | None:
+
+def state_layout(
+    states: tuple[ImplicitState, ...], batching: bool, model_directory: Path, on_gpu: bool = False
+) -> StateLayout | None:
     """The states of a model; None if it has none. Reads files: not for the event loop.
 
     Args:
         batching: whether the model's tensors have a batch dimension.
         model_directory: the folder of the model, above its versions.
+        on_gpu: whether all instances are KIND_GPU.
 
     Raises:
         InvalidArgumentError: a state, or its file, is not as it should be.
@@ -40,7 +46,23 @@ def state_layout(states: tuple[ImplicitState, ...], batching: bool, model_direct
         if state.input_name in initial:
             raise InvalidArgumentError(f"State input name '{state.input_name}' specified more than once.")
         initial[state.input_name] = _initial(state, batching, model_directory)
+        _log_growable(state, on_gpu)
     return StateLayout(states, initial)
+
+
+def _log_growable(state: ImplicitState, on_gpu: bool) -> None:
+    """What Triton finds wrong with growable memory when a sequence starts. Here every state can grow, so it serves."""
+    if state.growable and not state.same_buffer:
+        logger.error(
+            "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name '%s'.",
+            state.input_name,
+        )
+    elif state.growable and not on_gpu:
+        logger.error(
+            "'use_growable_memory' can only work with KIND_GPU model instances right now. Please either change the "
+            "instance type to KIND_GPU or set 'use_growable_memory' to false for state input '%s'.",
+            state.input_name,
+        )
 
 
 def _initial(state: ImplicitState, batching: bool, model_directory: Path) -> Tensor:

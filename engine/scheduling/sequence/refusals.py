@@ -51,9 +51,9 @@ def expired() -> UnavailableError:
     return UnavailableError("timeout of the corresponding sequence has been expired", reason=FailureReason.REJECTED)
 
 
-def lost(job: Job, id: CorrelationId) -> UnavailableError:  # noqa: A002 - the word of the field
+def lost(job: Job, correlation_id: CorrelationId) -> UnavailableError:
     return UnavailableError(
-        f"{request_prefix(job.id)}sequence {id} to model '{job.model_name}' is lost, because the model instance that "
-        "it was bound to died; start the sequence again",
+        f"{request_prefix(job.id)}sequence {correlation_id} to model '{job.model_name}' is lost, because the model "
+        "instance that it was bound to died; start the sequence again",
         reason=FailureReason.BACKEND,
     )

@@ -31,8 +31,8 @@ class Sequence:
 
     __slots__ = ("deadline_s", "id", "idle_s", "jobs", "number", "over", "slot", "state")
 
-    def __init__(self, id: CorrelationId, number: int) -> None:  # noqa: A002 - the word of the field
-        self.id = id
+    def __init__(self, correlation_id: CorrelationId, number: int) -> None:
+        self.id = correlation_id
         self.number = number
         self.jobs: OrderedDict[Job, None] = OrderedDict()
         self.over = False
@@ -45,6 +45,11 @@ class Sequence:
     def head(self) -> Job:
         """The request that is next; there must be one."""
         return next(iter(self.jobs))
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether a START is queued."""
+        return any(job.request.sequence_start for job in self.jobs)
 
     def cut(self, job: Job | None = None) -> list[Job]:
         """Take out a queued request and those that continue it, which are all up to the next START.

@@ -9,7 +9,7 @@ from .slot import UNOWNED, Slot
 
 
 class Vacancies:
-    """A heap of slots. Of equal numbers the one that came first goes first: its instance has had more time to finish."""
+    """A heap of slots. Of equal numbers the one that came first goes first: its last request has had more time."""
 
     __slots__ = ("_added", "_heap")
 

@@ -27,39 +27,46 @@ def refusal(batching: SequenceBatching, *arguments: object, stopped: bool = Fals
     return refused.value
 
 
+NOT_STARTED = (
+    "inference request for sequence {} to model 'm' must specify the START flag on the first request of the sequence"
+)
+NO_ID = "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
+BATCHED = "inference request to model 'm' must specify batch-size 1 due to requirements of sequence batcher"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "options", "text"),
+    ("arguments", "rows", "text"),
     [
-        ((5,), {}, "inference request for sequence 5 to model 'm' must specify the START flag on the first request of the sequence"),
-        (("abc",), {}, "inference request for sequence abc to model 'm' must specify the START flag on the first request of the sequence"),
-        ((5, "e"), {}, "inference request for sequence 5 to model 'm' must specify the START flag on the first request of the sequence"),
-        ((0, "s"), {}, "inference request to model 'm' must specify a non-zero or non-empty correlation ID"),
-        (("", "s"), {}, "inference request to model 'm' must specify a non-zero or non-empty correlation ID"),
-        ((5, "s"), {"rows": 2}, "inference request to model 'm' must specify batch-size 1 due to requirements of sequence batcher"),
-        ((0, ""), {"rows": 2}, "inference request to model 'm' must specify batch-size 1 due to requirements of sequence batcher"),
+        ((5,), 1, NOT_STARTED.format(5)),
+        (("abc",), 1, NOT_STARTED.format("abc")),
+        ((5, "e"), 1, NOT_STARTED.format(5)),
+        ((0, "s"), 1, NO_ID),
+        (("", "s"), 1, NO_ID),
+        ((5, "s"), 2, BATCHED),
+        ((0, ""), 2, BATCHED),
     ],
-)  # fmt: skip
-def test_invalid_requests_are_told_what_is_wrong(arguments, options, text):
-    error = refusal(ANY, *arguments, **options)
+)
+def test_invalid_requests_are_told_what_is_wrong(arguments, rows, text):
+    error = refusal(ANY, *arguments, rows=rows)
     assert (error.kind, error.message) == (ErrorKind.INVALID_ARGUMENT, text)
 
 
-@pytest.mark.parametrize(("id", "ok"), [("a" * 128, True), ("a" * 129, False), ("é" * 64, True), ("é" * 65, False)])
-def test_string_ids_have_at_most_128_bytes(id, ok):  # noqa: A002
+@pytest.mark.parametrize(("key", "ok"), [("a" * 128, True), ("a" * 129, False), ("é" * 64, True), ("é" * 65, False)])
+def test_string_ids_have_at_most_128_bytes(key, ok):
     if ok:
-        World.of(make_plan(ANY)).ask(id, "s")
+        World.of(make_plan(ANY)).ask(key, "s")
         return
-    error = refusal(ANY, id, "s", rows=2)
+    error = refusal(ANY, key, "s", rows=2)
     assert error.kind is ErrorKind.UNSUPPORTED
     assert error.message == "string correlation ID cannot be longer than 128 characters"
 
 
 @pytest.mark.parametrize(
-    ("batching", "id", "given", "expected"),
+    ("batching", "key", "given", "expected"),
     [(STRINGS, 7, "UINT64", "BYTES"), (NUMBERS, "seven", "BYTES", "INT32")],
 )
-def test_the_models_id_type_is_checked_before_all_that_needs_the_scheduler(batching, id, given, expected):  # noqa: A002
-    error = refusal(batching, id, "s", "r1", rows=2)
+def test_the_models_id_type_is_checked_before_all_that_needs_the_scheduler(batching, key, given, expected):
+    error = refusal(batching, key, "s", "r1", rows=2)
     assert error.kind is ErrorKind.INVALID_ARGUMENT
     assert error.message == (
         f"[request id: r1] sequence batching control 'ID' data-type is '{given}', but model 'm' expects '{expected}'"
@@ -67,9 +74,9 @@ def test_the_models_id_type_is_checked_before_all_that_needs_the_scheduler(batch
 
 
 @pytest.mark.parametrize("batching", [STRINGS, NUMBERS])
-@pytest.mark.parametrize("id", [0, ""])
-def test_no_id_is_not_an_id_of_the_wrong_type(batching, id):  # noqa: A002
-    assert "non-zero or non-empty" in refusal(batching, id, "s").message
+@pytest.mark.parametrize("key", [0, ""])
+def test_no_id_is_not_an_id_of_the_wrong_type(batching, key):
+    assert "non-zero or non-empty" in refusal(batching, key, "s").message
 
 
 def test_stopping_refuses_new_sequences_in_words_without_a_request_id():
@@ -134,10 +141,11 @@ def test_start_of_a_known_sequence_begins_anew_in_the_same_slot_and_is_warned_of
     world.ask(9, "e", "new2")
     world.run()
     assert world.names == [["other", "old1"], ["-", "old2"], ["-", "new1"], ["-", "new2"]]
-    assert [record.getMessage() for record in caplog.records] == [
+    (warning,) = caplog.records
+    assert warning.getMessage() == (
         "sequence 9 for model 'm' has a conflict. The previous sequence did not end before this sequence start. "
         "Previous sequence will be terminated early."
-    ]
+    )
 
 
 def test_enqueue_fills_in_what_belongs_to_the_scheduler():

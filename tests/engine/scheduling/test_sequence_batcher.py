@@ -45,8 +45,8 @@ def test_backlog_is_first_come_first_served_and_moves_with_all_its_requests(batc
 @BOTH
 def test_before_any_instance_is_there_everybody_waits_in_the_backlog(batching):
     world = World.of(make_plan(batching, 2), instances=0)
-    for id in (1, 2, 3):  # noqa: A001
-        world.ask(id, "se", str(id))
+    for key in (1, 2, 3):
+        world.ask(key, "se", str(key))
     assert isinstance(world.act(), Wait)
     world.core.instance_idle(7)
     world.run()
@@ -137,8 +137,8 @@ def test_each_request_begins_the_idle_time_anew(batching):
 def test_the_reaper_comes_to_rest(batching):
     """However many sequences are idle: each is looked at once, and then nothing more wakes the batcher."""
     world = World.of(make_plan(batching, 8))
-    for id in range(1, 9):  # noqa: A001
-        world.ask(id, "s")
+    for key in range(1, 9):
+        world.ask(key, "s")
     world.run()
     assert world.act() == WaitUntil(1.0)
     world.now = 5.0

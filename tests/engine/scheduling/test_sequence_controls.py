@@ -39,13 +39,13 @@ def test_flags_have_the_values_of_their_place_in_the_form_asked_for(datatype, fa
 
 
 @pytest.mark.parametrize("datatype", [INT32, UINT32, INT64, UINT64])
-@given(id=st.integers(0, 2**64 - 1))
-def test_numeric_ids_keep_their_low_bits(datatype, id):  # noqa: A002
+@given(key=st.integers(0, 2**64 - 1))
+def test_numeric_ids_keep_their_low_bits(datatype, key):
     controls = Controls([SequenceControl("C", ControlKind.CORRID, datatype)], True)
-    tensor = controls.inputs(id, False, False)["C"]
+    tensor = controls.inputs(key, False, False)["C"]
     assert tensor.array.dtype == datatype.storage
-    assert int(tensor.array[0, 0]) % 2 ** (8 * datatype.size) == id % 2 ** (8 * datatype.size)
-    assert bytes(tensor.buffer) == id.to_bytes(8, "little")[: datatype.size]
+    assert int(tensor.array[0, 0]) % 2 ** (8 * datatype.size) == key % 2 ** (8 * datatype.size)
+    assert bytes(tensor.buffer) == key.to_bytes(8, "little")[: datatype.size]
     assert controls.null["C"].array.tolist() == [[0]]
 
 
@@ -54,11 +54,11 @@ def test_a_long_id_in_a_short_type():
     assert controls.inputs(2**32 + 7, False, False)["C"].array.tolist() == [7]
 
 
-@pytest.mark.parametrize(("id", "element"), [("abc", b"abc"), ("é☃", "é☃".encode()), (12, b"12")])
-def test_string_ids(id, element):  # noqa: A002
+@pytest.mark.parametrize(("key", "element"), [("abc", b"abc"), ("é☃", "é☃".encode()), (12, b"12")])
+def test_string_ids(key, element):
     """Numbers are the ids that the server gives in iterative models."""
     controls = Controls([SequenceControl("C", ControlKind.CORRID, BYTES)], True)
-    tensor = controls.inputs(id, True, False)["C"]
+    tensor = controls.inputs(key, True, False)["C"]
     assert tensor.array.tolist() == [[element]]
     assert bytes(tensor.buffer) == np.uint32(len(element)).tobytes() + element
     assert controls.null["C"].array.tolist() == [[b""]]

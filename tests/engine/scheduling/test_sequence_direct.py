@@ -21,8 +21,8 @@ def patient(utilization: float, delay_us: int = 500_000) -> SequenceBatching:
 def test_a_batch_has_a_row_for_each_slot_up_to_the_last_one_ready():
     """Slots 0, 1, 2 have sequences and only the last one has work: null, null, real; slot 3 is not padded."""
     world = World.of(make_plan(DIRECT))
-    for id in (10, 11, 12, 13):  # noqa: A001
-        world.ask(id, "s", f"{id}a")
+    for key in (10, 11, 12, 13):
+        world.ask(key, "s", f"{key}a")
     world.run()
     world.ask(12, "", "12b")
     world.run()
@@ -79,8 +79,8 @@ def test_no_batch_while_the_previous_one_is_executed():
 
 def test_requests_of_other_shapes_wait_and_leave_a_gap():
     world = World.of(make_plan(DIRECT))
-    for id, length in ((1, 2), (2, 3), (3, 2), (4, 3)):  # noqa: A001
-        world.ask(id, "s", str(id), shape=(length,))
+    for key, length in ((1, 2), (2, 3), (3, 2), (4, 3)):
+        world.ask(key, "s", str(key), shape=(length,))
     world.run()
     assert world.names == [["1", "-", "3", "-"], ["-", "2", "-", "4"]]
     assert world.batches[0].jobs[1].inputs["IN"].shape == (1, 2)
@@ -107,8 +107,8 @@ def test_without_a_batch_dimension_there_is_one_slot():
 
 def test_slots_fill_up_lowest_number_first_over_all_instances():
     world = World.of(make_plan(DIRECT, 2), instances=3)
-    for id in range(1, 7):  # noqa: A001
-        world.ask(id, "s", str(id))
+    for key in range(1, 7):
+        world.ask(key, "s", str(key))
     world.act()
     assert [(batch.instance, batch.names) for batch in world.batches] == [
         (0, ["1", "4"]),
@@ -119,8 +119,8 @@ def test_slots_fill_up_lowest_number_first_over_all_instances():
 
 def test_a_freed_slot_goes_to_the_next_sequence_before_higher_ones():
     world = World.of(make_plan(DIRECT))
-    for id in (1, 2, 3):  # noqa: A001
-        world.ask(id, "s", str(id))
+    for key in (1, 2, 3):
+        world.ask(key, "s", str(key))
     world.run()
     world.ask(1, "e", "1e")
     world.run()
@@ -132,8 +132,8 @@ def test_a_freed_slot_goes_to_the_next_sequence_before_higher_ones():
 @pytest.mark.parametrize("ready", [1, 2])
 def test_too_few_ready_slots_wait_for_the_delay(ready):
     world = World.of(make_plan(patient(0.75)))
-    for id in range(1, ready + 1):  # noqa: A001
-        world.ask(id, "s", str(id))
+    for key in range(1, ready + 1):
+        world.ask(key, "s", str(key))
         world.wait(0.125)
     world.wait(1.0)
     assert [(batch.at_s, batch.reason) for batch in world.batches] == [(0.5, SealReason.DELAY)]
@@ -141,8 +141,8 @@ def test_too_few_ready_slots_wait_for_the_delay(ready):
 
 def test_enough_ready_slots_go_at_once():
     world = World.of(make_plan(patient(0.75)))
-    for id in (1, 2, 3):  # noqa: A001
-        world.ask(id, "s", str(id))
+    for key in (1, 2, 3):
+        world.ask(key, "s", str(key))
     world.act()
     assert [(batch.at_s, batch.names, batch.reason) for batch in world.batches] == [
         (0.0, ["1", "2", "3"], SealReason.PREFERRED)
@@ -153,10 +153,10 @@ def test_enough_ready_slots_go_at_once():
 def test_utilization_is_counted_in_single_precision(utilization, rows, needed):
     """0.6 as a float32 is more than three fifths of a double."""
     world = World.of(make_plan(patient(float(np.float32(utilization))), rows))
-    for id in range(1, needed + 1):  # noqa: A001
+    for key in range(1, needed + 1):
         world.act()
         assert not world.batches
-        world.ask(id, "s", str(id))
+        world.ask(key, "s", str(key))
     world.act()
     assert len(world.batches) == 1
 

@@ -34,8 +34,8 @@ def test_order_in_the_batch_is_that_of_readiness_not_of_slots():
 
 def test_more_candidates_than_rows():
     world = World.of(make_plan(oldest(5), 2))
-    for id in range(1, 6):  # noqa: A001
-        world.ask(id, "s", str(id))
+    for key in range(1, 6):
+        world.ask(key, "s", str(key))
     world.run()
     assert world.names == [["1", "2"], ["3", "4"], ["5"]]
     assert [batch.reason for batch in world.batches] == [SealReason.FULL, SealReason.FULL, SealReason.IDLE]
@@ -44,8 +44,8 @@ def test_more_candidates_than_rows():
 def test_one_candidate_at_a_time_is_one_request_at_a_time():
     """Five sequences of one request each: the slot is free at once, but its last request is still out."""
     world = World.of(make_plan(oldest(1), 8))
-    for id in range(1, 6):  # noqa: A001
-        world.ask(id, "se", str(id))
+    for key in range(1, 6):
+        world.ask(key, "se", str(key))
     world.run()
     assert world.names == [["1"], ["2"], ["3"], ["4"], ["5"]]
 
@@ -64,12 +64,12 @@ def test_a_sequence_that_gets_a_slot_at_its_predecessors_end_leaves_the_backlog(
 
 def test_preferred_sizes_and_delay_as_the_dynamic_batcher():
     world = World.of(make_plan(oldest(6, (4,), 250_000), 8))
-    for id in (1, 2):  # noqa: A001
-        world.ask(id, "s", str(id))
+    for key in (1, 2):
+        world.ask(key, "s", str(key))
     world.wait(0.5)
     world.settle()
-    for id in (1, 2, 3, 4, 5, 6):  # noqa: A001
-        world.ask(id, "" if id < 3 else "s", f"{id}b")
+    for key in (1, 2, 3, 4, 5, 6):
+        world.ask(key, "" if key < 3 else "s", f"{key}b")
     world.act()
     world.settle()
     world.wait(0.5)
@@ -95,8 +95,8 @@ def test_delay_counts_from_when_a_request_may_go():
 
 def test_incompatible_shapes_close_a_batch():
     world = World.of(make_plan(oldest(), 4))
-    for id, length in ((1, 1), (2, 2), (3, 2), (4, 1)):  # noqa: A001
-        world.ask(id, "s", str(id), shape=(length,))
+    for key, length in ((1, 1), (2, 2), (3, 2), (4, 1)):
+        world.ask(key, "s", str(key), shape=(length,))
     world.run()
     assert world.names == [["1"], ["2", "3"], ["4"]]
     assert world.batches[0].reason is SealReason.SHAPE
@@ -126,8 +126,8 @@ def test_controls():
 def test_a_slot_whose_last_request_is_still_out_is_free_already():
     """So the lowest number can be a busy one, and a later sequence be faster in the next slot, as with Triton."""
     world = World.of(make_plan(oldest(4), 0, dims=(1,)))
-    for id in range(1, 6):  # noqa: A001
-        world.ask(id, "se", str(id))
+    for key in range(1, 6):
+        world.ask(key, "se", str(key))
     world.run()
     assert world.names == [["1"], ["3"], ["5"], ["2"], ["4"]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -146,7 +147,7 @@ def test_unknown_states_are_named():
 
 def test_each_job_keeps_its_row():
     made = layout(SUM)
-    jobs = [sequence_job(id) for id in (1, 2, 3)]  # noqa: A001
+    jobs = [sequence_job(key) for key in (1, 2, 3)]
     for job in jobs:
         job.state = made.start()
     keep_states(jobs, [output("SUM_OUT", [[1], [2], [3], [4]])], True)
@@ -196,21 +197,21 @@ def run_model(world: World) -> dict[str, int]:
 @BOTH
 def test_each_sequence_counts_its_own_requests_from_start_to_end(batching):
     world = World.of(make_plan(batching, 2, layout(SUM)), instances=2)
-    for id in range(1, 8):  # noqa: A001
-        world.ask(id, "s", f"{id}a")
-        for name in "bcd"[: id % 4]:
-            world.ask(id, "", f"{id}{name}")
-        world.ask(id, "e", f"{id}e")
+    for key in range(1, 8):
+        world.ask(key, "s", f"{key}a")
+        for name in "bcd"[: key % 4]:
+            world.ask(key, "", f"{key}{name}")
+        world.ask(key, "e", f"{key}e")
     found = run_model(world)
     assert found == {
-        **{f"{id}{name}": position for id in range(1, 8) for position, name in enumerate("abcd"[: id % 4 + 1])},
-        **{f"{id}e": id % 4 + 1 for id in range(1, 8)},
+        **{f"{key}{name}": position for key in range(1, 8) for position, name in enumerate("abcd"[: key % 4 + 1])},
+        **{f"{key}e": key % 4 + 1 for key in range(1, 8)},
     }
 
 
 @BOTH
 def test_a_start_begins_with_a_fresh_state_wherever_it_comes(batching):
-    """In a sequence that did not end, in the slot of one that ended, of one that was idle, of one that was cancelled."""
+    """In a sequence that did not end, and in the slot of one that ended, was idle, or was cancelled."""
     world = World.of(make_plan(batching, 1, layout(SUM)))
     world.ask(1, "s", "a0")
     world.ask(1, "", "a1")
@@ -321,24 +322,39 @@ def test_a_file_of_strings_is_taken_whole(folder):
     assert layout(state, folder=folder).start().inputs["S"].array.tolist() == [[b"a", b"bc"]]
 
 
-@pytest.mark.parametrize(
-    ("state", "text"),
-    [
-        (initial(datatype=FP32), "The data type used for 'initial_state' field of state 'S' does not match the state data type."),
-        (initial(name=""), "Field 'name' must be set when using initial_state for state input 'S'."),
-        (initial(dims=(2, 1)), "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'S'. 2 != 1"),
-        (initial(dims=(-1,)), "'initial_state' field for state input name 'S' contains variable dimensions."),
-        (replace(initial(), dims=(3,)), "'initial_state' dim for input name 'S' doesn't match 'state' dim description. 2 != 3"),
-        (initial(data_file=""), "initial_state setting expects state'S' to have state_data set"),
-        (replace(initial(), initial=initial().initial * 2), "initial_state field for state input 'S' must contain exactly one or zero element. Found '2' elements."),
-        (initial(data_file="short"), "initial_state setting expects 8 bytes, but the data provided from shortonly has 5 bytes."),
-        (initial(data_file="none"), "failed to read initial_state file 'none' of state 'S': No such file or directory"),
-        (initial(data_file="../secret"), "initial_state file '../secret' of state 'S' is outside of the folder 'initial_state'"),
-        (ImplicitState("S", "T", BYTES, (1,), (InitialState("n", BYTES, (1,), "short"),)), "initial_state file 'short' of state 'S' ends inside a string: 1 bytes left, 2 needed"),
-        (ImplicitState("S", "T", BYTES, (1,), (InitialState("n", BYTES, (1,), "two"),)), "initial_state file 'two' of state 'S' must hold 1 strings, but holds 2"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_begun_with_is_named_at_load(folder, state, text):
+STRING = ImplicitState("S", "T", BYTES, (1,), (InitialState("n", BYTES, (1,), "short"),))
+
+WRONG = {
+    "The data type used for 'initial_state' field of state 'S' does not match the state data type.": initial(
+        datatype=FP32
+    ),
+    "Field 'name' must be set when using initial_state for state input 'S'.": initial(name=""),
+    "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'S'. "
+    "2 != 1": initial(dims=(2, 1)),
+    "'initial_state' field for state input name 'S' contains variable dimensions.": initial(dims=(-1,)),
+    "'initial_state' dim for input name 'S' doesn't match 'state' dim description. 2 != 3": replace(
+        initial(), dims=(3,)
+    ),
+    "initial_state setting expects state'S' to have state_data set": initial(data_file=""),
+    "initial_state field for state input 'S' must contain exactly one or zero element. Found '2' elements.": replace(
+        initial(), initial=initial().initial * 2
+    ),
+    "initial_state setting expects 8 bytes, but the data provided from shortonly has 5 bytes.": initial(
+        data_file="short"
+    ),
+    "failed to read initial_state file 'none' of state 'S': No such file or directory": initial(data_file="none"),
+    "initial_state file '../secret' of state 'S' is outside of the folder 'initial_state'": initial(
+        data_file="../secret"
+    ),
+    "initial_state file 'short' of state 'S' ends inside a string: 1 bytes left, 2 needed": STRING,
+    "initial_state file 'two' of state 'S' must hold 1 strings, but holds 2": replace(
+        STRING, initial=(InitialState("n", BYTES, (1,), "two"),)
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "state"), WRONG.items())
+def test_what_cannot_be_begun_with_is_named_at_load(folder, text, state):
     (folder / "initial_state" / "short").write_bytes(b"\2\0\0\0x")
     (folder / "initial_state" / "two").write_bytes(pack_bytes([b"a", b"b"]))
     with pytest.raises(InvalidArgumentError) as refused:
@@ -350,3 +366,18 @@ def test_an_input_may_hold_one_state_only():
     with pytest.raises(InvalidArgumentError) as refused:
         state_layout((SUM, SUM), True, NOWHERE)
     assert refused.value.message == "State input name 'SUM_IN' specified more than once."
+
+
+@pytest.mark.parametrize(
+    ("same_buffer", "on_gpu", "text"),
+    [
+        (False, True, "you must also enable 'use_single_buffer' for state input name 'SUM_IN'."),
+        (True, False, "set 'use_growable_memory' to false for state input 'SUM_IN'."),
+        (True, True, None),
+    ],
+)
+def test_growable_memory_is_complained_about_and_does_no_harm(caplog, same_buffer, on_gpu, text):
+    with caplog.at_level(logging.ERROR, "trireme.sequence"):
+        made = state_layout((replace(SUM, same_buffer=same_buffer, growable=True),), True, NOWHERE, on_gpu)
+    assert made is not None
+    assert [record.getMessage().endswith(text or "") for record in caplog.records] == ([True] if text else [])
