@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from load import Protocol, run_perf_analyzer
+from load import ATTEMPTS, HungError, Protocol, run_perf_analyzer
 from rich.console import Console
 from rich.table import Table
 from servers import Server, machine, trireme, triton, write_identity_for_triton
@@ -52,14 +52,38 @@ class Run:
 def measure(
     server: Server, others: Iterable[Server], concurrency: int, protocol: Protocol, options: argparse.Namespace
 ) -> Run:
+    """One run; another one if perf_analyzer hangs, which it does now and then, whoever serves.
+
+    Raises:
+        SystemExit: it hangs every time.
+    """
     others = list(others)
+    for _ in range(ATTEMPTS):
+        try:
+            return _measure(server, others, concurrency, protocol, options)
+        except HungError:
+            continue
+    raise SystemExit(f"perf_analyzer did not end, {ATTEMPTS} times")
+
+
+def _measure(
+    server: Server, others: list[Server], concurrency: int, protocol: Protocol, options: argparse.Namespace
+) -> Run:
     requests_before = server.statistics(MODEL)["inference_stats"]["success"]["count"]
     cpu_before_s = server.cpu_s()
     others_before_s = sum(other.cpu_s() for other in others)
     began_s = time.monotonic()
     flags = ["--measurement-interval", str(round(options.seconds * 1000)), "--percentile", "50"]
     flags += ["--stability-percentage", "999", "--max-trials", "3"]
-    report = run_perf_analyzer(options.perf_analyzer, server, MODEL, concurrency, *flags, protocol=protocol)
+    report = run_perf_analyzer(
+        options.perf_analyzer,
+        server,
+        MODEL,
+        concurrency,
+        *flags,
+        protocol=protocol,
+        timeout_s=30 + 10 * options.seconds,
+    )
     wall_s = time.monotonic() - began_s
     requests = server.statistics(MODEL)["inference_stats"]["success"]["count"] - requests_before
     return Run(

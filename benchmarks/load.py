@@ -14,6 +14,9 @@ from pathlib import Path
 
 from servers import Server
 
+ATTEMPTS = 3
+"""How often perf_analyzer is started again when it hangs."""
+
 
 class HungError(Exception):
     """perf_analyzer did not end in time."""

@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from load import HungError, Protocol, Report, run_perf_analyzer
+from load import ATTEMPTS, HungError, Protocol, Report, run_perf_analyzer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +24,6 @@ from servers import Server, trireme
 
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 
-ATTEMPTS = 3
 MISSED_SHARE = 0.1
 """Of all requests: what may be answered before perf_analyzer reads the server's counts for the first time."""
 
