@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import zlib
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from http_sockets import QUICK, until
 from trio.testing import wait_all_tasks_blocked
 
 from trireme.api.grpc.call import UnaryCall
+from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.http2.errors import ErrorCode
 from trireme.api.grpc.service import GrpcService
 
@@ -165,6 +167,31 @@ async def test_answers_look_as_from_triton() -> None:
             },
             {"grpc-status": "0"},
         ]
+
+
+@pytest.mark.parametrize("path", [UNARY, EACH])
+async def test_packed_answers(path: str) -> None:
+    """As from Triton at level high: deflate is chosen, what would not get smaller is sent as it is, errors and other
+    methods know nothing of it."""
+    options = {"compression_level": CompressionLevel.HIGH, "compressed_paths": frozenset({UNARY, EACH})}
+    accepted = ("grpc-accept-encoding", "identity, deflate, gzip")
+    async with serving([ImmediateEcho()], **options) as service, await connect(service) as peer:
+        for size, message in ((1000, frame(zlib.compress(bytes(1000)), True)), (1, frame(bytes(1)))):
+            received = await peer.call(path, frame(bytes(size)), accepted)
+            assert received.headers[0]["grpc-encoding"] == "deflate"
+            assert received.data == message
+        large = await peer.call(path, frame(bytes(100_000)), ("grpc-accept-encoding", "gzip"))
+        assert large.headers[0]["grpc-encoding"] == "gzip"
+        assert gzip.decompress(large.data[5:]) == bytes(100_000)
+        for other in (
+            await peer.call(path, frame(bytes(1000))),
+            await peer.call(SERVICE + "Join", frame(bytes(1000)), accepted),
+        ):
+            assert other.data == frame(bytes(1000))
+            assert "grpc-encoding" not in other.headers[0]
+        failed = await peer.call(path, frame(b"x"), accepted, ("do", "fail"), ("text", "no"))
+        assert failed.trailers_only
+        assert "grpc-encoding" not in failed.headers[0]
 
 
 # ---- deadlines ----
