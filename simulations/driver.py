@@ -46,15 +46,15 @@ class Driver:
         self.done = trio.Event()
         self.replies: dict[int, Reply] = {}
         self._server = server
+        self._attending = plan.attending
         self._clock = clock
         self._recorder = recorder
         self._misled = misled
-        self._plans = {request.number: request for request in plan.requests}
         self._requests = _Requests(plan)
         self._next: dict[int, list[RequestPlan]] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        self._unfinished = len(plan.requests)
+        self._unfinished = dict.fromkeys(request.number for request in plan.requests)
         self._sleeper: Sleeper | None = None
         for request in plan.requests:
             if request.after:
@@ -64,6 +64,11 @@ class Driver:
         if not plan.requests:
             self.done.set()
 
+    @property
+    def unfinished(self) -> list[int]:
+        """Requests that were not sent yet, or whose reply is not final."""
+        return list(self._unfinished)
+
     async def run(self) -> None:
         """Send until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -72,6 +77,8 @@ class Driver:
                 now_s = self._clock.now_s()
                 while self._due and self._due[0][0] <= now_s:
                     heapq.heappop(self._due)[2]()
+                if self._attending:
+                    self._server.attend()
                 await self._pause()
 
     async def _pause(self) -> None:
@@ -94,7 +101,7 @@ class Driver:
             return
         request = self._submitted(plan)
         try:
-            reply = self._server.submit_nowait(request)
+            reply = self._server.submit_nowait(request, attended=self._attending)
         except TriremeError as error:
             self._answered(plan, error_text(error))
             return
@@ -103,7 +110,7 @@ class Driver:
         elif plan.manner is Manner.VANISHES:
             self.replies[plan.number] = reply
             self._go_on(plan)
-            reply.notify(self._settled)
+            reply.notify(partial(self._settled, plan))
         else:
             reply.notify(partial(self._heard, plan))
             if plan.give_up_ns and not reply.final:
@@ -158,9 +165,9 @@ class Driver:
         self._go_on(plan)
         reply = self.replies.get(plan.number)
         if reply is None:
-            self._settled()
+            self._settled(plan)
         else:
-            reply.notify(self._settled)
+            reply.notify(partial(self._settled, plan))
 
     def _check(self, plan: RequestPlan, response: InferenceResponse) -> None:
         """Whether this is the answer to that request."""
@@ -174,7 +181,7 @@ class Driver:
     def _answered(self, plan: RequestPlan, error: str) -> None:
         self._recorder.record(RequestAnswered(self._recorder.now_ns(), plan.number, error))
         self._go_on(plan)
-        self._settled()
+        self._settled(plan)
 
     def _go_on(self, plan: RequestPlan) -> None:
         """Whoever waited for this answer goes on."""
@@ -182,9 +189,9 @@ class Driver:
         for request in self._next.get(plan.number, ()):
             self._at(now_s + request.at_ns / 1e9, partial(self._send, request))
 
-    def _settled(self, _reply: Reply | None = None) -> None:
-        """The server has no more to do for one of the requests."""
-        self._unfinished -= 1
+    def _settled(self, plan: RequestPlan, _reply: Reply | None = None) -> None:
+        """The server has no more to do for this request."""
+        del self._unfinished[plan.number]
         if not self._unfinished:
             self.done.set()
 

@@ -150,6 +150,8 @@ class Plan:
 
     Attributes:
         seed: of the order in which tasks run.
+        attending: whoever sends has the schedulers decide at once about all that was sent at this instant, as front
+            ends do (`InferenceServer.attend`).
         calm_ns: when faults stop (an instance can hang or crash no more), and the liveness phase begins.
         stop_ns: when the server is stopped, whatever is in flight; 0 for when all is done.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
@@ -165,6 +167,7 @@ class Plan:
     restart_limit: int = 5
     restart_window_s: float = 60.0
     exit_timeout_s: float = 30.0
+    attending: bool = False
 
     def to_json(self) -> str:
         return json.dumps(_encode(self), indent=1) + "\n"
@@ -206,7 +209,7 @@ def _encode(value: Any) -> Any:
 
 
 def _decode(kind: Any, value: Any) -> Any:
-    if is_dataclass(kind) and isinstance(kind, type):
+    if isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, Mapping):
             raise TypeError(f"expected a {kind.__name__}, not {value!r}")
         hints = get_type_hints(kind)

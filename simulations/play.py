@@ -150,7 +150,8 @@ class _Run:
         bound_s = drain_bound_s(self.plan)
         await self._wait(driver, self.clock.now_s() + bound_s)
         if not driver.done.is_set():
-            self._complain("queues drain when faults have stopped", f"not within {bound_s:g} s: {server!r}")
+            text = f"after {bound_s:g} s there is no final reply to requests {driver.unfinished}"
+            self._complain("queues drain when faults have stopped", text)
         elif self.watch.violation is None:
             self.watch.statistics.compare(server.statistics())
 

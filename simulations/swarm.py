@@ -18,7 +18,7 @@ MS = 1_000_000
 
 
 class Feature(enum.Enum):
-    """What a run may have; it has each with probability one half."""
+    """What a run may have; it has each with probability one half, unless `RARE` says otherwise."""
 
     SEVERAL_MODELS = "several models"
     SEVERAL_INSTANCES = "several instances"
@@ -38,8 +38,12 @@ class Feature(enum.Enum):
     SMALL_BUDGET = "a small server-wide budget"
     FAILING_STARTS = "instances that fail to start again"
     STOP_EARLY = "a server that is stopped amid work"
+    ATTENDING = "a front end that has schedulers decide at once"
     OVERLOAD = "more work than can be done"
 
+
+RARE = {Feature.WAITING: 0.3, Feature.SMALL_BUDGET: 0.25, Feature.BAD_REQUESTS: 0.25}
+"""Features that make runs slow, or most of their requests void."""
 
 FAULTS = tuple(fault for fault in Fault if fault is not Fault.NONE)
 
@@ -53,7 +57,7 @@ class _Draw:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = chance = Random(f"swarm {seed}")
-        self.features = {feature for feature in Feature if chance.random() < 0.5}
+        self.features = {feature for feature in Feature if chance.random() < RARE.get(feature, 0.5)}
         self.rates = {fault: self.rate(0.002, 0.2) for fault in FAULTS if chance.random() < 0.35}
         self.give_up_rate = self.rate(0.01, 0.5) if self.has(Feature.GIVING_UP) else 0.0
 
@@ -69,11 +73,11 @@ class _Draw:
         models = tuple(self.model(f"m{index}") for index in range(count))
         requests: list[RequestPlan] = []
         for model in models:
-            arrivals = self.arrivals(model, chance.randint(10, 240 // count))
+            arrivals = self.arrivals(model, chance.randint(10, 480 // count))
             requests += self.dressed(model, arrivals, len(requests))
         end_ns = max(request.at_ns for request in requests)
         hangs = Fault.HANG in self.rates
-        longest_ns = max(model.fixed_ns + model.per_row_ns * max(1, model.max_batch_size) for model in models)
+        longest_ns = max(_longest_batch_ns(model, requests) for model in models)
         return Plan(
             seed=self.seed,
             models=models,
@@ -81,10 +85,11 @@ class _Draw:
             calm_ns=round(end_ns * chance.uniform(0.5, 1.1)),
             stop_ns=round(end_ns * chance.uniform(0.05, 0.95)) if self.has(Feature.STOP_EARLY) else 0,
             max_inflight_requests=chance.randint(1, 12) if self.has(Feature.SMALL_BUDGET) else 65_536,
-            hang_limit_s=longest_ns / 1e9 * chance.uniform(1.5, 8.0) if hangs or chance.random() < 0.2 else 0.0,
+            hang_limit_s=longest_ns / 1e9 * chance.uniform(1.1, 8.0) if hangs or chance.random() < 0.2 else 0.0,
             restart_limit=chance.choice((0, 1, 2, 5, 5, 1000)),
             restart_window_s=chance.choice((0.5, 60.0)),
             exit_timeout_s=chance.choice((0.0, chance.uniform(0.001, 0.2), 30.0, 30.0)),
+            attending=self.has(Feature.ATTENDING),
         )
 
     def model(self, name: str) -> ModelPlan:
@@ -203,10 +208,17 @@ class _Draw:
         draw = self.chance.random()
         if self.has(Feature.VANISHING) and draw < 0.1:
             return Manner.VANISHES
-        return Manner.WAITS if self.has(Feature.WAITING) and draw < 0.4 else Manner.LISTENS
+        return Manner.WAITS if self.has(Feature.WAITING) and draw < 0.25 else Manner.LISTENS
 
     def fault(self) -> Fault:
         for fault, rate in self.rates.items():
             if self.chance.random() < rate:
                 return fault
         return Fault.NONE
+
+
+def _longest_batch_ns(model: ModelPlan, requests: list[RequestPlan]) -> int:
+    """What no batch of the model takes longer than, unless a fault strikes."""
+    rows = max(1, model.max_batch_size)
+    extras = sorted(request.extra_ns for request in requests if request.model == model.name)
+    return model.fixed_ns + model.per_row_ns * rows + sum(extras[-rows:])

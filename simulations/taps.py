@@ -92,10 +92,10 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Scheduler]) -> type[Sc
             super().__init__(name, self._tapped, *args, **kwargs)
             schedulers.append(self)
 
-        def submit(self, job: Job) -> None:
+        def submit(self, job: Job, **options: Any) -> None:
             number = request_number(job)
             job.reply = TappedReply(job.reply, number, recorder)
-            super().submit(job)
+            super().submit(job, **options)
             deadline_ns = NEVER_NS if job.deadline_s is None else round(job.deadline_s * 1e9)
             recorder.record(RequestQueued(recorder.now_ns(), number, self.name, job.rows, job.level, deadline_ns))
 

@@ -43,8 +43,8 @@ class QueueOrder(Invariant):
 
 
 class QueueLimits(Invariant):
-    """A level holds no more than it may; whoever is refused for that reason found it full; whoever's time is over is
-    rejected then, neither before nor after (scheduling.md §4.4)."""
+    """A level holds no more than it may; whoever is refused for that reason found it full, and no instance idle;
+    whoever's time is over is rejected then, neither before nor after (scheduling.md §4.4)."""
 
     name = "queue limits and deadlines hold"
 
@@ -81,6 +81,8 @@ class QueueLimits(Invariant):
         limit, found = _queue_limit(view.config, level), len(view.line.levels[level])
         if not limit or found < limit:
             self.broken(f"request {event.request} was refused: level {level} of '{asked.model}' has {found} of {limit}")
+        elif view.idle > 0 and view.idle_since_ns < event.at_ns and is_due(view, event.at_ns):
+            self.broken(f"request {event.request} was refused: '{asked.model}' is full, yet {view.idle} instances idle")
 
     def _rejected(self, event: RequestRejected) -> None:
         if event.error != EXPIRED:
@@ -128,27 +130,29 @@ class Promptness(Invariant):
             else:
                 self._patient.pop(name, None)
         for view in self._patient.values():
-            if self._is_due(view, now_ns):
+            if is_due(view, now_ns):
                 self._late(view, now_ns)
-
-    def _is_due(self, view: ModelView, now_ns: int) -> bool:
-        batching = view.config.dynamic_batching
-        if batching is None or not batching.max_queue_delay_us or view.stopping:
-            return True
-        line = view.line
-        if line.oldest_ns + batching.max_queue_delay_us * 1_000 + TOLERANCE_NS < now_ns:
-            return True
-        preferred = batching.preferred_batch_sizes or (max(1, view.config.max_batch_size),)
-        rows = 0
-        for request in line.ordered(now_ns):
-            rows += request.rows
-            if rows in preferred or rows >= max(preferred):
-                return True
-        return False
 
     def _late(self, view: ModelView, now_ns: int) -> None:
         waiting, name = len(view.line.waiting), view.config.name
         self.broken(f"{view.idle} instances of '{name}' are idle at {now_ns} ns while {waiting} requests wait")
+
+
+def is_due(view: ModelView, now_ns: int) -> bool:
+    """Whether an idle instance should execute something of what waits; something must."""
+    batching = view.config.dynamic_batching
+    if batching is None or not batching.max_queue_delay_us or view.stopping:
+        return True
+    line = view.line
+    if line.oldest_ns + batching.max_queue_delay_us * 1_000 + TOLERANCE_NS < now_ns:
+        return True
+    preferred = batching.preferred_batch_sizes or (max(1, view.config.max_batch_size),)
+    rows = 0
+    for request in line.ordered(now_ns):
+        rows += request.rows
+        if rows in preferred or rows >= max(preferred):
+            return True
+    return False
 
 
 def _level(config: ModelConfig, priority: int) -> int:

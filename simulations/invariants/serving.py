@@ -71,7 +71,7 @@ class HonestReadiness(Invariant):
         self._is_ready = is_ready
 
     def instant_over(self, now_ns: int) -> None:
-        for name, view in self._state.touched.items():
+        for name, view in self._state.changed.items():
             alive = view.ready and len(view.instances) == view.expected_instances
             if self._is_ready(name) != alive:
                 there = f"{len(view.instances)} of {view.expected_instances} instances are alive"

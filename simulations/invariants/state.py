@@ -120,6 +120,8 @@ class ModelView:
     Attributes:
         instances: by name, the number of the batch that each attached instance has; 0 for none.
         idle: how many of them have none.
+        idle_since_ns: when it was last that an instance became idle. Its scheduler may hear of it a little later, at
+            the same instant.
         lost: instances whose last batch did not end well.
         deaths: of instances, those included that died before they were up.
     """
@@ -128,6 +130,7 @@ class ModelView:
     line: Line
     instances: dict[str, int] = field(default_factory=dict)
     idle: int = 0
+    idle_since_ns: int = 0
     stopping: bool = False
     ready: bool = False
     lost: set[str] = field(default_factory=set)
@@ -143,11 +146,13 @@ class WorldState:
 
     Attributes:
         touched: models that something happened to at this instant.
+        changed: those of them that entered another state, or won or lost an instance.
     """
 
     def __init__(self, configs: Iterable[ModelConfig]) -> None:
         self.models = {config.name: ModelView(config, Line(config.dynamic_batching)) for config in configs}
         self.touched: dict[str, ModelView] = {}
+        self.changed: dict[str, ModelView] = {}
         self.running: dict[int, BatchSealed] = {}
         self._home: dict[int, ModelView] = {}  # by request, while it waits
 
@@ -169,9 +174,16 @@ class WorldState:
         """The model in whose queue a request stands."""
         return self._home.get(request)
 
+    def instant_over(self) -> None:
+        self.touched.clear()
+        self.changed.clear()
+
     def _touch(self, name: str) -> ModelView:
-        view = self.models[name]
-        self.touched[name] = view
+        view = self.touched[name] = self.models[name]
+        return view
+
+    def _change(self, name: str) -> ModelView:
+        view = self.changed[name] = self._touch(name)
         return view
 
     def _queued(self, event: RequestQueued) -> None:
@@ -210,17 +222,19 @@ class WorldState:
         if event.ending == DONE:
             view.instances[batch.instance] = 0
             view.idle += 1
+            view.idle_since_ns = event.at_ns
         else:
             view.lost.add(batch.instance)
 
     def _attached(self, event: InstanceAttached) -> None:
-        view = self._touch(event.model)
+        view = self._change(event.model)
         view.instances[event.instance] = 0
         view.idle += 1
+        view.idle_since_ns = event.at_ns
         view.lost.discard(event.instance)
 
     def _detached(self, event: InstanceDetached) -> None:
-        view = self._touch(event.model)
+        view = self._change(event.model)
         if not view.instances.pop(event.instance):
             view.idle -= 1
         elif event.instance in view.lost:
@@ -231,4 +245,4 @@ class WorldState:
 
     def _changed(self, event: ModelStateChanged) -> None:
         if event.model in self.models:
-            self._touch(event.model).ready = event.state == "READY"
+            self._change(event.model).ready = event.state == "READY"

@@ -70,7 +70,7 @@ class Watch:
         """All that happens at `now_ns` has happened."""
         for invariant in self._at_instant:
             invariant.instant_over(now_ns)
-        self._state.touched.clear()
+        self._state.instant_over()
 
     def finish(self) -> None:
         """The history is over."""

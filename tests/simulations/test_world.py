@@ -10,7 +10,7 @@ import trio
 
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import TriremeError, UnavailableError
-from trireme.simulations.events import (
+from trireme.simulations.events import (ReplyDelivered,
     NEVER_NS,
     BatchSealed,
     ExecutionEnded,
@@ -106,10 +106,11 @@ def test_a_history_tells_what_happened_in_order_with_virtual_times() -> None:
             InstanceAttached(0, "m", "m_0"),
             ModelStateChanged(0, "m", 1, "READY"),
             RequestSubmitted(1500 * MS, 1, "m", 3, 2, 5),
-            RequestQueued(1500 * MS, 1, "m", 0, NEVER_NS),
+            RequestQueued(1500 * MS, 1, "m", 3, 0, NEVER_NS),
             BatchSealed(1500 * MS, 1, "m", 1, "m_0", "no batching", (1,), 3),
             ExecutionStarted(1500 * MS, 1),
             ExecutionEnded(1780 * MS, 1, "done"),
+            ReplyDelivered(1780 * MS, 1, "", True, False),
             RequestAnswered(1780 * MS, 1, ""),
             ServerStopping(1780 * MS, 30_000 * MS),
             ModelStateChanged(1780 * MS, "m", 1, "UNLOADING"),

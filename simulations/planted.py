@@ -1,0 +1,108 @@
+"""Bugs, planted on purpose: does the simulator find them?
+
+Each is a change to the actors or cores from outside, undone at the end of the block; there is no trace of them in the
+code that serves. They are of the kind that slips through reviews: right nearly always, wrong in a corner. Only tests,
+and ``python -m trireme.simulations --plant``, use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ..actors.instance import Instance
+from ..actors.scheduler import Scheduler
+from ..engine.errors import TriremeError
+from ..engine.execution import ExecutionBatch
+from ..engine.job import Job, Outcome
+from ..engine.scheduling.core import InstanceId
+from ..engine.scheduling.dynamic import DynamicBatcher
+from ..engine.scheduling.ordering import Answer, OrderedRelease
+from ..engine.scheduling.queue import PriorityQueues
+
+
+def _lost_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch) -> None:
+    """In a batch of three or more of which one was cancelled, the last answer is lost."""
+    if len(batch.jobs) > 2 and any(job.cancelled for job in batch.jobs):
+        batch.answers.pop()
+    original(scheduler, batch)
+
+
+def _double_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch) -> None:
+    """When a batch fails as a whole, its first request is answered twice."""
+    original(scheduler, batch)
+    if batch.answers and all(isinstance(outcome, TriremeError) for _, outcome, _ in batch.answers):
+        job, outcome, final = batch.answers[0]
+        job.reply.deliver(outcome, final)
+
+
+def _reordered_answers(original: Any, release: OrderedRelease, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
+    """The answer to a cancelled request does not wait for its turn."""
+    released = original(release, job, outcome, final)
+    return released or ([(job, outcome, final)] if job.cancelled else [])
+
+
+def _exceeded_batch(original: Any, batcher: DynamicBatcher, batching: Any, max_batch_size: int, *rest: Any) -> None:
+    """Off by one: batches may grow one row too large."""
+    original(batcher, batching, max_batch_size + 1, *rest)
+
+
+def _inverted_priority(original: Any, queues: PriorityQueues, job: Job, now: float) -> bool:
+    """A level that was empty is put last instead of where it belongs."""
+    is_last = original(queues, job, now)
+    queues._active.sort(key=lambda level: (level == job.level, level))
+    return is_last
+
+
+def _forgotten_instance(original: Any, batcher: DynamicBatcher, instance: InstanceId) -> None:
+    """When an instance goes, those that are idle are forgotten with it."""
+    original(batcher, instance)
+    batcher._idle.clear()
+
+
+def _swallowed_death(original: Any, instance: Instance, error: TriremeError) -> None:
+    """A dead instance stays where it can be given work."""
+    scheduler = instance._scheduler
+    before = scheduler.detach
+    scheduler.detach = lambda _identity: None  # type: ignore[method-assign]
+    try:
+        original(instance, error)
+    finally:
+        scheduler.detach = before  # type: ignore[method-assign]
+
+
+def _kept_share(original: Any, scheduler: Scheduler, job: Job, error: TriremeError) -> None:
+    """A rejected request still counts as in flight."""
+    original(scheduler, job, error)
+    scheduler.inflight += error.reason.value == "REJECTED"
+
+
+Bug = Callable[..., Any]
+
+PLANTED: Mapping[str, tuple[type, str, Bug]] = {
+    "lost-reply": (Scheduler, "settle", _lost_reply),
+    "double-reply": (Scheduler, "settle", _double_reply),
+    "reordered-answers": (OrderedRelease, "settle", _reordered_answers),
+    "exceeded-batch": (DynamicBatcher, "__init__", _exceeded_batch),
+    "inverted-priority": (PriorityQueues, "put", _inverted_priority),
+    "forgotten-instance": (DynamicBatcher, "instance_gone", _forgotten_instance),
+    "swallowed-death": (Instance, "bury", _swallowed_death),
+    "kept-share": (Scheduler, "_reject", _kept_share),
+}
+"""By name: the class and the method that is wrong, and what it does instead."""
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Within the block this bug is there. An empty name plants none."""
+    if not name:
+        yield
+        return
+    where, method, bug = PLANTED[name]
+    original = getattr(where, method)
+    setattr(where, method, lambda *arguments: bug(original, *arguments))
+    try:
+        yield
+    finally:
+        setattr(where, method, original)

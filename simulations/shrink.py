@@ -1,0 +1,142 @@
+"""Making a failing plan small: the fewest requests, faults and models that still break the same invariant.
+
+Everything is tried in a fixed order and chance has no part, so a plan always shrinks to the same one. A change is kept
+if the smaller plan, played, breaks the invariant that the first one broke; how it does so may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from .plan import Fault, Manner, ModelPlan, Plan, RequestPlan
+
+PLAYS = 2_000
+"""Most plans that are tried."""
+
+Fails = Callable[[Plan], bool]
+
+
+class Shrinker:
+    """Shrinks one plan.
+
+    Args:
+        fails: plays a plan and says whether it breaks the same invariant.
+
+    Attributes:
+        plan: the smallest so far that does.
+        plays: how often `fails` was asked.
+    """
+
+    def __init__(self, plan: Plan, fails: Fails, plays: int = PLAYS) -> None:
+        self.plan = plan
+        self.plays = 0
+        self._fails = fails
+        self._limit = plays
+
+    def shrink(self) -> Plan:
+        """The smallest plan that was found."""
+        before = None
+        while before != self.plan and self.plays < self._limit:
+            before = self.plan
+            self._drop_requests()
+            self._drop_models()
+            self._try_all(_simpler_run)
+            for index in range(len(self.plan.models)):
+                self._try_all(lambda plan, index=index: _with_simpler_model(plan, index))
+            for index in range(len(self.plan.requests)):
+                self._try_all(lambda plan, index=index: _with_simpler_request(plan, index))
+        return self.plan
+
+    def _keep(self, plan: Plan) -> bool:
+        """Try a plan, and go on from it if it fails."""
+        if plan == self.plan or self.plays >= self._limit:
+            return False
+        self.plays += 1
+        if not self._fails(plan):
+            return False
+        self.plan = plan
+        return True
+
+    def _drop_requests(self) -> None:
+        """Leave out halves, then quarters, and so on to single requests."""
+        size = len(self.plan.requests) // 2
+        while size:
+            start = 0
+            while start < len(self.plan.requests):
+                numbers = frozenset(each.number for each in self.plan.requests[start : start + size])
+                if not self._keep(self.plan.without_requests(numbers)):
+                    start += size
+            size //= 2
+
+    def _drop_models(self) -> None:
+        for model in self.plan.models:
+            others = tuple(each for each in self.plan.models if each is not model)
+            numbers = frozenset(each.number for each in self.plan.requests if each.model == model.name)
+            if others:
+                self._keep(replace(self.plan.without_requests(numbers), models=others))
+
+    def _try_all(self, candidates: Callable[[Plan], Iterator[Plan]]) -> None:
+        """Try each of some changes, one after the other."""
+        number = 0
+        while True:
+            ways = list(candidates(self.plan))
+            if number >= len(ways):
+                return
+            self._keep(ways[number])
+            number += 1
+
+
+def _simpler_run(plan: Plan) -> Iterator[Plan]:
+    yield replace(plan, max_inflight_requests=65_536)
+    yield replace(plan, hang_limit_s=0.0) if not _hangs(plan) else plan
+    yield replace(plan, restart_limit=5, restart_window_s=60.0)
+    yield replace(plan, exit_timeout_s=30.0)
+    yield replace(plan, stop_ns=0)
+    yield replace(plan, calm_ns=0)
+    yield replace(plan, attending=False)
+
+
+def _hangs(plan: Plan) -> bool:
+    """Without a hang limit a hanging instance would hang for ever."""
+    return any(request.fault is Fault.HANG for request in plan.requests)
+
+
+def _with_simpler_model(plan: Plan, index: int) -> Iterator[Plan]:
+    model = plan.models[index]
+    for simpler in _simpler_model(model):
+        yield replace(plan, models=(*plan.models[:index], simpler, *plan.models[index + 1 :]))
+
+
+def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
+    yield replace(model, failing_starts=())
+    yield replace(model, instances=1)
+    yield replace(model, instances=max(1, model.instances - 1))
+    yield replace(model, policies=())
+    for index in range(len(model.policies)):
+        yield replace(model, policies=(*model.policies[:index], *model.policies[index + 1 :]))
+    yield replace(model, levels=0, default_level=0, policies=tuple(each for each in model.policies if not each.level))
+    yield replace(model, preferred=())
+    yield replace(model, delay_us=0)
+    yield replace(model, preserve_ordering=False)
+    yield replace(model, per_row_ns=0)
+    yield replace(model, fixed_ns=10_000_000)
+
+
+def _with_simpler_request(plan: Plan, index: int) -> Iterator[Plan]:
+    request = plan.requests[index]
+    for simpler in _simpler_request(request):
+        yield replace(plan, requests=(*plan.requests[:index], simpler, *plan.requests[index + 1 :]))
+
+
+def _simpler_request(request: RequestPlan) -> Iterator[RequestPlan]:
+    yield replace(request, fault=Fault.NONE)
+    yield replace(request, give_up_ns=0)
+    yield replace(request, manner=Manner.LISTENS)
+    yield replace(request, extra_ns=0)
+    yield replace(request, timeout_us=0)
+    yield replace(request, priority=0)
+    yield replace(request, rows=1)
+    yield replace(request, after=0)
+    yield replace(request, at_ns=0)
+    yield replace(request, at_ns=round(request.at_ns, -6))
