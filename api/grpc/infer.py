@@ -95,6 +95,7 @@ class _Pending:
             parts = write_infer_response(reply.answer(), self._decoded)
         except TriremeError as error:
             call.fail(*grpc_error(error))
+            error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
         except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own call only
             _log.exception("unexpected failure while answering %s", call.head.path)
             call.fail(Status.UNKNOWN, "Internal Server Error")

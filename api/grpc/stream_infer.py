@@ -189,6 +189,7 @@ class _Request(Turn):
                 nbytes += tensor.nbytes
         except TriremeError as error:
             self.outcome = error
+            error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
         self._owner.answered(self, nbytes)
 
     def hear_each(self, _reply: Reply) -> None:

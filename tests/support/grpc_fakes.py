@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from grpclib.const import Status
 from grpclib.stream import StreamIterator
 from http_fakes import FakeServer
 from multidict import MultiDict, MultiDictProxy
@@ -13,7 +12,6 @@ from multidict import MultiDict, MultiDictProxy
 from trireme.api.grpc.application import GrpcApplication
 from trireme.api.grpc.call_head import CallHead
 from trireme.api.grpc.context import GrpcOptions
-from trireme.engine.tensor import Buffer
 
 if TYPE_CHECKING:
     from trireme.actors import InferenceServer
@@ -37,23 +35,6 @@ class FakeStream(StreamIterator[Any]):
         self.sent.append(message)
 
 
-class FakeCall:
-    """A `UnaryCall` that keeps what it is answered."""
-
-    def __init__(self, message: Buffer, head: CallHead) -> None:
-        self.message = message
-        self.head = head
-        self.on_cancel: Any = None
-        self.answers: list[bytes] = []
-        self.failures: list[tuple[Status, str]] = []
-
-    def answer(self, parts: Sequence[Buffer]) -> None:
-        self.answers.append(b"".join(parts))
-
-    def fail(self, status: Status, message: str) -> None:
-        self.failures.append((status, message))
-
-
 def head_of(path: str = "", metadata: Pairs = (), user_agent: str | None = None) -> CallHead:
     return CallHead(path, MultiDictProxy(MultiDict(metadata)), user_agent=user_agent)
 
@@ -74,8 +55,7 @@ class GrpcClient:
         stream = FakeStream([message], metadata)
         await handler.func(stream)
         (answer,) = stream.sent
-        if isinstance(handler.reply_type, type) and not isinstance(answer, list):
-            assert isinstance(answer, handler.reply_type)
+        assert isinstance(answer, handler.reply_type)
         return answer
 
     async def inference(self, method: str, message: Any) -> Any:

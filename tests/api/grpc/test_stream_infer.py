@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -361,6 +362,28 @@ def test_an_answer_that_waits_for_its_turn_does_not_keep_the_request_in_memory(
     server.script.open("turn")
     assert ids(stream.rest()) == ["first", "behind"]
     assert kept == [0, 0]
+
+
+def test_requests_that_are_over_need_no_garbage_collector(server: ScriptedServer, stub: Any) -> None:
+    def left_over() -> list[Any]:
+        return [each for each in gc.get_objects() if type(each) is stream_infer._Request]
+
+    server.until(lambda: not server.service.grpc_statistics().calls)
+    gc.collect()
+    gc.disable()
+    try:
+        stream = OpenStream(stub)
+        for _ in range(10):
+            stream.say()
+            stream.say(script="fail:oops")
+            stream.say("nothing")
+            stream.say("many", "say say!")
+            stream.say("many", "fail:oops")
+        assert len(stream.rest()) == 60
+        server.until(lambda: not server.service.grpc_statistics().calls)
+        assert server.call(left_over) == []
+    finally:
+        gc.enable()
 
 
 def test_requests_wait_while_the_budget_is_used_up(tmp_path: Path) -> None:
