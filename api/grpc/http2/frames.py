@@ -103,6 +103,3 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
     return list(_SETTING.iter_unpack(payload))
 
 
-def read_goaway(payload: bytes) -> tuple[ErrorCode, str]:
-    """The code and the debug text of a GOAWAY payload, which has at least 8 bytes."""
-    return ErrorCode.of(WORD.unpack_from(payload, 4)[0]), payload[8:].decode(errors="replace")
