@@ -27,6 +27,7 @@ class StepPlan:
         dims: of each mapped input of the member, without its batch dimension.
         batching: the member's requests have a batch dimension.
         decoupled: the member answers any number of times.
+        output_names: the outputs to ask the member for.
     """
 
     index: int
@@ -37,11 +38,7 @@ class StepPlan:
     dims: Mapping[str, Dims]
     batching: bool
     decoupled: bool
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """The outputs to ask the member for."""
-        return tuple(name for name, _ in self.outputs)
+    output_names: tuple[str, ...]
 
 
 class EnsemblePlan:
@@ -86,6 +83,7 @@ class EnsemblePlan:
                 {tensor.name: tensor.dims for tensor in member.input if tensor.name in step.input_map},
                 member.max_batch_size > 0,
                 member.decoupled,
+                tuple(step.output_map),
             )
             for index, (step, member) in enumerate(zip(scheduling.steps, members, strict=True))
         )

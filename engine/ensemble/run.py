@@ -20,13 +20,13 @@ States, and the actions that `next_action` gives in each:
     CANCELLED   CancelSteps once, then the same
     ENDED       nothing
 
-    RUNNING ─(error)▶ FAILED, RUNNING or FAILED ─(cancel)▶ CANCELLED, and each of the three, when nothing is in flight
-    or ready, ─(final Respond, or Fail)▶ ENDED.
+An error leads to FAILED, a cancellation to CANCELLED, and the final Respond or Fail to ENDED, as `TRANSITIONS` allows.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import InvalidArgumentError, TriremeError, request_prefix
@@ -50,6 +50,14 @@ class RunState(enum.Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     ENDED = "ended"
+
+
+TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
+    RunState.RUNNING: frozenset({RunState.FAILED, RunState.CANCELLED, RunState.ENDED}),
+    RunState.FAILED: frozenset({RunState.CANCELLED, RunState.ENDED}),
+    RunState.CANCELLED: frozenset({RunState.ENDED}),
+    RunState.ENDED: frozenset(),
+}
 
 
 @dataclass(slots=True)
@@ -208,7 +216,7 @@ class EnsembleRun:
 
     def cancel(self) -> None:
         """The client gave up."""
-        if self.state in (RunState.RUNNING, RunState.FAILED):
+        if RunState.CANCELLED in TRANSITIONS[self.state]:
             self.job.cancelled = True
             self._must_cancel = True
             self._stop(RunState.CANCELLED, refusals.cancelled())
@@ -252,9 +260,13 @@ class EnsembleRun:
         return self._end(Fail(self, error))
 
     def _end(self, action: Action) -> Action:
-        self.state = RunState.ENDED
+        self._enter(RunState.ENDED)
         self._values.clear()
         return action
+
+    def _enter(self, state: RunState) -> None:
+        assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"
+        self.state = state
 
     # Data flow.
 
@@ -263,7 +275,7 @@ class EnsembleRun:
 
     def _stop(self, state: RunState, error: TriremeError) -> None:
         """Rules 5 and 6: from now on, only wait for what is in flight."""
-        self.state = state
+        self._enter(state)
         self._error = self._error or error
         self._ready.clear()
         self._values.clear()

@@ -6,6 +6,7 @@ compared with what came out of the ensemble.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.engine.ensemble import EnsemblePlan, StepCall
+from trireme.engine.ensemble.run import TRANSITIONS, RunState
 from trireme.engine.errors import CancelledError, InternalError, TriremeError, UnavailableError
 from trireme.engine.job import Job
 from trireme.engine.response import InferenceResponse
@@ -135,6 +137,27 @@ class Members:
         for answer in answers(call.step.index, made, taken, call.step.decoupled):
             found = [(f"OUT{place}", answer[name]) for place, name in enumerate(made)]
             yield [tensor(name, value) for name, value in found if value is not None]
+
+
+def test_every_transition_happens_and_no_other() -> None:
+    """The table of transitions against what one run does to each sort of event in each state."""
+    events = {
+        RunState.FAILED: lambda world, run: world.fail(next(iter(world.calls)), InternalError("boom")),
+        RunState.CANCELLED: lambda world, run: world.cancel(run),
+        RunState.ENDED: lambda world, run: [world.answer(call, tensor("OUT", 1)) for call in list(world.calls)],
+    }
+    seen: dict[RunState, set[RunState]] = {state: set() for state in RunState}
+    for first, second in itertools.product(events, repeat=2):
+        steps = [step("a", {"IN": "I"}, {"OUT": "O"}), step("b", {"IN": "I"}, {"OUT": "P"})]
+        world = World(EnsemblePlan(ensemble(steps, outputs=("O", "P")), [member("a"), member("b")]))
+        run = world.start(job(tensor("I", 1)))
+        for event in (first, second):
+            before = run.state
+            if world.calls:
+                events[event](world, run)
+            if run.state is not before:
+                seen[before].add(run.state)
+    assert seen == TRANSITIONS
 
 
 def assert_sound(world: World, graph: Graph, jobs: list[Job]) -> None:
