@@ -5,7 +5,7 @@ from __future__ import annotations
 import h2.events
 import pytest
 from h2.settings import SettingCodes
-from http2_peer import HEADERS, REQUEST, TRAILERS, Answer, H2Peer, parse
+from http2_peer import HEADERS, REQUEST, TRAILERS, Answer, H2Peer, RawPeer, call, data, headers, parse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +14,7 @@ from trireme.api.grpc.http2.errors import ErrorCode
 from trireme.api.grpc.http2.events import DataReceived, RequestReceived, StreamDrained, StreamEnded, StreamReset
 from trireme.api.grpc.http2.headers import encode_block
 from trireme.api.grpc.http2.limits import Http2Limits, Rate
+from trireme.api.grpc.http2.statistics import Http2Statistics
 
 OK = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 OK_TRAILERS = [(b"grpc-status", b"0")]
@@ -245,6 +246,34 @@ def test_larger_frames_are_used_when_allowed() -> None:
     peer.server.respond(stream_id, HEADERS, (b"y" * 50_000,), TRAILERS)
     largest = max(parse(b"".join(peer.server.take_output())), key=lambda frame: len(frame.payload))
     assert (largest.kind, len(largest.payload)) == (frames.DATA, 40_000)
+
+
+def test_statistics() -> None:
+    """Each number is of what it says."""
+    raw = RawPeer(Http2Limits(max_concurrent_streams=4), INITIAL_WINDOW_SIZE=0)
+    raw.say(call(1), call(3), data_of(5), headers(7), headers(9), frames.rst_stream(7, ErrorCode.CANCEL))
+    raw.server.reset(5, ErrorCode.CANCEL)
+    raw.server.respond(1, HEADERS, (b"x" * 30,), TRAILERS)
+    raw.server.consumed(3, 3)
+    raw.say(data_of(11)[:-5])
+    assert raw.server.statistics() == Http2Statistics(
+        open_streams=3,
+        requests=5,
+        refused=1,
+        resets_received=1,
+        resets_sent=2,
+        held_bytes=0,
+        unconsumed_bytes=8 + 5 + 15,
+        pending_bytes=30,
+        cached_heads=1,
+    )
+    raw.say(b"last5", headers(13)[: 9 + 11])
+    assert raw.server.statistics().held_bytes == 11
+    assert repr(raw.server) == "<Http2Server: serving, 3 open of 5>"
+
+
+def data_of(stream_id: int) -> bytes:
+    return headers(stream_id) + data(stream_id, b"y" * 20)
 
 
 class Conversation:

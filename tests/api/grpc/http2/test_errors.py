@@ -292,6 +292,14 @@ def test_continuations(cut: int) -> None:
     assert events[:2] == [RequestReceived(1, REQUEST, True), RequestReceived(3, REQUEST, False)]
 
 
+def test_as_many_continuations_as_allowed() -> None:
+    peer = RawPeer(Http2Limits(continuation_frames=3))
+    pieces = [BLOCK[:10], BLOCK[10:20], b"", BLOCK[20:]]
+    talk = [headers(1, pieces[0], end_headers=False)]
+    talk += [frame(frames.CONTINUATION, frames.END_HEADERS * (n == 3), 1, pieces[n]) for n in (1, 2, 3)]
+    assert peer.say(*talk) == [RequestReceived(1, REQUEST, False)]
+
+
 def test_unknown_reset_code() -> None:
     """Means INTERNAL_ERROR (RFC 9113 §7)."""
     peer = RawPeer()
