@@ -3,9 +3,10 @@
 States (repository.md §5): LOADING -> READY -> UNLOADING -> UNAVAILABLE, or UNAVAILABLE straight from LOADING (the load
 failed) or from READY (a part died too often). `reason` says why a version is unavailable.
 
-Its children are a scheduler and the instances. An instance that dies is buried and started again after a growing delay;
-one that dies more often than the restart policy allows takes the model with it: unready, with the reason, and every
-request answered. A scheduler never dies of its jobs; if it dies at all, so does the model.
+Its children are a scheduler and the instances; those of an ensemble are the ensemble actor alone. An instance that
+dies is buried and started again after a growing delay; one that dies more often than the restart policy allows takes
+the model with it: unready, with the reason, and every request answered. A scheduler never dies of its jobs; if it dies
+at all, so does the model.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from ..engine.errors import InternalError, TriremeError, UnavailableError
 from ..engine.options import ServerOptions
 from ..engine.repository.source import ModelSource
 from ..engine.restart import RestartPolicy
-from ..engine.scheduling.factory import make_scheduler
 from ..engine.scheduling.ordering import OrderedRelease
 from ..engine.statistics import ModelStatistics
 from ..engine.validation import RequestValidator
+from .ensemble import Ensemble
 from .executors import Executors
 from .instance import Instance, InstanceHungError, InstanceState, obituary
+from .loading import FindModel, LoadedEnsemble, LoadedInstances, find_members, load_ensemble, load_instances
 from .scheduler import Scheduler
 
 logger = logging.getLogger("trireme.model")
@@ -67,6 +69,7 @@ class Model:
     Args:
         source: where its files are.
         config: as read in the poll phase; replaced by the complete one when loaded.
+        find: the ready version of a model that answers, for ensembles.
         on_state: called at each change of state.
     """
 
@@ -76,6 +79,7 @@ class Model:
         config: ModelConfig,
         version: int,
         surroundings: Surroundings,
+        find: FindModel,
         on_state: Callable[[Model], None] = lambda _model: None,
     ) -> None:
         self.name = source.name
@@ -87,6 +91,7 @@ class Model:
         self.labels: Mapping[str, tuple[str, ...]] = {}
         self._source = source
         self._surroundings = surroundings
+        self._find = find
         self._on_state = on_state
         self._instances: dict[str, Instance] = {}
         self._identities = 0
@@ -96,7 +101,7 @@ class Model:
         self._failure: TriremeError | None = None
         self._end = trio.Event()
         self._draining = False
-        self._scheduler: Scheduler | None = None
+        self._scheduler: Scheduler | Ensemble | None = None
         self._validator: RequestValidator | None = None
 
     # What others ask.
@@ -107,11 +112,18 @@ class Model:
 
     @property
     def healthy(self) -> bool:
-        """Ready, and every instance is alive (none hung, none waiting for its restart)."""
-        return self.ready and self._alive() == self._expected
+        """Ready, and every instance is alive (none hung, none waiting for its restart); so are its members."""
+        if not self.ready or self._alive() != self._expected:
+            return False
+        if not self.config.has_ensemble_scheduling:
+            return True
+        try:
+            return all(member.healthy for member in find_members(self.config, self._find))
+        except TriremeError:
+            return False
 
     @property
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> Scheduler | Ensemble:
         assert self._scheduler is not None, "only a loaded model has a scheduler"
         return self._scheduler
 
@@ -169,52 +181,60 @@ class Model:
                 await self._stop_children(nursery)
         finally:
             self.scheduler.fail_queued(_stopping_error())
-        await self._surroundings.executors.offload(loaded.close)
+        if isinstance(loaded, LoadedInstances):
+            await self._surroundings.executors.offload(loaded.model.close)
         if self._failure is not None:
             self._fail(self._failure)
             status.started()
         else:
             self._enter(ModelState.UNAVAILABLE, "unloaded")
 
-    async def _load(self) -> LoadedModel:
-        """The load phase (model-config.md §1), off the event loop."""
-
-        def load() -> tuple[ModelConfig, Mapping[str, tuple[str, ...]], LoadedModel]:
-            backend = self._surroundings.backends.get(self.config.backend)
-            files = self._source.files(self.version)
-            completion = None
-            if self._surroundings.options.auto_complete:
-                completion = backend.auto_complete(self.config, files)
-            config = self._source.prepare(self.config, completion)
-            labels = self._source.labels(config)
-            return config, labels, backend.load(config, files)
-
+    async def _load(self) -> LoadedInstances | LoadedEnsemble:
+        surroundings = self._surroundings
+        offload = surroundings.executors.offload
+        source, config = self._source, self.config
         try:
-            self.config, self.labels, loaded = await self._surroundings.executors.offload(load)
+            if config.has_ensemble_scheduling:
+                members = find_members(config, self._find)
+                loaded = await offload(lambda: load_ensemble(source, config, members))
+            else:
+                auto_complete = surroundings.options.auto_complete
+                loaded = await offload(
+                    lambda: load_instances(
+                        source, config, self.version, surroundings.backends, auto_complete=auto_complete
+                    )
+                )
         except TriremeError:
             raise
         except Exception as error:
             raise InternalError(f"{type(error).__name__}: {error}") from error
+        self.config, self.labels = loaded.config, loaded.labels
         self._validator = RequestValidator(self.config)
         return loaded
 
-    async def _start_children(self, nursery: trio.Nursery, loaded: LoadedModel) -> None:
+    async def _start_children(self, nursery: trio.Nursery, loaded: LoadedInstances | LoadedEnsemble) -> None:
+        clock = self._surroundings.clock
+        if isinstance(loaded, LoadedEnsemble):
+            self._scheduler = Ensemble(loaded.plan, self._find, clock, self.statistics)
+            nursery.start_soon(self._keep_scheduler, self._scheduler)
+            return
         specs = list(instance_specs(self.config))
         self._expected = len(specs)
         batching = self.config.dynamic_batching
         self._scheduler = Scheduler(
             self.name,
-            make_scheduler(self.config),
-            self._surroundings.clock,
+            loaded.core,
+            clock,
             self.statistics,
             instance_limit=len(specs),
             ordering=OrderedRelease() if batching is not None and batching.preserve_ordering else None,
             decoupled=self.config.decoupled,
+            iterative=loaded.iterative,
         )
         nursery.start_soon(self._keep_scheduler, self._scheduler)
         async with trio.open_nursery() as starting:
             for spec in specs:
-                starting.start_soon(nursery.start, self._keep_instance, spec, loaded)
+                starting.start_soon(nursery.start, self._keep_instance, spec, self._scheduler, loaded.model)
 
     async def _stop_children(self, nursery: trio.Nursery) -> None:
         scheduler = self.scheduler
@@ -230,7 +250,7 @@ class Model:
                 stopping.start_soon(instance.stopped.wait)
         nursery.cancel_scope.cancel()
 
-    async def _keep_scheduler(self, scheduler: Scheduler) -> None:
+    async def _keep_scheduler(self, scheduler: Scheduler | Ensemble) -> None:
         try:
             await scheduler.run()
         except Exception as error:
@@ -238,7 +258,7 @@ class Model:
             self._give_up(InternalError(f"the scheduler of model '{self.name}' died: {error}"))
 
     async def _keep_instance(
-        self, spec: InstanceSpec, loaded: LoadedModel, *, task_status: trio.TaskStatus[None]
+        self, spec: InstanceSpec, scheduler: Scheduler, loaded: LoadedModel, *, task_status: trio.TaskStatus[None]
     ) -> None:
         """Run an instance; bury it when it dies; start the next one, as long as the policy allows."""
         surroundings = self._surroundings
@@ -246,7 +266,7 @@ class Model:
         policy = RestartPolicy(options.restart_limit, options.restart_window_s)
         started = _Once(task_status)
         while True:
-            instance = self._new_instance(spec, loaded)
+            instance = self._new_instance(spec, scheduler, loaded)
             try:
                 await instance.run(task_status=started)
                 return
@@ -282,11 +302,11 @@ class Model:
         logger.error("instance '%s' died: %s; restarting in %g s", spec.name, error, delay_s)
         return None if self._end.is_set() else delay_s
 
-    def _new_instance(self, spec: InstanceSpec, loaded: LoadedModel) -> Instance:
+    def _new_instance(self, spec: InstanceSpec, scheduler: Scheduler, loaded: LoadedModel) -> Instance:
         self._identities += 1
         executor = self._surroundings.executors.instance_executor(spec.name)
         limit_s = self._surroundings.options.hang_limit_s
-        instance = Instance(self._identities, spec, loaded, executor, self.scheduler, limit_s)
+        instance = Instance(self._identities, spec, loaded, executor, scheduler, limit_s)
         self._instances[spec.name] = instance
         return instance
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 import trio
 
+from ..engine.config.model import ModelConfig
 from ..engine.description import IndexEntry, ModelDescription, ModelState
+from ..engine.ensemble import Dependencies, check_members
 from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from ..engine.repository.source import ModelSource, RepositorySource, Scan
 from ..engine.request import LATEST
@@ -49,6 +51,7 @@ class Repository:
         self._latest: dict[str, Model] = {}
         self._descriptions: dict[Model, ModelDescription] = {}
         self._scan = Scan(())
+        self._dependencies = Dependencies({})
         self._watchers = trio.lowlevel.ParkingLot()
 
     # Loading.
@@ -63,28 +66,49 @@ class Repository:
         for name in self._scan.duplicates:
             logger.error("failed to load model '%s': model appears in two or more repositories", name)
         outcomes: list[bool] = [not self._scan.duplicates]
+        sources = {source.name: source for source in self._scan.models}
+        configs: dict[str, ModelConfig] = {}
 
-        async def load(source: ModelSource) -> None:
-            outcomes.append(await self._load(source))
+        async def read(source: ModelSource) -> None:
+            config = await self._read(source)
+            if config is not None:
+                configs[source.name] = config
+
+        async def load(name: str) -> None:
+            outcomes.append(await self._load(sources[name], configs[name]))
 
         async with trio.open_nursery() as nursery:
             for source in self._scan.models:
-                nursery.start_soon(load, source)
+                nursery.start_soon(read, source)
+        self._dependencies = dependencies = Dependencies(configs)
+        for name, problem in dependencies.problems.items():
+            logger.error("Poll failed for model directory '%s': %s", name, problem)
+        outcomes.append(len(configs) == len(sources) and not dependencies.problems)
+        for wave in dependencies.waves():
+            async with trio.open_nursery() as nursery:
+                for name in wave:
+                    nursery.start_soon(load, name)
         return all(outcomes)
 
-    async def _load(self, source: ModelSource) -> bool:
-        offload = self._surroundings.executors.offload
+    async def _read(self, source: ModelSource) -> ModelConfig | None:
         try:
-            config = await offload(lambda: source.read(self._surroundings.options))
+            return await self._surroundings.executors.offload(lambda: source.read(self._surroundings.options))
         except TriremeError as error:
             logger.error("Poll failed for model directory '%s': %s", source.name, error)
-            return False
+            return None
+
+    async def _load(self, source: ModelSource, config: ModelConfig) -> bool:
         try:
-            versions = await offload(lambda: source.versions(config))
+            if config.has_ensemble_scheduling:
+                check_members(config, self._ready_versions(), self._load_errors())
+            versions = await self._surroundings.executors.offload(lambda: source.versions(config))
         except TriremeError as error:
             logger.error("failed to load '%s': %s", source.name, error.message)
             return False
-        models = {version: Model(source, config, version, self._surroundings, self._changed) for version in versions}
+        models = {
+            version: Model(source, config, version, self._surroundings, self.find, self._changed)
+            for version in versions
+        }
         self._models[source.name] = models
         async with trio.open_nursery() as nursery:
             for model in models.values():
@@ -96,6 +120,18 @@ class Repository:
             if model.ready:
                 model.stop()
         return False
+
+    def _ready_versions(self) -> dict[str, list[int]]:
+        return {name: [each.version for each in self._versions(name) if each.ready] for name in self._models}
+
+    def _load_errors(self) -> dict[str, str]:
+        """By name of each model that failed to load, why (http.md §3.7)."""
+        errors: dict[str, str] = {}
+        for model in self.models():
+            if not model.ready and model.reason:
+                reason = f"version {model.version} is at UNAVAILABLE state: {model.reason};"
+                errors[model.name] = f"{errors.get(model.name, '')}{reason}"
+        return {name: f"load failed for model '{name}': {text}\n" for name, text in errors.items()}
 
     def _changed(self, model: Model) -> None:
         """A version entered another state: remember who is latest, and tell whoever watches."""
@@ -217,9 +253,23 @@ class Repository:
         await self._watchers.park()
 
     def stop(self) -> None:
-        """Drain every model; each ends when it has answered what it accepted."""
+        """Drain every model; each ends when it has answered what it accepted, and what an ensemble needs for that is
+        drained after it."""
+        needed = {member for members in self._dependencies.members.values() for member in members}
         for model in self.models():
-            model.stop()
+            if model.name not in needed:
+                model.stop()
+        if needed:
+            self._nursery.start_soon(self._stop_members)
+
+    async def _stop_members(self) -> None:
+        """Ensembles of ensembles go first, and each wave when those that depend on it have ended."""
+        for wave in reversed(self._dependencies.waves()):
+            models = [model for name in wave for model in self._versions(name)]
+            for model in models:
+                model.stop()
+            while any(model.state in (ModelState.UNLOADING, ModelState.READY) for model in models):
+                await self._watchers.park()
 
     def _versions(self, name: str) -> list[Model]:
         return [model for _, model in sorted(self._models.get(name, {}).items())]

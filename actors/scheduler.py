@@ -64,6 +64,7 @@ class Scheduler:
         instance_limit: instances that may be attached at once.
         ordering: releases answers in order of arrival; None lets them go as they come.
         decoupled: the model answers any number of times, each answer going out at once.
+        iterative: the model may have a request executed again instead of answering it.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Scheduler:
         instance_limit: int,
         ordering: OrderedRelease | None = None,
         decoupled: bool = False,
+        iterative: bool = False,
     ) -> None:
         self.name = name
         self.mailbox: Mailbox[SchedulerMessage] = Mailbox(f"scheduler of {name}", 2 * instance_limit + 1)
@@ -84,6 +86,7 @@ class Scheduler:
         self._statistics = statistics
         self._ordering = ordering
         self._decoupled = decoupled
+        self._iterative = iterative
         self._addresses: dict[InstanceId, InstanceAddress] = {}
         self._word_left = False
         self._wakes_s = -math.inf
@@ -196,8 +199,10 @@ class Scheduler:
     def _dispatch(self, action: Dispatch) -> None:
         address = self._addresses[action.instance]
         stream = self._stream if self._decoupled else None
-        batch = ExecutionBatch(action.jobs, address.name, self._clock, action.reason, stream)
-        self._statistics.pending -= len(batch.jobs)
+        batch = ExecutionBatch(action.jobs, address.name, self._clock, action.reason, stream, self._iterative)
+        for job in batch.jobs:
+            if not job.is_null:
+                self._statistics.pending -= 1
         if not self._decoupled and address.execute_now(batch):
             if self._core.queued:
                 # Not idle at once, but by a message: between two batches everybody else has a turn.
@@ -222,19 +227,29 @@ class Scheduler:
 
     def settle(self, batch: ExecutionBatch) -> None:
         """A batch is over: count it, and let its answers go."""
+        clock = self._clock
         statistics = self._statistics
         marks = batch.marks
-        statistics.record_execution(batch.rows, marks, self._clock.wall_ms(), batch.sealed)
+        self._core.settle(batch.jobs, clock.now_s(), batch.rescheduled)
+        statistics.record_execution(batch.rows, marks, clock.wall_ms(), batch.sealed)
         succeeded = [
             (job.received_ns, job.enqueued_ns, job.rows)
             for job, outcome, final in batch.answers
-            if final and not isinstance(outcome, TriremeError)
+            if final and not isinstance(outcome, TriremeError) and not job.is_null
         ]
+        succeeded += [(job.received_ns, job.enqueued_ns, job.rows) for job in batch.rescheduled]
         if succeeded:
-            statistics.record_successes(succeeded, marks, self._clock.now_ns())
+            statistics.record_successes(succeeded, marks, clock.now_ns())
+        for job in batch.rescheduled:
+            job.batch = None
+            job.enqueued_ns = clock.now_ns()
+            statistics.pending += 1
         for job, outcome, final in batch.answers:
+            if job.is_null:
+                job.batch = None
+                continue
             if isinstance(outcome, TriremeError):
-                statistics.record_failure(job.received_ns, self._clock.now_ns(), outcome.reason)
+                statistics.record_failure(job.received_ns, clock.now_ns(), outcome.reason)
             self._release(job, outcome, final)
 
     def _stream(self, job: Job, outcome: Outcome, final: bool) -> None:

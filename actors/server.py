@@ -33,6 +33,7 @@ from ..engine.statistics import ModelStatisticsEntry
 from ..engine.tensor import Tensor
 from .budget import BudgetStatistics, InflightBudget
 from .clock import TrioClock
+from .ensemble import Ensemble
 from .executors import Executors, ThreadExecutors
 from .model import Model, ModelActorStatistics, Surroundings
 from .reply import Reply
@@ -90,7 +91,7 @@ class InferenceServer:
         self._exiting = False
         self._startup_failed = False
         self._drained = True
-        self._to_attend: list[Scheduler] = []
+        self._to_attend: list[Scheduler | Ensemble] = []
 
     async def __aenter__(self) -> Self:
         """Load the models.

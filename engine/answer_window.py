@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 
 class AnswerWindow:
@@ -17,15 +18,20 @@ class AnswerWindow:
     Args:
         limit: most answers that wait.
         loop_thread: identity of the event loop's thread (`threading.get_ident`).
+
+    Attributes:
+        on_room: called on the event loop when the window is no longer crowded; for who answers there, and so is never
+            held back, but can hold back others.
     """
 
-    __slots__ = ("_changed", "_limit", "_loop_thread", "_open", "_waiting")
+    __slots__ = ("_changed", "_limit", "_loop_thread", "_open", "_waiting", "on_room")
 
     def __init__(self, limit: int, loop_thread: int) -> None:
         self._limit = limit
         self._loop_thread = loop_thread
         self._waiting = 0
         self._open = False
+        self.on_room: Callable[[], None] | None = None
         self._changed = threading.Condition(threading.Lock())
 
     def enter(self) -> None:
@@ -36,11 +42,19 @@ class AnswerWindow:
                     self._changed.wait()
             self._waiting += 1
 
+    @property
+    def crowded(self) -> bool:
+        """As many answers wait as may."""
+        return self._waiting >= self._limit and not self._open
+
     def leave(self, count: int) -> None:
         """This many answers have been taken."""
+        was_crowded = self.crowded
         with self._changed:
             self._waiting -= count
             self._changed.notify_all()
+        if was_crowded and self.on_room is not None and not self.crowded:
+            self.on_room()
 
     def open_up(self) -> None:
         """Nobody waits from now on (rule 3)."""

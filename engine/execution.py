@@ -6,7 +6,8 @@ Rules:
  2. Answers of an ordinary model are collected and delivered together when the batch is over: one hop from the
     instance's thread to the event loop, whatever the batch size. Answers of a decoupled model go out at once, through
     the `stream` callable, which must be callable from any thread.
- 3. The time marks never go back: COMPUTE_START <= INFER_START <= OUTPUT_START <= COMPUTE_END. A mark that the backend
+ 3. A job of an iterative model may be rescheduled instead of being answered; it then comes back in another batch.
+ 4. The time marks never go back: COMPUTE_START <= INFER_START <= OUTPUT_START <= COMPUTE_END. A mark that the backend
     did not take, or took out of order, equals the next one.
 """
 
@@ -54,9 +55,21 @@ class ExecutionBatch:
         sealed: why the batch was closed.
         marks: nanoseconds for each `Phase`; -1 for not yet.
         answers: what the backend answered so far, in order: (job, outcome, final).
+        rescheduled: jobs to be executed once more (rule 3).
     """
 
-    __slots__ = ("_clock", "_stream", "answers", "instance_name", "jobs", "marks", "rescheduled", "rows", "sealed")
+    __slots__ = (
+        "_clock",
+        "_iterative",
+        "_stream",
+        "answers",
+        "instance_name",
+        "jobs",
+        "marks",
+        "rescheduled",
+        "rows",
+        "sealed",
+    )
 
     def __init__(
         self,
@@ -65,6 +78,7 @@ class ExecutionBatch:
         clock: Clock,
         sealed: SealReason = SealReason.UNBATCHED,
         stream: Stream | None = None,
+        iterative: bool = False,
     ) -> None:
         self.jobs = jobs
         self.rows = sum(job.rows for job in jobs)
@@ -75,6 +89,7 @@ class ExecutionBatch:
         self.rescheduled: list[Job] = []
         self._clock = clock
         self._stream = stream
+        self._iterative = iterative
         for job in jobs:
             job.batch = self
 
@@ -102,13 +117,16 @@ class ExecutionBatch:
 
     def reschedule(self, job: Job) -> None:
         """See `Job.reschedule`."""
+        if self._iterative:
+            self.rescheduled.append(job)
+            return
         raise InvalidArgumentError(
             "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to "
             "handle such a flag."
         )
 
     def finish(self, error: TriremeError | None = None) -> None:
-        """The execution is over (rules 1 and 3).
+        """The execution is over (rules 1 and 4).
 
         Args:
             error: what `execute` raised, if it did; every job still unanswered gets it.
@@ -119,7 +137,7 @@ class ExecutionBatch:
             later = marks[phase + 1]
             marks[phase] = min(marks[phase], later) if marks[phase] >= 0 else later
         for job in self.jobs:
-            if not job.answered:
+            if not job.answered and job not in self.rescheduled:
                 self.answer(job, error or _unanswered(self.instance_name), True)
 
     def __repr__(self) -> str:

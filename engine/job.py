@@ -50,6 +50,9 @@ class Job:
         answered: its final answer is out; nothing more may follow.
     """
 
+    is_null = False
+    """Only fills a row of a batch: nobody asked for it, and nobody hears of it."""
+
     __slots__ = (
         "answered",
         "arrival",

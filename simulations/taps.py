@@ -30,17 +30,18 @@ from .history import Recorder, error_text, request_number
 
 
 class TappedCore:
-    """A scheduler's core, with its decisions written down."""
+    """A scheduler's core, with its decisions written down. Whatever else it is asked goes straight to the core."""
 
     def __init__(self, core: SchedulerCore, recorder: Recorder) -> None:
         self.instances: dict[InstanceId, str] = {}
-        self.enqueue = core.enqueue
-        self.instance_idle = core.instance_idle
-        self.instance_gone = core.instance_gone
-        self.cancel = core.cancel
-        self.stop = core.stop
         self._core = core
         self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._core, name)
+        if callable(value):
+            setattr(self, name, value)  # found at once from now on
+        return value
 
     def next_action(self, now: float) -> Action:
         action = self._core.next_action(now)
@@ -56,10 +57,6 @@ class TappedCore:
         for job in jobs:
             self._recorder.record(RequestDropped(self._recorder.now_ns(), request_number(job)))
         return jobs
-
-    @property
-    def queued(self) -> int:
-        return self._core.queued
 
     def __repr__(self) -> str:
         return repr(self._core)

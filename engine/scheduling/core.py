@@ -8,7 +8,7 @@ is a `Reject`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,6 +75,15 @@ class SchedulerCore(Protocol):
     def cancel(self, job: Job) -> None:
         """The job's client gave up. Fine for jobs that are not queued (any more). A core that drops cancelled jobs
         answers with a `Reject` of kind CANCELLED at the next `next_action`."""
+        ...
+
+    def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
+        """A batch is over; said before its answers go out and before its instance is idle again, or gone.
+
+        Args:
+            jobs: the batch, as dispatched.
+            rescheduled: those of them that are to be executed once more instead of being answered (iterative models).
+        """
         ...
 
     def next_action(self, now: float) -> Action: ...

@@ -17,7 +17,7 @@ Each job leaves once:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..execution import SealReason
 from ..job import Job
@@ -59,6 +59,9 @@ class DefaultScheduler:
 
     def cancel(self, job: Job) -> None:
         job.cancelled = True
+
+    def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
+        """Nothing follows from the end of a batch."""
 
     def next_action(self, now: float) -> Action:
         if self._queue and self._idle:

@@ -29,7 +29,7 @@ What `next_action` answers; the first line that applies:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..config.model import DynamicBatching
 from ..job import Job
@@ -87,6 +87,9 @@ class DynamicBatcher:
         if self._queue.remove(job):
             self._is_current = False
             self._left.append(Reject(job, refusals.cancelled()))
+
+    def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
+        """Nothing follows from the end of a batch."""
 
     def next_action(self, now: float) -> Action:
         queue = self._queue

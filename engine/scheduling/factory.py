@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from ..config.model import ModelConfig
-from ..errors import UnsupportedError
+from ..config.sequence import sequence_batching
 from .compatibility import Compatibility
 from .core import SchedulerCore
 from .default import DefaultScheduler
 from .dynamic import DynamicBatcher
+from .sequence.batcher import SequenceBatcher
+from .sequence.plan import SequencePlan
+from .sequence.state import StateLayout
 
 
-def make_scheduler(config: ModelConfig) -> SchedulerCore:
-    """A scheduler for a model with this (complete, valid) configuration.
+def make_scheduler(config: ModelConfig, states: StateLayout | None = None) -> SchedulerCore:
+    """A scheduler for a model that has instances.
 
-    Raises:
-        UnsupportedError: it asks for a scheduler that this version does not have.
+    Args:
+        config: complete and valid.
+        states: its implicit states, if it has any.
     """
-    for asked, name in (
-        (config.has_sequence_batching, "sequence_batching"),
-        (config.has_ensemble_scheduling, "ensemble_scheduling"),
-    ):
-        if asked:
-            raise UnsupportedError(
-                f"model '{config.name}' is configured with '{name}', which this version of Trireme does not support; "
-                "supported are 'dynamic_batching' and no scheduler at all"
-            )
+    sequences = sequence_batching(config)
+    if sequences is not None:
+        return SequenceBatcher(SequencePlan.of(config, sequences, states))
     if config.dynamic_batching is not None:
         return DynamicBatcher(config.dynamic_batching, config.max_batch_size, Compatibility.of(config))
     return DefaultScheduler()

@@ -29,6 +29,7 @@ class NullJob(Job):
     """
 
     __slots__ = ()
+    is_null = True
 
     def __init__(self, like: Job, controls: Controls) -> None:
         inputs = {name: zeros(name, tensor.datatype, tensor.shape) for name, tensor in like.inputs.items()}

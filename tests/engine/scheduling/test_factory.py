@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from google.protobuf import text_format
 
+from trireme.engine.config import model_config
 from trireme.engine.config.model import DynamicBatching, ModelConfig, ModelInput
+from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.datatypes import FP32
-from trireme.engine.errors import UnsupportedError
 from trireme.engine.scheduling.default import DefaultScheduler
 from trireme.engine.scheduling.dynamic import DynamicBatcher
 from trireme.engine.scheduling.factory import make_scheduler
+from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
 
 
 def test_without_a_batching_section_nothing_is_batched():
@@ -30,14 +32,8 @@ def test_dynamic_batching_follows_the_models_settings_and_shapes(make_job, run):
     assert history.sizes == [1, 3, 1, 3]
 
 
-@pytest.mark.parametrize(
-    ("config", "section"),
-    [
-        (ModelConfig("cell", has_sequence_batching=True), "sequence_batching"),
-        (ModelConfig("cell", has_ensemble_scheduling=True), "ensemble_scheduling"),
-    ],
-)
-def test_unsupported_schedulers_are_refused_by_name(config, section):
-    with pytest.raises(UnsupportedError) as refusal:
-        make_scheduler(config)
-    assert f"'cell' is configured with '{section}', which this version" in refusal.value.message
+def test_sequences_follow_the_models_strategy():
+    text = 'name: "m" max_batch_size: 4 sequence_batching { oldest { max_candidate_sequences: 2 } }'
+    config = model_config(text_format.Parse(text, ModelConfigMessage()))
+    core = make_scheduler(config)
+    assert isinstance(core, SequenceBatcher)

@@ -1,0 +1,104 @@
+"""Loading a model version: everything that takes time, off the event loop (model-config.md §1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..engine.backends.interface import LoadedModel
+from ..engine.backends.registry import BackendRegistry
+from ..engine.config.ensemble import ensemble_scheduling, with_decoupled
+from ..engine.config.model import ModelConfig
+from ..engine.config.sequence import sequence_batching
+from ..engine.ensemble import EnsemblePlan
+from ..engine.repository.source import ModelSource
+from ..engine.scheduling.core import SchedulerCore
+from ..engine.scheduling.factory import make_scheduler
+from ..engine.scheduling.sequence.initial_state import state_layout
+
+if TYPE_CHECKING:
+    from .model import Model
+
+FindModel = Callable[[str, int], "Model"]
+Labels = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedInstances:
+    """A model that a backend has loaded, for instances to execute.
+
+    Attributes:
+        core: decides what they execute.
+        iterative: the model may have a request executed again instead of answering it.
+    """
+
+    config: ModelConfig
+    labels: Labels
+    model: LoadedModel
+    core: SchedulerCore
+    iterative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEnsemble:
+    """An ensemble whose members are there."""
+
+    config: ModelConfig
+    labels: Labels
+    plan: EnsemblePlan
+
+
+def load_instances(
+    source: ModelSource, config: ModelConfig, version: int, backends: BackendRegistry, *, auto_complete: bool
+) -> LoadedInstances:
+    """Complete the configuration from the model's files, and have the backend load them.
+
+    Raises:
+        TriremeError: it cannot be loaded.
+    """
+    backend = backends.get(config.backend)
+    files = source.files(version)
+    completion = backend.auto_complete(config, files) if auto_complete else None
+    config = source.prepare(config, completion)
+    labels = source.labels(config)
+    sequences = sequence_batching(config)
+    states = None
+    if sequences is not None:
+        on_gpu = all(group.kind == "KIND_GPU" for group in config.instance_group)
+        states = state_layout(sequences.states, config.max_batch_size > 0, files.model_directory, on_gpu)
+    core = make_scheduler(config, states)
+    iterative = sequences is not None and sequences.iterative
+    return LoadedInstances(config, labels, backend.load(config, files), core, iterative)
+
+
+def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Model]) -> LoadedEnsemble:
+    """Connect the steps of an ensemble.
+
+    Args:
+        members: the model of each step, loaded.
+
+    Raises:
+        InvalidArgumentError: they do not go together.
+    """
+    config = source.prepare(config, None)
+    plan = EnsemblePlan(config, [member.config for member in members])
+    config = with_decoupled(config, plan.decoupled)
+    labels = dict(source.labels(config))
+    for output in config.output:
+        made_by = plan.label_source(output.name)
+        if output.name not in labels and made_by is not None:
+            step, name = made_by
+            inherited = members[step].labels.get(name)
+            if inherited is not None:
+                labels[output.name] = inherited
+    return LoadedEnsemble(config, labels, plan)
+
+
+def find_members(config: ModelConfig, find: FindModel) -> list[Model]:
+    """The model of each step of an ensemble.
+
+    Raises:
+        TriremeError: one is not there.
+    """
+    return [find(step.model_name, step.model_version) for step in ensemble_scheduling(config).steps]
