@@ -49,7 +49,7 @@ class LoggedRequest:
         """The line, ended."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         shown = {field.name: values[field.name] for field in fields(self) if values[field.name] != field.default}
-        return json.dumps(shown, separators=(",", ":"), ensure_ascii=False) + "\n"
+        return json.dumps(shown, separators=(",", ":")) + "\n"
 
 
 class RequestLog:

@@ -1,4 +1,8 @@
-"""``python -m trireme.simulations``: play a scenario, show what happened."""
+"""``python -m trireme.simulations``: play many seeds, or look at one.
+
+``--seeds N`` plays N swarm runs and stops at the first violation, which it makes as small as it can. ``--seed S`` plays
+one of them and shows it, ``--replay FILE`` a plan from a file, ``--scenario NAME`` a scenario written by hand.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,111 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..engine.clock import SystemClock
+from ..engine.errors import InvalidArgumentError
+from .coverage import holes
 from .events import BatchSealed, RequestAbandoned, RequestAnswered, RequestSubmitted
 from .history import History
+from .hunt import Found, hunt, shrunk
+from .museum import EXHIBITS
+from .plan import Plan
+from .planted import PLANTED, planted
+from .play import Outcome, play
+from .report import describe, tally
 from .scenarios import SCENARIOS
 from .svg import draw_svg
+from .swarm import draw_plan
 from .timeline import draw_timeline
 from .world import run_world
 
+ENOUGH_SEEDS = 1_000
+"""With so many seeds, what was never reached is a hole in the simulator."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status."""
+    """Run the command; the exit status: 0 if all is well, 1 if an invariant is broken, or a hole found."""
     options = _parser().parse_args(arguments)
-    history = run_world(SCENARIOS[options.scenario], options.seed)
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(f"scenario {options.scenario}, seed {options.seed}, history {history.digest()}\n")
+    if options.seeds:
+        return _hunt(console, options)
+    if options.scenario:
+        seed = 1 if options.seed is None else options.seed
+        history = run_world(SCENARIOS[options.scenario], seed)
+        _show(console, options, f"scenario {options.scenario}, seed {seed}", history)
+        return 0
+    if options.exhibit:
+        exhibit = EXHIBITS[options.exhibit]
+        console.print(f"{exhibit.story}\n")
+        plan = exhibit.plan
+    else:
+        plan = options.replay or draw_plan(1 if options.seed is None else options.seed)
+    with planted(options.plant):
+        outcome = play(plan)
+    _show(console, options, next(iter(describe(plan))), outcome.history)
+    return _verdict(console, outcome)
+
+
+def _hunt(console: Console, options: argparse.Namespace) -> int:
+    """Play many seeds, with a bar."""
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    clock = SystemClock()
+    began_s = clock.now_s()
+    counts: Counter[str] = Counter()
+    failed: Found | None = None
+    columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=console) as progress:
+        task = progress.add_task("", total=options.seeds)
+        for done, found in enumerate(hunt(seeds, options.jobs, options.plant), start=1):
+            counts += found.counts
+            speed = counts["requests"] / max(1e-9, clock.now_s() - began_s)
+            progress.update(task, completed=done, description=f"{speed:,.0f} requests/s")
+            if found.violation is not None:
+                failed = found
+                break
+    duration_s = clock.now_s() - began_s
+    speed = f"{counts['requests'] / max(1e-9, duration_s):,.0f} simulated requests a second, {options.jobs} processes"
+    if failed is not None:
+        _explain(console, options, failed)
+        return 1
+    console.print(f"{options.seeds} seeds, {counts['requests']:,} requests in {duration_s:.1f} s ({speed})")
+    console.print("\n".join(tally(counts)))
+    console.print("no invariant was broken")
+    return int(options.seeds >= ENOUGH_SEEDS and bool(holes(counts)))
+
+
+def _explain(console: Console, options: argparse.Namespace, failed: Found) -> None:
+    """The shortest scenario that a failing seed could be shrunk to, and how to see it again."""
+    assert failed.violation is not None
+    console.print(f"seed {failed.seed} breaks an invariant\n    {failed.violation}\nmaking it smaller ...")
+    plan = shrunk(failed.seed, failed.violation, options.plant)
+    with planted(options.plant):
+        outcome = play(plan)
+    file = options.failures / f"seed-{failed.seed}.json"
+    file.write_text(plan.to_json(), encoding="ascii")
+    console.print("\n".join(describe(plan)))
+    console.print(f"\n{draw_timeline(outcome.history, options.columns)}\n{outcome.violation}\n")
+    planting = f" --plant {options.plant}" * bool(options.plant)
+    console.print("see it again:", f"    python -m trireme.simulations --replay {file}{planting}", sep="\n")
+    console.print("as it was found:", f"    python -m trireme.simulations --seed {failed.seed}{planting}", sep="\n")
+
+
+def _show(console: Console, options: argparse.Namespace, title: str, history: History) -> None:
+    console.print(f"{title}, history {history.digest()}\n")
     console.print(draw_timeline(history, options.columns))
     console.print("\n".join(summary(history)))
     if options.history:
         options.history.write_bytes(history.to_bytes())
     if options.svg:
         options.svg.write_text(draw_svg(history), encoding="utf-8")
-    return 0
+
+
+def _verdict(console: Console, outcome: Outcome) -> int:
+    seen = [f"    {count} times: {what}" for what, count in sorted(outcome.counts.items()) if what != "requests"]
+    console.print("\n".join(["seen:", *seen]))
+    console.print(f"broken: {outcome.violation}" if outcome.violation else "no invariant was broken")
+    return int(outcome.violation is not None)
 
 
 def summary(history: History) -> list[str]:
@@ -55,18 +142,36 @@ def _without_id(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trireme.simulations",
-        description="Play a scenario on Trireme's actors in virtual time. One seed gives one history.",
+        description="Play Trireme's actors in virtual time, and try to break them. One seed gives one history.",
     )
-    parser.add_argument("--seed", type=int, default=1, help="where all chance comes from (default: 1)")
-    parser.add_argument("--scenario", choices=list(SCENARIOS), default="mixed", help="what to play (default: mixed)")
-    parser.add_argument("--columns", type=_columns, default=120, help="width of the timeline (default: 120)")
-    parser.add_argument("--history", type=Path, metavar="FILE", help="write every event here, as JSON lines")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the timeline here, as SVG")
+    which = parser.add_argument_group("what to play")
+    which.add_argument("--seeds", type=_positive, metavar="N", help="play N swarm runs, with everything checked")
+    which.add_argument("--first-seed", type=int, default=1, metavar="S", help="the first of them (default: 1)")
+    which.add_argument("--jobs", type=_positive, default=1, metavar="N", help="processes to play them in (default: 1)")
+    which.add_argument("--seed", type=int, metavar="S", help="play one swarm run, or one scenario, and show it")
+    which.add_argument("--replay", type=_plan, metavar="FILE", help="play a plan that a failing seed was shrunk to")
+    which.add_argument("--scenario", choices=list(SCENARIOS), help="play a scenario written by hand")
+    which.add_argument("--exhibit", choices=list(EXHIBITS), help="play a bug of the museum, which should not come back")
+    which.add_argument("--plant", choices=list(PLANTED), default="", help="plant a bug, to see it found")
+    shown = parser.add_argument_group("what to show and keep")
+    shown.add_argument("--columns", type=_positive, default=120, help="width of the timeline (default: 120)")
+    shown.add_argument("--history", type=Path, metavar="FILE", help="write every event here, as JSON lines")
+    shown.add_argument("--svg", type=Path, metavar="FILE", help="draw the timeline here, as SVG")
+    shown.add_argument(
+        "--failures", type=Path, default=Path(), metavar="DIR", help="where failing plans go (default: here)"
+    )
     return parser
 
 
-def _columns(text: str) -> int:
-    columns = int(text)
-    if columns < 1:
-        raise argparse.ArgumentTypeError(f"at least 1 column is needed, not {columns}")
-    return columns
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"at least 1 is needed, not {number}")
+    return number
+
+
+def _plan(path: str) -> Plan:
+    try:
+        return Plan.from_json(Path(path).read_text(encoding="ascii"))
+    except (OSError, UnicodeError, InvalidArgumentError) as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error}") from error

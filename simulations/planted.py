@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ..actors import InferenceServer
 from ..actors.instance import Instance
+from ..actors.repository import Repository
 from ..actors.scheduler import Scheduler
-from ..engine.errors import TriremeError
+from ..engine.errors import NotFoundError, TriremeError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
-from ..engine.scheduling.core import InstanceId
+from ..engine.request import InferenceRequest
+from ..engine.scheduling.core import WAIT, InstanceId
 from ..engine.scheduling.dynamic import DynamicBatcher
 from ..engine.scheduling.ordering import Answer, OrderedRelease
 from ..engine.scheduling.queue import PriorityQueues
@@ -78,6 +81,29 @@ def _kept_share(original: Any, scheduler: Scheduler, job: Job, error: TriremeErr
     scheduler.inflight += error.reason.value == "REJECTED"
 
 
+def _held_for_ever(original: Any, release: OrderedRelease, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
+    """A cancelled request keeps its place in the order of answers."""
+    return [] if job.cancelled and isinstance(outcome, TriremeError) else original(release, job, outcome, final)
+
+
+def _unknown_while_stopping(original: Any, server: InferenceServer, request: InferenceRequest) -> Any:
+    """A server that stops no longer knows its models."""
+    if server.exiting:
+        raise NotFoundError(f"Request for unknown model: '{request.model_name}' is not found")
+    return original(server, request)
+
+
+def _healthy_corpse(original: Any, repository: Repository, name: str, *version: int) -> bool:
+    """A model counts as ready because nobody looks at its instances."""
+    del original
+    return any(model.name == name and model.ready for model in repository.models())
+
+
+def _refused_in_one_breath(original: Any, scheduler: Scheduler) -> object:
+    """Requests that came together are counted as waiting although an instance is there to take some."""
+    return WAIT if scheduler._word_left and len(scheduler.mailbox) == 1 else original(scheduler)
+
+
 Bug = Callable[..., Any]
 
 PLANTED: Mapping[str, tuple[type, str, Bug]] = {
@@ -89,6 +115,10 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "forgotten-instance": (DynamicBatcher, "instance_gone", _forgotten_instance),
     "swallowed-death": (Instance, "bury", _swallowed_death),
     "kept-share": (Scheduler, "_reject", _kept_share),
+    "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
+    "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),
+    "healthy-corpse": (Repository, "model_ready", _healthy_corpse),
+    "refused-in-one-breath": (Scheduler, "_act", _refused_in_one_breath),
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 

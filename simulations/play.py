@@ -129,6 +129,8 @@ class _Run:
             exit_timeout_s=plan.exit_timeout_s,
         ) as server:
             self._server = server
+            if not server.ready():
+                self._complain("models load", f"not ready: {server.model_statistics()}")
             driver = Driver(plan, server, self.clock, self.recorder, self._misled)
             world.nursery.start_soon(driver.run)
             if plan.stop_ns:
@@ -138,9 +140,9 @@ class _Run:
         await self.clock.sleep(0.0)  # until nobody has anything left to do at this instant
         self.watch.instant_over(self.clock.now_ns())
         if self.watch.violation is None:
+            self.watch.finish()
             for text in leftovers(server, world.schedulers, driver.replies):
                 self._complain("nothing is left when a server has stopped", text)
-            self.watch.finish()
 
     async def _to_the_end(self, driver: Driver, models: FaultyModels, server: InferenceServer) -> None:
         """Both phases."""

@@ -44,6 +44,7 @@ class Shrinker:
             self._try_all(_simpler_run)
             for index in range(len(self.plan.models)):
                 self._try_all(lambda plan, index=index: _with_simpler_model(plan, index))
+                self._try_all(lambda plan, index=index: _with_smaller_batches(plan, index))
             for index in range(len(self.plan.requests)):
                 self._try_all(lambda plan, index=index: _with_simpler_request(plan, index))
         return self.plan
@@ -121,6 +122,20 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, preserve_ordering=False)
     yield replace(model, per_row_ns=0)
     yield replace(model, fixed_ns=10_000_000)
+
+
+def _with_smaller_batches(plan: Plan, index: int) -> Iterator[Plan]:
+    model = plan.models[index]
+    for most in (model.max_batch_size // 2, model.max_batch_size - 1):
+        if most > 0:
+            preferred = tuple(size for size in model.preferred if size <= most)
+            smaller = replace(model, max_batch_size=most, preferred=preferred)
+            requests = tuple(
+                replace(request, rows=min(request.rows, most)) if request.model == model.name else request
+                for request in plan.requests
+            )
+            models = (*plan.models[:index], smaller, *plan.models[index + 1 :])
+            yield replace(plan, models=models, requests=requests)
 
 
 def _with_simpler_request(plan: Plan, index: int) -> Iterator[Plan]:

@@ -42,7 +42,7 @@ class Feature(enum.Enum):
     OVERLOAD = "more work than can be done"
 
 
-RARE = {Feature.WAITING: 0.3, Feature.SMALL_BUDGET: 0.25, Feature.BAD_REQUESTS: 0.25}
+RARE = {Feature.WAITING: 0.3, Feature.SMALL_BUDGET: 0.25, Feature.BAD_REQUESTS: 0.25, Feature.STOP_EARLY: 0.25}
 """Features that make runs slow, or most of their requests void."""
 
 FAULTS = tuple(fault for fault in Fault if fault is not Fault.NONE)
@@ -83,7 +83,7 @@ class _Draw:
             models=models,
             requests=tuple(requests),
             calm_ns=round(end_ns * chance.uniform(0.5, 1.1)),
-            stop_ns=round(end_ns * chance.uniform(0.05, 0.95)) if self.has(Feature.STOP_EARLY) else 0,
+            stop_ns=round(end_ns * chance.uniform(0.2, 1.0)) if self.has(Feature.STOP_EARLY) else 0,
             max_inflight_requests=chance.randint(1, 12) if self.has(Feature.SMALL_BUDGET) else 65_536,
             hang_limit_s=longest_ns / 1e9 * chance.uniform(1.1, 8.0) if hangs or chance.random() < 0.2 else 0.0,
             restart_limit=chance.choice((0, 1, 2, 5, 5, 1000)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from ..actors import model as model_module
 from ..actors.scheduler import InstanceAddress, Scheduler
@@ -86,7 +86,7 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Scheduler]) -> type[Sc
     class TappedScheduler(Scheduler):
         def __init__(self, name: str, core: SchedulerCore, *args: Any, **kwargs: Any) -> None:
             self._tapped = TappedCore(core, recorder)
-            super().__init__(name, self._tapped, *args, **kwargs)
+            super().__init__(name, cast(SchedulerCore, self._tapped), *args, **kwargs)
             schedulers.append(self)
 
         def submit(self, job: Job, **options: Any) -> None:

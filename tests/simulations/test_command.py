@@ -46,7 +46,7 @@ def test_a_summary_counts_equal_errors_and_reasons_together() -> None:
     ("arguments", "text"),
     [
         (["--scenario", "none"], "invalid choice: 'none'"),
-        (["--columns", "0"], "at least 1 column is needed, not 0"),
+        (["--columns", "0"], "at least 1 is needed, not 0"),
         (["--seed", "x"], "invalid int value: 'x'"),
     ],
 )

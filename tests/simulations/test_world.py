@@ -10,7 +10,7 @@ import trio
 
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import TriremeError, UnavailableError
-from trireme.simulations.events import (ReplyDelivered,
+from trireme.simulations.events import (
     NEVER_NS,
     BatchSealed,
     ExecutionEnded,
@@ -19,6 +19,7 @@ from trireme.simulations.events import (ReplyDelivered,
     InstanceDetached,
     KernelStarted,
     ModelStateChanged,
+    ReplyDelivered,
     RequestAbandoned,
     RequestAnswered,
     RequestQueued,

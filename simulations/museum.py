@@ -1,0 +1,123 @@
+"""A museum of scheduler bugs that servers have had: one small plan each, with everything checked.
+
+An exhibit says what once went wrong, in which situation; which rare things must happen for the situation to be there;
+and by which planted bug it can be brought back, so that a test can see that it would be noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibit:
+    """A bug that should not come back.
+
+    Attributes:
+        story: what went wrong.
+        reached: what must be counted (see `coverage`) when the plan is played.
+        bug: the name, in `planted.PLANTED`, under which it comes back.
+    """
+
+    story: str
+    plan: Plan
+    reached: tuple[str, ...]
+    bug: str
+
+
+def _stream(model: str, first: int, count: int, every_ns: int) -> tuple[RequestPlan, ...]:
+    """Requests one after the other."""
+    return tuple(RequestPlan(first + index, model, (index + 1) * every_ns) for index in range(count))
+
+
+UNKNOWN_MODEL = Exhibit(
+    "A server that was told to stop unloaded its idle models at once and answered requests for them with 'unknown "
+    "model', as if they had never been there. Clients gave up on the model instead of asking another server.",
+    Plan(
+        1,
+        (ModelPlan("busy", fixed_ns=80 * MS), ModelPlan("idle")),
+        (*_stream("busy", 1, 30, 7 * MS), *_stream("idle", 31, 30, 11 * MS)),
+        calm_ns=0,
+        stop_ns=150 * MS,
+    ),
+    ("refused: stopping", "stopped with work in flight"),
+    "unknown-while-stopping",
+)
+
+HEALTHY_CORPSE = Exhibit(
+    "An instance hung and was lost, and the server went on saying that the model was ready: readiness looked at the "
+    "model, not at what executes it. The load balancer kept sending.",
+    Plan(
+        1,
+        (ModelPlan("m", instances=2, failing_starts=(3, 4)),),
+        tuple(
+            RequestPlan(number, "m", number * 9 * MS, fault=Fault.HANG if number == 4 else Fault.NONE)
+            for number in range(1, 100)
+        ),
+        calm_ns=2_000 * MS,
+        hang_limit_s=0.05,
+    ),
+    ("fault: instance hangs", "fault: start fails", "an instance restarted"),
+    "healthy-corpse",
+)
+
+HELD_FOR_EVER = Exhibit(
+    "Answers left in order of arrival. A client gave up while its request was queued; the request kept its place in "
+    "the order, and every later answer was held behind it for ever.",
+    Plan(
+        1,
+        (ModelPlan("m", instances=2, dynamic=True, max_batch_size=2, preserve_ordering=True),),
+        (
+            RequestPlan(1, "m", MS, extra_ns=15 * MS),
+            *(
+                RequestPlan(number, "m", number * MS, give_up_ns=3 * MS if number in (7, 9) else 0)
+                for number in range(2, 16)
+            ),
+        ),
+        calm_ns=0,
+    ),
+    ("rejected: cancelled", "an answer waited for its turn"),
+    "held-for-ever",
+)
+
+REFUSED_IN_ONE_BREATH = Exhibit(
+    "A burst reached an idle server, which refused part of it as 'queue full': the queue's limit was looked at before "
+    "the idle instance had been given what it could take.",
+    Plan(
+        1,
+        (ModelPlan("m", dynamic=True, policies=(PolicyPlan(max_queue_size=2),)),),
+        tuple(RequestPlan(number, "m", 5 * MS) for number in range(1, 7)),
+        calm_ns=0,
+    ),
+    ("refused: queue full", "sealed: instance idle"),
+    "refused-in-one-breath",
+)
+
+LOST_WITH_ITS_NEIGHBOUR = Exhibit(
+    "A client vanished while its batch was executed, and a request beside it in the batch never got its answer.",
+    Plan(
+        1,
+        (ModelPlan("m", dynamic=True, delay_us=5_000),),
+        (
+            RequestPlan(1, "m", MS),
+            RequestPlan(2, "m", 2 * MS, give_up_ns=8 * MS),
+            RequestPlan(3, "m", 3 * MS, manner=Manner.WAITS),
+        ),
+        calm_ns=0,
+    ),
+    ("cancelled in execution", "sealed: delay over"),
+    "lost-reply",
+)
+
+EXHIBITS: Mapping[str, Exhibit] = {
+    "unknown-model-while-stopping": UNKNOWN_MODEL,
+    "dead-instance-behind-readiness": HEALTHY_CORPSE,
+    "answers-held-behind-a-cancelled-one": HELD_FOR_EVER,
+    "burst-refused-by-an-idle-server": REFUSED_IN_ONE_BREATH,
+    "reply-lost-with-its-neighbour": LOST_WITH_ITS_NEIGHBOUR,
+}

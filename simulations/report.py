@@ -1,0 +1,96 @@
+"""What people read of swarm runs: plans in words, counts, holes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from .coverage import REACHABLE, holes
+from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan
+
+MS = 1e6
+
+
+def describe(plan: Plan) -> Iterator[str]:
+    """A plan, a line each for the run, its models and its requests. What is as usual is not mentioned."""
+    yield _run(plan)
+    for model in plan.models:
+        yield f"  model {_model(model)}"
+    for request in sorted(plan.requests, key=lambda each: (each.after, each.at_ns, each.number)):
+        yield f"  request {_request(request)}"
+
+
+def _run(plan: Plan) -> str:
+    usual = Plan(0, (), (), 0)
+    parts = [f"seed {plan.seed}: {len(plan.models)} models, {len(plan.requests)} requests"]
+    parts.append(f"stopped at {plan.stop_ns / MS:g} ms" if plan.stop_ns else f"faults until {plan.calm_ns / MS:g} ms")
+    named = ("max_inflight_requests", "hang_limit_s", "restart_limit", "restart_window_s", "exit_timeout_s")
+    parts += [f"{name} {getattr(plan, name):g}" for name in named if getattr(plan, name) != getattr(usual, name)]
+    if plan.attending:
+        parts.append("attending")
+    return ", ".join(parts)
+
+
+def _model(model: ModelPlan) -> str:
+    parts = [f"{model.name}: {model.instances} instances of {model.fixed_ns / MS:g} ms"]
+    if model.per_row_ns:
+        parts.append(f"{model.per_row_ns / MS:g} ms a row")
+    parts.append(f"max_batch_size {model.max_batch_size}")
+    if not model.dynamic:
+        parts.append("no batching")
+    if model.preferred:
+        parts.append(f"preferred {', '.join(map(str, model.preferred))}")
+    if model.delay_us:
+        parts.append(f"delay {model.delay_us / 1e3:g} ms")
+    if model.preserve_ordering:
+        parts.append("answers in order")
+    if model.levels:
+        parts.append(f"{model.levels} levels, default {model.default_level}")
+    parts += [f"level {each.level}: {_policy(each)}" for each in model.policies if each != PolicyPlan(each.level)]
+    if model.failing_starts:
+        parts.append(f"starts {', '.join(map(str, model.failing_starts))} fail")
+    return "; ".join(parts)
+
+
+def _policy(policy: PolicyPlan) -> str:
+    parts = []
+    if policy.timeout_us:
+        parts.append(f"{'delayed' if policy.delay else 'rejected'} after {policy.timeout_us / 1e3:g} ms")
+    if policy.override:
+        parts.append("requests may ask for less")
+    if policy.max_queue_size:
+        parts.append(f"at most {policy.max_queue_size}")
+    return ", ".join(parts) or "as usual"
+
+
+def _request(request: RequestPlan) -> str:
+    sent = f"{request.at_ns / MS:g} ms"
+    when = f"{sent} after the answer to {request.after}" if request.after else f"at {sent}"
+    parts = [f"{request.number} to {request.model} {when}"]
+    if request.rows != 1:
+        parts.append(f"{request.rows} rows")
+    if request.sequence:
+        parts.append(f"sequence {request.sequence}{' start' * request.start}{' end' * request.end}")
+    if request.priority:
+        parts.append(f"priority {request.priority}")
+    if request.timeout_us:
+        parts.append(f"timeout {request.timeout_us / 1e3:g} ms")
+    if request.give_up_ns:
+        parts.append(f"given up after {request.give_up_ns / MS:g} ms")
+    if request.manner is not Manner.LISTENS:
+        parts.append(f"client {request.manner.value}")
+    if request.extra_ns:
+        parts.append(f"adds {request.extra_ns / MS:g} ms")
+    if request.fault is not Fault.NONE:
+        parts.append(request.fault.value)
+    return ", ".join(parts)
+
+
+def tally(counts: Counter[str]) -> Iterator[str]:
+    """What happened how often, in the order of `REACHABLE`; a hole is called one."""
+    width = max(len(what) for what in REACHABLE)
+    for what in REACHABLE:
+        yield f"    {what:{width}} {counts[what] or 'never'}"
+    missing = holes(counts)
+    if missing:
+        yield f"holes, which the simulator should reach and did not: {'; '.join(missing)}"

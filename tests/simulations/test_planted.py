@@ -1,0 +1,70 @@
+"""Planted bugs are found, and made small: the simulator can see."""
+
+from __future__ import annotations
+
+import pytest
+
+from trireme.simulations.hunt import hunt, shrunk
+from trireme.simulations.museum import EXHIBITS, Exhibit
+from trireme.simulations.planted import PLANTED, planted
+from trireme.simulations.play import play
+
+SEEDS = range(1, 1001)
+
+NOTICED_AS = {
+    "lost-reply": "queues drain when faults have stopped",
+    "double-reply": "each accepted request gets exactly one final reply",
+    "reordered-answers": "answers leave in order where that was asked for",
+    "exceeded-batch": "batches are within their limits",
+    "inverted-priority": "nobody is overtaken",
+    "forgotten-instance": "no instance is idle while work is due",
+    "held-for-ever": "queues drain when faults have stopped",
+    "unknown-while-stopping": "refusals say what is true",
+    "healthy-corpse": "a model is ready if and only if all of it is alive",
+    "refused-in-one-breath": "queue limits and deadlines hold",
+}
+"""By which invariant each is found first; of the others it may be any."""
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found_within_a_thousand_seeds(bug: str) -> None:
+    found = next((found for found in hunt(SEEDS, bug=bug) if found.violation is not None), None)
+    assert found is not None, f"{bug} was not found"
+    assert found.violation is not None
+    clean = next(iter(hunt([found.seed])))
+    assert clean.violation is None, "the seed finds the planted bug, not another one"
+
+
+@pytest.mark.parametrize("bug", ["lost-reply", "reordered-answers", "exceeded-batch"])
+def test_what_is_found_shrinks_to_a_few_requests_and_still_shows_the_bug(bug: str) -> None:
+    found = next(found for found in hunt(SEEDS, bug=bug) if found.violation is not None)
+    assert found.violation is not None
+    plan = shrunk(found.seed, found.violation, bug)
+    assert len(plan.requests) <= 12
+    assert len(plan.models) == 1
+    assert plan == shrunk(found.seed, found.violation, bug), "shrinking has no part for chance"
+    with planted(bug):
+        violation = play(plan).violation
+    assert violation is not None
+    assert violation.invariant == found.violation.invariant
+    assert play(plan).violation is None
+
+
+def test_a_planted_bug_is_gone_after_the_block() -> None:
+    before = {name: getattr(where, method) for name, (where, method, _) in PLANTED.items()}
+    for name, (where, method, _) in PLANTED.items():
+        with planted(name):
+            assert getattr(where, method) is not before[name]
+        assert getattr(where, method) is before[name]
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS.values(), ids=EXHIBITS)
+def test_an_exhibit_of_the_museum_is_whole_and_would_be_noticed(exhibit: Exhibit) -> None:
+    """The situation comes up, nothing breaks; and with the old bug back, something does."""
+    outcome = play(exhibit.plan)
+    assert outcome.violation is None
+    assert [what for what in exhibit.reached if not outcome.counts[what]] == []
+    with planted(exhibit.bug):
+        violation = play(exhibit.plan).violation
+    assert violation is not None
+    assert violation.invariant == NOTICED_AS[exhibit.bug]

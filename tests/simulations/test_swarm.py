@@ -1,0 +1,82 @@
+"""Swarm runs: nothing is broken, everything rare happens, and one seed gives one history."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from trireme.simulations.coverage import REACHABLE, holes
+from trireme.simulations.events import PhaseBegan, RequestSubmitted
+from trireme.simulations.hunt import hunt
+from trireme.simulations.plan import Fault, ModelPlan, Plan, RequestPlan
+from trireme.simulations.play import drain_bound_s, play
+
+SEEDS = range(1, 251)
+MS = 1_000_000
+
+
+def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
+    """A few hundred of the seeds that people play by the thousand."""
+    counts: Counter[str] = Counter()
+    broken = []
+    for found in hunt(SEEDS):
+        counts += found.counts
+        if found.violation is not None:
+            broken.append(f"seed {found.seed}: {found.violation}")
+    assert not broken, "\n".join([*broken, "see one: python -m trireme.simulations --seed N"])
+    assert holes(counts) == []
+    assert set(counts) - set(REACHABLE) == {"requests"}, "what is counted is on the list of what can be reached"
+
+
+def test_two_processes_play_a_seed_alike(run_python) -> None:
+    """History and counts, whatever the hash seed, and whatever was played before."""
+    code = (
+        "from trireme.simulations.play import play\n"
+        "from trireme.simulations.swarm import draw_plan\n"
+        "for seed in ({}): outcome = play(draw_plan(seed))\n"
+        "print(outcome.history.digest(), sorted(outcome.counts.items()))"
+    )
+    for seed in (3, 8, 11):
+        first = run_python("-c", code.format(f"{seed},"), hash_seed=1)
+        assert first == run_python("-c", code.format(f"5, {seed}"), hash_seed=2)
+
+
+def test_faults_strike_before_the_calm_and_not_after() -> None:
+    requests = tuple(RequestPlan(number, "m", number * 20 * MS, fault=Fault.RAISE) for number in range(1, 11))
+    outcome = play(Plan(1, (ModelPlan("m"),), requests, calm_ns=105 * MS))
+    assert outcome.violation is None
+    assert outcome.counts["fault: backend raises"] == 5, "the one that began at 100 ms strikes when it ends"
+    assert outcome.history.of(PhaseBegan) == [PhaseBegan(105 * MS, "liveness")]
+
+
+def test_a_client_waits_for_its_answer_thinks_and_sends_the_next() -> None:
+    requests = (
+        RequestPlan(1, "m", 5 * MS),
+        RequestPlan(2, "m", 7 * MS, after=1),
+        RequestPlan(3, "m", 3 * MS, after=2),
+    )
+    history = play(Plan(1, (ModelPlan("m", fixed_ns=10 * MS),), requests, calm_ns=0)).history
+    assert [event.at_ns // MS for event in history.of(RequestSubmitted)] == [5, 22, 35]
+
+
+def test_a_hang_without_a_limit_breaks_the_promise_to_drain() -> None:
+    """The liveness phase has a bound, and says who has no answer when it is over."""
+    requests = (RequestPlan(1, "m", 0, fault=Fault.HANG), RequestPlan(2, "m", MS))
+    plan = Plan(1, (ModelPlan("m"),), requests, calm_ns=5 * MS)
+    violation = play(plan).violation
+    assert violation is not None
+    assert violation.invariant == "queues drain when faults have stopped"
+    assert violation.text == f"after {drain_bound_s(plan):g} s there is no final reply to requests [1, 2]"
+
+
+def test_the_bound_counts_every_request_that_may_stand_in_the_way() -> None:
+    model = ModelPlan("m", fixed_ns=10 * MS, per_row_ns=MS)
+    none = drain_bound_s(Plan(1, (model,), (), 0))
+    one = drain_bound_s(Plan(1, (model,), (RequestPlan(1, "m", 0, rows=2),), 0))
+    two = drain_bound_s(Plan(1, (model,), (RequestPlan(1, "m", 0, rows=2), RequestPlan(2, "m", 0, rows=2)), 0))
+    assert none < one < two
+
+
+def test_seeds_can_be_played_in_several_processes() -> None:
+    alone = {found.seed: found for found in hunt(range(1, 17))}
+    together = {found.seed: found for found in hunt(range(1, 17), jobs=2)}
+    assert together == alone
