@@ -101,5 +101,3 @@ def read_word(payload: bytes) -> int:
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
     """The (identifier, value) pairs of a SETTINGS payload whose length is a multiple of 6."""
     return list(_SETTING.iter_unpack(payload))
-
-

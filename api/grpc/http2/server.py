@@ -24,6 +24,7 @@ from .incoming import Incoming
 from .keepalive import Due
 from .shutdown import Phase
 from .statistics import Http2Statistics
+from .streams import Stream
 
 _KEEPALIVE_PING = b"Trireme?"
 
@@ -84,33 +85,26 @@ class Http2Server(Incoming[H]):
         """Queues headers, or with `end_stream` trailers. The block is from `headers.encode_block`."""
         stream = self._open.get(stream_id)
         if stream is not None and self._sender.headers(stream, block, end_stream=end_stream):
-            self._answered(stream)
-            if self._leaving:
-                self._leave()
+            self._finish(stream)
 
     def send_data(self, stream_id: int, parts: Sequence[Buffer], end_stream: bool = False) -> None:
         """Queues data, which goes out as the windows allow. Views must be of single bytes; nothing is copied."""
         stream = self._open.get(stream_id)
         if stream is not None and self._sender.data(stream, parts, end_stream=end_stream):
-            self._answered(stream)
-            if self._leaving:
-                self._leave()
+            self._finish(stream)
 
     def respond(self, stream_id: int, headers: bytes, parts: Sequence[Buffer], trailers: bytes) -> None:
         """A whole answer: headers, data, trailers. The fast way for everything that is small."""
         stream = self._open.get(stream_id)
         if stream is not None and self._sender.respond(stream, headers, parts, trailers):
-            self._answered(stream)
-            if self._leaving:
-                self._leave()
+            self._finish(stream)
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
         """Gives the stream up by RST_STREAM; what it has queued is dropped."""
         stream = self._open.get(stream_id)
         if stream is not None:
             self._cut(stream, code)
-            if self._leaving:
-                self._leave()
+            self._leave_if_done()
 
     def pending(self, stream_id: int) -> int:
         """Bytes of data that are queued and held back by the client's windows."""
@@ -125,6 +119,15 @@ class Http2Server(Incoming[H]):
         nbytes = min(nbytes, stream.unconsumed)
         stream.unconsumed -= nbytes
         self._credit(stream, nbytes)
+
+    def _finish(self, stream: Stream) -> None:
+        self._answered(stream)
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        """The client has sent GOAWAY: when nothing is open any more, the connection is over."""
+        if self._leaving and not self._open:
+            self._end()
 
     # ---- the connection ----
 
@@ -144,11 +147,6 @@ class Http2Server(Incoming[H]):
         if not self.terminated:
             last_stream_id = min(self._streams.highest, self._shutdown.last_stream_id)
             self._queue(frames.goaway(last_stream_id, code, debug))
-            self._end()
-
-    def _leave(self) -> None:
-        """The client has sent GOAWAY: when nothing is open any more, the connection is over."""
-        if not self._open:
             self._end()
 
     def tick(self, now_s: float) -> list[Event[H]]:

@@ -6,6 +6,7 @@ import h2.events
 import pytest
 from h2.settings import SettingCodes
 from http2_peer import HEADERS, REQUEST, TRAILERS, Answer, H2Peer, RawPeer, call, data, headers, parse
+from http2_peer import settings as settings_frame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -92,9 +93,10 @@ def test_request_without_data() -> None:
     assert peer.server_events == [RequestReceived(stream_id, REQUEST, True)]
 
 
-def test_empty_last_data() -> None:
-    """A stream that is half closed by an empty DATA frame ends with an event of its own."""
-    peer = H2Peer()
+@pytest.mark.parametrize("read_bytes", [65_536, 1])
+def test_empty_last_data(read_bytes: int) -> None:
+    """A stream that is half closed by an empty DATA frame ends with an event of its own, at once."""
+    peer = H2Peer(read_bytes=read_bytes)
     stream_id = peer.call(b"a", end_stream=False)
     peer.client.end_stream(stream_id)
     peer.pump()
@@ -228,14 +230,17 @@ def test_large_headers_go_out_in_continuations() -> None:
 
 
 def test_smaller_header_table_of_the_client() -> None:
-    """The first block after it says that the table is not used (RFC 7541 §4.2); h2 insists on that."""
+    """The first block after it, and only that, says that the table is not used (RFC 7541 §4.2); h2 insists on that."""
+    raw = RawPeer(HEADER_TABLE_SIZE=100)
+    raw.say(call(1), settings_frame(HEADER_TABLE_SIZE=50))
+    raw.server.respond(1, HEADERS, (b"answer",), TRAILERS)
+    assert [frame.payload for frame in raw.of_kind(frames.HEADERS)] == [b"\x20" + HEADERS, TRAILERS]
     peer = H2Peer(HEADER_TABLE_SIZE=100)
-    for expected in (finished(b"answer"), finished(b"answer")):
-        stream_id = peer.call()
-        peer.pump()
-        peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
-        peer.pump()
-        assert peer.answers[stream_id] == expected
+    stream_id = peer.call()
+    peer.pump()
+    peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
+    peer.pump()
+    assert peer.answers[stream_id] == finished(b"answer")
 
 
 def test_larger_frames_are_used_when_allowed() -> None:

@@ -35,7 +35,7 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, ErrorCode]] = {
     "HEADERS that cannot be decoded": (headers(1, b"\x40\x7f\xff"), ErrorCode.COMPRESSION_ERROR),
     "HEADERS with index 0": (headers(1, b"\x80"), ErrorCode.COMPRESSION_ERROR),
     "HEADERS with an unknown index": (headers(1, b"\xfe"), ErrorCode.COMPRESSION_ERROR),
-    "HEADERS with a late table size": (headers(1, b"\x82\x20"), ErrorCode.COMPRESSION_ERROR),
+    "HEADERS with a late table size": (headers(1, BLOCK + b"\x20\x01x\x01y"), ErrorCode.COMPRESSION_ERROR),
     "HEADERS with too large a table size": (headers(1, b"\x3f\xe2\x1f" + BLOCK), ErrorCode.COMPRESSION_ERROR),
     "header block too large": (headers(1, BLOCK + bytes(3_000)), ErrorCode.ENHANCE_YOUR_CALM),
     "header list far too large": (

@@ -158,13 +158,31 @@ def test_idle_connection_may_be_asked_every_two_hours() -> None:
 
 
 def test_answers_wipe_out_strikes() -> None:
-    """Clients measure bandwidth by a PING for each message."""
+    """Clients measure bandwidth by a PING for each message. After an answer the first PING is no strike again."""
     peer = peer_with()
     for stream_id in range(1, 201, 2):
-        peer.say(call(stream_id), PING, PING)
+        peer.say(call(stream_id), PING * 3)
         peer.server.respond(stream_id, HEADERS, (b"answer",), TRAILERS)
         peer.sent()
     assert not peer.server.terminated
+
+
+@pytest.mark.parametrize("what", ["headers", "data", "empty data", "nothing"])
+def test_what_wipes_out_strikes(what: str) -> None:
+    """Each frame of a streamed answer."""
+    peer = peer_with()
+    peer.say(headers(1), headers(3))
+    peer.server.send_headers(1, HEADERS)
+    for stream_id in range(5, 25, 2):
+        peer.say(headers(stream_id), PING, PING)
+        match what:
+            case "headers":
+                peer.server.send_headers(stream_id, HEADERS)
+            case "data":
+                peer.server.send_data(1, (b"x",))
+            case "empty data":
+                peer.server.send_data(stream_id, (), end_stream=True)
+    assert peer.server.terminated is (what == "nothing")
 
 
 def test_window_updates_wipe_out_strikes() -> None:

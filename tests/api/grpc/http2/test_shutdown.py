@@ -30,6 +30,7 @@ def test_graceful() -> None:
     assert peer.say(PING_ACK) == []
     (final,) = peer.sent()
     assert (final.kind, final.word, final.code) == (GOAWAY, 3, ErrorCode.NO_ERROR)
+    assert peer.server.next_timer_s == 7200.0
     assert peer.say(headers(5), data(5, b"x", end_stream=True)) == []
     (refused,) = peer.sent()
     assert (refused.kind, refused.stream_id, refused.code) == (frames.RST_STREAM, 5, ErrorCode.REFUSED_STREAM)
@@ -122,15 +123,24 @@ def test_client_leaves_with_nothing_open(code: ErrorCode) -> None:
     assert peer.server.next_timer_s == math.inf
 
 
-def test_client_leaves_with_open_streams() -> None:
+@pytest.mark.parametrize("last", ["respond", "trailers", "data", "reset"])
+def test_client_leaves_with_open_streams(last: str) -> None:
     """They are finished; with the last one the connection is over."""
     peer = RawPeer()
-    assert len(peer.say(call(1), headers(3), frames.goaway(0, ErrorCode.NO_ERROR))) == 3
+    assert len(peer.say(call(1), call(3), frames.goaway(0, ErrorCode.NO_ERROR))) == 4
     peer.server.respond(1, HEADERS, (b"answer",), TRAILERS)
     assert not peer.server.terminated
-    peer.server.reset(3, ErrorCode.CANCEL)
+    match last:
+        case "respond":
+            peer.server.respond(3, HEADERS, (b"answer",), TRAILERS)
+        case "trailers":
+            peer.server.send_headers(3, TRAILERS, end_stream=True)
+        case "data":
+            peer.server.send_data(3, (b"answer",), end_stream=True)
+        case "reset":
+            peer.server.reset(3, ErrorCode.CANCEL)
     assert peer.server.terminated
-    assert [frame.kind for frame in peer.sent()] == [1, 0, 1, frames.RST_STREAM]
+    assert {frame.stream_id for frame in peer.sent()} == {1, 3}, "what was said is still sent"
 
 
 def test_client_leaves_and_cancels() -> None:
