@@ -291,6 +291,17 @@ def test_data_is_delivered_as_it_arrives() -> None:
     assert sum(event.flow_bytes for event in events) == len(body)
 
 
+@pytest.mark.parametrize(
+    "last", [data(1, end_stream=True), data(1, end_stream=True, padding=0)], ids=["plain", "padded"]
+)
+def test_empty_end_is_not_held_up(last: bytes) -> None:
+    """It is reported with its last byte, not with the one after it."""
+    peer = RawPeer()
+    peer.say(headers(1))
+    events = [peer.say(bytes((byte,))) for byte in last]
+    assert events[-1] == [DataReceived(1, b"", True, 0)]
+
+
 def test_stream_that_closes_in_the_middle_of_a_frame() -> None:
     """The rest of the frame is dropped and given back."""
     peer = RawPeer(SMALL)
