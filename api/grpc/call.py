@@ -22,8 +22,8 @@ from .framing import PREFIX_BYTES, MessageReader, prefix
 
 if TYPE_CHECKING:
     from .call_head import CallHead
-    from .connection import Connection
     from .deadlines import Entry
+    from .host import CallHost
     from .methods import Method
 
 DEADLINE_EXCEEDED = "Deadline Exceeded"
@@ -45,8 +45,8 @@ class UnaryCall:
 
     __slots__ = ("_connection", "_deadline", "_reader", "begun", "head", "message", "method", "on_cancel", "stream_id")
 
-    def __init__(self, connection: Connection, stream_id: int, head: CallHead, method: Method) -> None:
-        self._connection: Connection | None = connection
+    def __init__(self, connection: CallHost, stream_id: int, head: CallHead, method: Method) -> None:
+        self._connection: CallHost | None = connection
         self._deadline: Entry | None = None
         self._reader: MessageReader | None = None
         self.begun = False
@@ -168,7 +168,7 @@ class UnaryCall:
         deadline, self._deadline = self._deadline, None
         return deadline
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: CallHost) -> None:
         self._connection = None
         self._reader = None
         self.on_cancel = None

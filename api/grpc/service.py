@@ -12,10 +12,11 @@ from ..sockets.roster import Roster, ServiceStatistics
 from ..sockets.service import Service
 from ..sockets.transport import PlainTransport, TlsTransport
 from .codec import MessageCodec
-from .connection import Connection, Surroundings
+from .connection import Connection
 from .deadlines import Deadlines
 from .dispatch import Dispatcher, Guard
 from .flusher import Flusher
+from .host import Surroundings
 from .methods import Servable
 from .options import GrpcServiceOptions
 

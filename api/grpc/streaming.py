@@ -27,8 +27,8 @@ from .http2.errors import ErrorCode
 
 if TYPE_CHECKING:
     from .call_head import CallHead
-    from .connection import Connection
     from .deadlines import Entry
+    from .host import CallHost
     from .methods import Method
 
 
@@ -66,7 +66,7 @@ class StreamingCall:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: CallHost,
         stream_id: int,
         head: CallHead,
         method: Method,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 from collections.abc import Callable, Iterator
@@ -98,12 +99,19 @@ async def test_a_client_that_does_not_read_costs_one_message_a_call() -> None:
             await peer.stream.receive_some(MIB)
 
 
-async def test_a_client_that_never_reads_is_given_up() -> None:
+@pytest.mark.parametrize("sends", [False, True])
+async def test_a_client_that_never_reads_is_given_up(sends: bool) -> None:
+    """Also one that goes on sending."""
     async with serving([Chatty()], limits=QUICK) as service:
         async with await connect(service, initial_window=(1 << 31) - 1) as peer:
             peer.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
-            peer.start(EACH, end=False)
+            stream_id = peer.start(EACH, end=False)
             await peer.flush()
+            with contextlib.suppress(trio.BrokenResourceError):
+                while sends and service.statistics().connections:
+                    peer.h2.send_data(stream_id, b"\0")
+                    await peer.flush()
+                    await trio.sleep(0.005)
             await until(lambda: service.statistics().connections == 0)
         assert service.statistics().timeouts == 1
         assert service.grpc_statistics().calls == 0
