@@ -9,7 +9,9 @@ Rules:
  3. Ragged inputs lose their shape: all elements of all jobs, in order, are one flat array (model-config.md §10).
  4. ``Job.inputs`` have ``reshape`` of the inputs applied already: request validation does that, so shapes here are as
     the framework sees them. The inverse, ``reshape`` of the outputs, is applied here: clients see ``dims``.
- 5. What is wrong with one job's data fails that job alone and drops it from the batch; the others go on.
+ 5. What is wrong with one job's data fails that job alone and drops it from the batch; the others go on. Where a row
+    is the slot of a sequence (the direct strategy), the job stays, failed, with empty strings for what was wrong, so
+    that the others keep their rows.
  6. A job's response holds the outputs that it asked for, in the order of the configuration.
 """
 
@@ -22,6 +24,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..config.model import BatchInput, BatchOutput, Dims, ModelConfig, ModelOutput
+from ..config.sequence import DirectStrategy, sequence_batching
 from ..datatypes import BYTES
 from ..errors import InternalError, InvalidArgumentError, UnsupportedError, request_prefix
 from ..job import Job
@@ -29,6 +32,8 @@ from ..tensor import Tensor
 
 Inputs = dict[str, np.ndarray]
 Jobs = Sequence[Job]
+Shares = Sequence[tuple[Job, Sequence[Tensor]]]
+"""Jobs, each with its part of every output."""
 
 
 class BatchLayout:
@@ -52,6 +57,8 @@ class BatchLayout:
         scatters = {name: spec for spec in config.batch_output for name in spec.target_names}
         batching = config.max_batch_size > 0
         self._batching = batching
+        sequences = sequence_batching(config)
+        self._rows_are_slots = sequences is not None and isinstance(sequences.strategy, DirectStrategy)
         self._outputs = tuple(
             _scatter_layout(output, scatters[output.name], config)
             if output.name in scatters
@@ -68,8 +75,9 @@ class BatchLayout:
             jobs: at least one; all have inputs of the same names, types and (but for ragged ones and dim 0) shapes.
 
         Returns:
-            The jobs that are left, possibly none (then there are no arrays); and by input name the array of the whole
-            batch, dtype `DataType.storage`, batch inputs included. The arrays may be read-only.
+            The jobs that are left, possibly none (then there are no arrays), failed ones among them where rows are
+            slots (rule 5); and by input name the array of the whole batch, dtype `DataType.storage`, batch inputs
+            included. The arrays may be read-only.
 
         Raises:
             InternalError: the jobs' shapes do not go together.
@@ -78,9 +86,9 @@ class BatchLayout:
         if self._text:
             names = [name for name, tensor in jobs[0].inputs.items() if tensor.datatype is BYTES]
             if names:
-                jobs, texts = _decode_texts(jobs, names)
-                if not jobs:
-                    return jobs, {}
+                jobs, texts = _decode_texts(jobs, names, self._rows_are_slots)
+                if all(job.answered for job in jobs):
+                    return [], {}
         inputs: Inputs = {}
         for name in jobs[0].inputs:
             if name in texts:
@@ -96,7 +104,11 @@ class BatchLayout:
         return jobs, inputs
 
     def scatter(self, jobs: Jobs, outputs: Sequence[np.ndarray]) -> None:
-        """Answer the jobs.
+        """Answer the jobs: `split` and `answer`."""
+        self.answer(self.split(jobs, outputs))
+
+    def split(self, jobs: Jobs, outputs: Sequence[np.ndarray]) -> Shares:
+        """Cut the outputs up. Jobs for which an output has not enough rows are failed, and have no share.
 
         Args:
             jobs: those that `gather` left.
@@ -109,7 +121,12 @@ class BatchLayout:
         if self._batching:
             jobs = self._fail_short(jobs, outputs)
         columns = [layout.split(array, jobs) for layout, array in zip(self._outputs, outputs, strict=True)]
-        for job, tensors in zip(jobs, zip(*columns, strict=True), strict=True):
+        rows = zip(*columns, strict=True) if columns else [()] * len(jobs)
+        return list(zip(jobs, rows, strict=True))
+
+    def answer(self, shares: Shares) -> None:
+        """Answer jobs with what each asked for of its share."""
+        for job, tensors in shares:
             wanted = job.requested_outputs
             job.respond(job.response([tensor for tensor in tensors if tensor.name in wanted] if wanted else tensors))
 
@@ -172,7 +189,8 @@ def _aligned(array: np.ndarray) -> np.ndarray:
     return array if array.flags.aligned else array.copy()
 
 
-def _decode_texts(jobs: Jobs, names: list[str]) -> tuple[Jobs, dict[str, list[np.ndarray]]]:
+def _decode_texts(jobs: Jobs, names: list[str], stay: bool) -> tuple[Jobs, dict[str, list[np.ndarray]]]:
+    """Rule 5; `stay` says whether failed jobs stay in the batch."""
     kept: list[Job] = []
     arrays: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for job in jobs:
@@ -180,7 +198,9 @@ def _decode_texts(jobs: Jobs, names: list[str]) -> tuple[Jobs, dict[str, list[np
             decoded = [_decode_text(job.inputs[name], job.id) for name in names]
         except InvalidArgumentError as error:
             job.fail(error)
-            continue
+            if not stay:
+                continue
+            decoded = [np.full(job.inputs[name].shape, "", object) for name in names]
         kept.append(job)
         for name, array in zip(names, decoded, strict=True):
             arrays[name].append(array)

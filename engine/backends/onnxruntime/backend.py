@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.model import ModelConfig, ModelInput, ModelOutput
+from ...config.sequence import SequenceBatching, sequence_batching
 from ...errors import InvalidArgumentError
 from ...scheduling.batch import BatchLayout
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
@@ -58,17 +59,20 @@ class OnnxRuntimeBackend(Backend):
         session = inspection_session(self._onnxruntime(), config, path, global_threads=self._global_threads)
         signature = Signature.of(session)
         max_batch_size = self._max_batch_size(config, signature)
+        of_server = _server_tensors(config)
         inputs: tuple[ModelInput, ...] = ()
         outputs: tuple[ModelOutput, ...] = ()
         if not (config.input or config.batch_input):
             inputs = tuple(
                 ModelInput(**_completed(tensor, "input", config.name, max_batch_size))
                 for tensor in signature.inputs.values()
+                if tensor.name not in of_server
             )
         if not config.output:
             outputs = tuple(
                 ModelOutput(**_completed(tensor, "output", config.name, max_batch_size))
                 for tensor in signature.outputs.values()
+                if tensor.name not in of_server
             )
         return Completion(max_batch_size, inputs, outputs, dynamic_batching=max_batch_size > 1)
 
@@ -127,14 +131,17 @@ class OnnxRuntimeModel(LoadedModel):
         device_id = groups[0].gpus[0] if groups and groups[0].gpus else 0
         session = self._session(InstanceSpec(f"{config.name}_0", kind, device_id))
         self._signature = Signature.of(session)
-        check_model(config, self._signature)
+        self._sequences = sequence_batching(config) or SequenceBatching()
+        check_model(config, self._signature, self._sequences)
         self._thread_bound = bool(config.op_library_filenames) or depends_on_values(path)
         self._lock = threading.Lock()
         self._spare: tuple[str, int, Any] | None = (kind, device_id, session)
 
     def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeInstance:
         session = self._take_spare(spec) or self._session(spec)
-        instance = OnnxRuntimeInstance(self._runtime, self._config, spec, session, self._signature, self._layout)
+        instance = OnnxRuntimeInstance(
+            self._runtime, self._config, spec, session, self._signature, self._layout, self._sequences.states
+        )
         instance.thread_bound = self._thread_bound or spec.kind == "KIND_GPU"
         return instance
 
@@ -151,6 +158,13 @@ class OnnxRuntimeModel(LoadedModel):
             session = self._spare[2]
             self._spare = None
             return session
+
+
+def _server_tensors(config: ModelConfig) -> frozenset[str]:
+    """Names of tensors that are between the server and the model: clients neither send nor get them."""
+    sequences = sequence_batching(config) or SequenceBatching()
+    states = [name for state in sequences.states for name in (state.input_name, state.output_name)]
+    return frozenset([*states, *(control.name for control in sequences.controls)])
 
 
 def _completed(tensor: GraphTensor, role: str, model_name: str, max_batch_size: int) -> dict[str, Any]:

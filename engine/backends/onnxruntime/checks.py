@@ -1,7 +1,7 @@
 """Does a model configuration fit the ONNX graph? (backends.md §2)
 
-The order is Triton's: number of inputs; then for each input, in the configuration's order, optional, name, type, shape;
-then the same for the outputs.
+The order is Triton's: the sequence controls; number of inputs; then for each input, in the configuration's order,
+optional, name, type, shape; then the same for the outputs; then the implicit states.
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ...config.model import Dims, ModelConfig, ModelInput, ModelOutput
+from ...config.sequence import ImplicitState, SequenceBatching, SequenceControl
 from ...datatypes import BF16, BYTES, DataType
-from ...errors import InvalidArgumentError, UnsupportedError
+from ...errors import InternalError, InvalidArgumentError, UnsupportedError
 from .signature import GraphTensor, Signature
 
 
-def check_model(config: ModelConfig, signature: Signature) -> None:
+def check_model(config: ModelConfig, signature: Signature, sequences: SequenceBatching) -> None:
     """Check a complete configuration against the graph.
+
+    Args:
+        sequences: what the configuration says about sequences; an empty one if it says nothing.
 
     Raises:
         TriremeError: the first thing found that does not fit.
     """
-    _check_input_count(config, signature)
+    for control in sequences.controls:
+        _check_control(config, signature, control)
+    _check_input_count(config, signature, sequences)
     for tensor in config.input:
         _check_input(config, signature, tensor)
     for spec in config.batch_input:
@@ -29,12 +35,34 @@ def check_model(config: ModelConfig, signature: Signature) -> None:
             _check_type(config, target, "input", spec.datatype)
     for tensor in config.output:
         _check_output(config, signature, tensor)
-    _check_together(config)
+    for state in sequences.states:
+        _check_state(config, signature, state)
+    _check_together(config, sequences)
 
 
-def _check_input_count(config: ModelConfig, signature: Signature) -> None:
+def _check_control(config: ModelConfig, signature: Signature, control: SequenceControl) -> None:
+    graph = signature.find_input(control.name)
+    if graph is None:
+        raise InternalError(
+            f"configuration specified sequence control '{control.name}', but model does not provide that input"
+        )
+    subject = f"unable to load model '{config.name}', sequence control '{control.name}'"
+    dims = graph.dims[1:] if config.max_batch_size > 0 else graph.dims
+    if dims != (1,):
+        raise InvalidArgumentError(f"{subject} in model has dims {shape_text(dims)} but dims [1] is expected")
+    if graph.datatype("input", config.name) is not control.datatype:
+        raise InvalidArgumentError(
+            f"{subject}, the model expects data-type {graph.onnx_type} but the model configuration specifies data-type "
+            f"{control.datatype.config_name}"
+        )
+
+
+def _check_input_count(config: ModelConfig, signature: Signature, sequences: SequenceBatching) -> None:
     # An optional input, and one with a value of its own, need not be among the inputs that every run needs.
-    needed = [tensor for tensor in config.input if not tensor.optional and tensor.name not in signature.initializers]
+    names = [tensor.name for tensor in config.input if not tensor.optional]
+    names += [control.name for control in sequences.controls]
+    names += [state.input_name for state in sequences.states]
+    needed = [name for name in names if name not in signature.initializers]
     expected = len(needed) + sum(len(spec.target_names) for spec in config.batch_input)
     if expected != len(signature.inputs):
         raise InvalidArgumentError(
@@ -52,7 +80,7 @@ def _check_input(config: ModelConfig, signature: Signature, tensor: ModelInput) 
     graph = signature.find_input(tensor.name) or _unexpected("input", tensor.name, _input_names(signature))
     _check_type(config, graph, "input", tensor.datatype)
     if not tensor.allow_ragged_batch:
-        _check_dims(config, graph, tensor)
+        _check_dims(config, graph, _dims_inside(tensor))
         return
     expects = f"unable to load model '{config.name}', configuration expects model provides input with shape [-1] "
     if tensor.optional:
@@ -69,7 +97,21 @@ def _check_output(config: ModelConfig, signature: Signature, tensor: ModelOutput
     graph = signature.outputs.get(tensor.name) or _unexpected("output", tensor.name, signature.outputs)
     _check_type(config, graph, "output", tensor.datatype)
     if not any(tensor.name in spec.target_names for spec in config.batch_output):
-        _check_dims(config, graph, tensor)
+        _check_dims(config, graph, _dims_inside(tensor))
+
+
+def _check_state(config: ModelConfig, signature: Signature, state: ImplicitState) -> None:
+    """Types of both ends, and whether what the configuration says of the shape can go in. The shape that comes out is
+    the model's affair: it is what goes in next (scheduling.md §6.8)."""
+    taken = signature.find_input(state.input_name) or _unexpected("input", state.input_name, _input_names(signature))
+    given = signature.outputs.get(state.output_name) or _unexpected("output", state.output_name, signature.outputs)
+    _check_type(config, taken, "input state", state.datatype)
+    _check_type(config, given, "output state", state.datatype)
+    declared = state.initial[0].dims if state.initial else state.dims
+    fixed = taken.dims[1:] if config.max_batch_size > 0 else taken.dims
+    if len(fixed) == len(declared):
+        declared = tuple(mine if dim == -1 else dim for dim, mine in zip(declared, fixed, strict=True))
+    _check_dims(config, taken, declared)
 
 
 def _check_type(config: ModelConfig, graph: GraphTensor, role: str, datatype: DataType) -> None:
@@ -81,8 +123,12 @@ def _check_type(config: ModelConfig, graph: GraphTensor, role: str, datatype: Da
         )
 
 
-def _check_dims(config: ModelConfig, graph: GraphTensor, tensor: ModelInput | ModelOutput) -> None:
-    dims = tensor.dims if tensor.reshape is None else tensor.reshape
+def _dims_inside(tensor: ModelInput | ModelOutput) -> Dims:
+    """A tensor's dimensions as the graph sees them."""
+    return tensor.dims if tensor.reshape is None else tensor.reshape
+
+
+def _check_dims(config: ModelConfig, graph: GraphTensor, dims: Dims) -> None:
     subject = f"model '{config.name}', tensor '{graph.name}': "
     if config.max_batch_size > 0:
         if graph.dims[:1] != (-1,):
@@ -118,10 +164,14 @@ def _expects(graph: GraphTensor, dims: Dims) -> str:
     )
 
 
-def _check_together(config: ModelConfig) -> None:
+def _check_together(config: ModelConfig, sequences: SequenceBatching) -> None:
     """onnxruntime's Python interface has BF16 outputs only through I/O binding, which has no strings."""
-    output = next((tensor.name for tensor in config.output if tensor.datatype is BF16), None)
-    text = next((tensor.name for tensor in config.input if tensor.datatype is BYTES), None)
+    outputs = [(tensor.name, tensor.datatype) for tensor in config.output]
+    outputs += [(state.output_name, state.datatype) for state in sequences.states]
+    inputs = [(tensor.name, tensor.datatype) for tensor in (*config.input, *sequences.controls)]
+    inputs += [(state.input_name, state.datatype) for state in sequences.states]
+    output = next((name for name, datatype in outputs if datatype is BF16), None)
+    text = next((name for name, datatype in inputs if datatype is BYTES), None)
     if output is not None and text is not None:
         raise UnsupportedError(
             f"unable to load model '{config.name}': ONNX Runtime cannot take the TYPE_STRING input '{text}' and return "

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...config.model import ModelConfig
+from ...config.sequence import ImplicitState
 from ...datatypes import BF16, BYTES
 from ...errors import InternalError
 from ...execution import ExecutionBatch, Phase
+from ...job import Job
 from ...scheduling.batch import BatchLayout, encode_text
+from ...scheduling.sequence.state import keep_states
+from ...tensor import Tensor
 from ..interface import InstanceSpec, ModelInstance
 from .library import error_types, reason
 from .session import run_options
@@ -27,6 +32,9 @@ class OnnxRuntimeInstance(ModelInstance):
     row, where I/O binding and ``run_with_ort_values`` need more than 35 µs); only BF16 goes the longer way, because
     numpy has no such type.
 
+    Args:
+        states: the implicit states of the model's sequences.
+
     Attributes:
         session: the ``onnxruntime.InferenceSession``; None once closed.
     """
@@ -39,21 +47,29 @@ class OnnxRuntimeInstance(ModelInstance):
         session: Any,
         signature: Signature,
         layout: BatchLayout,
+        states: Sequence[ImplicitState] = (),
     ) -> None:
         self._name = spec.name
+        self._batching = config.max_batch_size > 0
         self._max_rows = max(config.max_batch_size, 1)
         self._layout = layout
         self._errors = error_types(runtime)
         self._runtime = runtime
         self.session: Any = session
         self._run_options = run_options(runtime, config)
+        self._output_count = len(config.output)
         self._output_names = [output.name for output in config.output]
+        self._output_names += [state.output_name for state in states if config.find_output(state.output_name) is None]
+        self._states = [(self._output_names.index(state.output_name), state) for state in states]
+        types = {output.name: output.datatype for output in config.output}
+        types.update((state.output_name, state.datatype) for state in states)
         self._scalar_inputs = [
             tensor.name for tensor in (*signature.inputs.values(), *signature.initializers.values()) if not tensor.dims
         ]
         self._bf16_inputs = [tensor.name for tensor in config.input if tensor.datatype is BF16]
-        self._text_outputs = [at for at, output in enumerate(config.output) if output.datatype is BYTES]
-        self._run = self._run_bound if any(output.datatype is BF16 for output in config.output) else self._run_arrays
+        self._bf16_inputs += [state.input_name for state in states if state.datatype is BF16]
+        self._text_outputs = [at for at, name in enumerate(self._output_names) if types[name] is BYTES]
+        self._run = self._run_bound if BF16 in types.values() else self._run_arrays
 
     def execute(self, batch: ExecutionBatch) -> None:
         if batch.rows > self._max_rows:
@@ -71,10 +87,21 @@ class OnnxRuntimeInstance(ModelInstance):
         batch.mark(Phase.OUTPUT_START)
         for at in self._text_outputs:
             outputs[at] = encode_text(outputs[at])
-        self._layout.scatter(jobs, outputs)
+        if self._states:
+            self._keep_and_scatter(jobs, outputs)
+        else:
+            self._layout.scatter(jobs, outputs)
 
     def close(self) -> None:
         self.session = None
+
+    def _keep_and_scatter(self, jobs: Sequence[Job], outputs: list[np.ndarray]) -> None:
+        """What a batch leaves behind is kept only once nothing can go wrong with it any more."""
+        shares = self._layout.split(jobs, outputs[: self._output_count])
+        kept = [(state, outputs[at]) for at, state in self._states]
+        tensors = [Tensor(state.output_name, state.datatype, array.shape, array=array) for state, array in kept]
+        keep_states(jobs, tensors, self._batching)
+        self._layout.answer(shares)
 
     def _convert(self, inputs: dict[str, Any]) -> None:
         """What configurations call [1] and graphs a scalar; and BF16, whose bits come as UINT16."""

@@ -32,10 +32,15 @@ class GraphTensor:
     dims: Dims
 
     @property
+    def onnx_type(self) -> str:
+        """The element type in ONNX's spelling (``FLOAT``)."""
+        return self.element.removeprefix("tensor(")[:-1].upper()
+
+    @property
     def config_type(self) -> str:
         """The element type in a model configuration's spelling, also of types that configurations do not have."""
         datatype = BY_ONNX.get(self.element)
-        return datatype.config_name if datatype else "TYPE_" + self.element.removeprefix("tensor(")[:-1].upper()
+        return datatype.config_name if datatype else f"TYPE_{self.onnx_type}"
 
     def datatype(self, role: str, model_name: str) -> DataType:
         """The element type.

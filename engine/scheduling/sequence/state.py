@@ -108,10 +108,10 @@ class SequenceState:
 
 
 def keep_states(jobs: Sequence[Job], outputs: Iterable[Tensor], batching: bool) -> None:
-    """Give each job's sequence its share of a batch's state outputs. For backends, before they answer.
+    """Give each job's sequence its share of a batch's state outputs, or none of them. For backends, before they answer.
 
     Args:
-        jobs: those that were executed, in batch order.
+        jobs: those that were executed, in batch order; for those that have failed already, rule 2 counts.
         outputs: state outputs of the whole batch, named as the configuration's ``output_name``.
         batching: whether dim 0 is the batch.
 
@@ -119,26 +119,34 @@ def keep_states(jobs: Sequence[Job], outputs: Iterable[Tensor], batching: bool) 
         InvalidArgumentError: the model has no such state, or none at all.
         InternalError: an output has fewer rows than the batch.
     """
+    outputs = list(outputs)
+    for output in outputs:
+        _check_output(jobs, output, batching)
     for output in outputs:
         start = 0
         for job in jobs:
-            state = job.state
-            if state is None:
-                raise InvalidArgumentError(
-                    f"unable to add state '{output.name}'. State configuration is missing for model '{job.model_name}'."
-                )
-            if not batching:
-                state.write(output)
-                continue
             end = start + job.rows
-            if not output.shape or output.shape[0] < end:
-                raise InternalError(
-                    f"state '{output.name}' of model '{job.model_name}' must have a row for each request of the "
-                    f"batch, but has the shape {list(output.shape)}"
-                )
-            shape = (job.rows, *output.shape[1:])
-            state.write(Tensor(output.name, output.datatype, shape, array=output.array[start:end]))
+            part = output
+            if batching:
+                shape = (job.rows, *output.shape[1:])
+                part = Tensor(output.name, output.datatype, shape, array=output.array[start:end])
+            if not job.answered:
+                job.state.write(part)
             start = end
+
+
+def _check_output(jobs: Sequence[Job], output: Tensor, batching: bool) -> None:
+    for job in jobs:
+        if job.state is None:
+            raise InvalidArgumentError(
+                f"unable to add state '{output.name}'. State configuration is missing for model '{job.model_name}'."
+            )
+    rows = sum([job.rows for job in jobs])
+    if batching and (not output.shape or output.shape[0] < rows):
+        raise InternalError(
+            f"state '{output.name}' of model '{jobs[0].model_name}' must have a row for each request of the batch, but "
+            f"has the shape {list(output.shape)}"
+        )
 
 
 def zeros(name: str, datatype: DataType, shape: tuple[int, ...]) -> Tensor:
