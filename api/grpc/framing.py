@@ -69,6 +69,11 @@ class MessageReader:
         """Bytes that have come and are not part of the message that is being collected."""
         return len(self._buffer) + len(self._piece) - self._at
 
+    @property
+    def is_collecting(self) -> bool:
+        """Whether `next` has begun a message that is not complete: it will give nothing yet."""
+        return self._target is not None and self._filled < len(self._target)
+
     def feed(self, piece: bytes) -> None:
         """The next bytes of the stream."""
         target = self._target

@@ -112,7 +112,10 @@ class StreamingCall:
         if end_stream:
             self._ended = True
         if self._waiting:
-            self._arrival.unpark()
+            if self._reader.is_collecting and not end_stream:
+                self._release(self._held_bytes)  # what `next_message` would do, without waking it for each piece
+            else:
+                self._arrival.unpark()
 
     def request_ended(self) -> None:
         """The client has said everything."""

@@ -18,6 +18,8 @@ from trireme.api.grpc.call import UnaryCall
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.http2.errors import ErrorCode
 from trireme.api.grpc.service import GrpcService
+from trireme.api.sockets.transport import PlainTransport
+from trireme.engine.tensor import Buffer
 
 UNARY = SERVICE + "Unary"
 EACH = SERVICE + "Each"
@@ -192,6 +194,32 @@ async def test_packed_answers(path: str) -> None:
         failed = await peer.call(path, frame(b"x"), accepted, ("do", "fail"), ("text", "no"))
         assert failed.trailers_only
         assert "grpc-encoding" not in failed.headers[0]
+
+
+async def test_answers_of_one_pass_share_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever answers them; and a lone answer does not wait for a pass."""
+    writes: list[int] = []
+    send_now = PlainTransport.send_now
+
+    def counting(transport: PlainTransport, buffers: list[Buffer]) -> list[Buffer]:
+        writes.append(sum(map(len, buffers)))
+        return send_now(transport, buffers)
+
+    echo = ImmediateEcho()
+    async with serving([echo]) as service, await connect(service) as peer:
+        streams = [peer.start(UNARY, frame(b"x"), ("hold", "yes")) for _ in range(6)]
+        await peer.flush()
+        await until(lambda: len(echo.begun) == 6)
+        monkeypatch.setattr(PlainTransport, "send_now", counting)
+        for call in echo.begun[:5]:
+            call.answer([b"y"])
+        assert writes == []
+        for stream_id in streams[:5]:
+            assert (await peer.finish(stream_id)).data == frame(b"y")
+        assert len(writes) == 1
+        echo.begun[5].answer([b"y"])
+        assert len(writes) == 2
+        assert (await peer.finish(streams[5])).data == frame(b"y")
 
 
 # ---- deadlines ----
