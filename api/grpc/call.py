@@ -82,7 +82,7 @@ class UnaryCall:
         if connection is not None:
             self._end(connection)
             connection.core.send_headers(self.stream_id, blocks.trailers_only(status, message), True)
-            connection.mark()
+            connection.mark(0)
 
     # ---- for the connection ----
 
@@ -97,7 +97,7 @@ class UnaryCall:
         if connection is not None:
             self._end(connection)
             connection.core.respond(self.stream_id, blocks.HEADERS[encoding], parts, blocks.OK_TRAILERS)
-            connection.mark()
+            connection.mark(0)
 
     def set_deadline(self, deadline: Entry) -> None:
         self._deadline = deadline

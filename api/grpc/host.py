@@ -252,10 +252,14 @@ class CallHost(ABC):
         if deadline is not None:
             self._deadlines.remove(deadline)
 
-    def mark(self) -> None:
-        """The core has something to say."""
+    def mark(self, own: int) -> None:
+        """The core has something to say.
+
+        Args:
+            own: 1 if the call that has made it so is still open; 0 if not.
+        """
         if not (self._handling or self._dirty):
-            if self.calls:
+            if len(self.calls) > own:
                 self._dirty = True
                 self._flusher.add(self)
             else:

@@ -125,13 +125,11 @@ class Stream(StreamIterator[Any]):
         Raises:
             ProtocolError: the method promises one message, and it was sent already.
         """
-        if not self._initial_metadata_sent:
-            await self.send_initial_metadata()
         if self._message_sent and not self._call.method.server_streaming:
             raise ProtocolError("Message was already sent")
         encode = self._codec.encode
         pieces = message if isinstance(message, list) else [encode(message, self._call.method.reply_type)]
-        self._message_sent = True
+        self._initial_metadata_sent = self._message_sent = True
         await self._call.send_message(pieces)
 
     async def send_trailing_metadata(

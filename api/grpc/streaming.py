@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from .methods import Method
 
 
+_YIELD_BYTES = 16_384
+_MESSAGE_BYTES = 2048
+"""A handler that sends without a pause yields after so many bytes, where a message counts for some more than it has."""
+
+
 class StreamingCall:
     """What a handler's `Stream` stands on.
 
@@ -53,6 +58,7 @@ class StreamingCall:
         "_held_bytes",
         "_reader",
         "_request",
+        "_unyielded_bytes",
         "_waiting",
         "connection",
         "encoding",
@@ -85,6 +91,7 @@ class StreamingCall:
         self._ended = request is not None
         self._reader = MessageReader(connection.max_message_bytes)
         self._held_bytes = 0
+        self._unyielded_bytes = 0
         self._waiting = False
         self._arrival = trio.lowlevel.ParkingLot()
         self._drain = trio.lowlevel.ParkingLot()
@@ -182,35 +189,47 @@ class StreamingCall:
             core = self.connection.core
             core.consumed(self.stream_id, count)
             if core.has_output:
-                self.connection.mark()
+                self.connection.mark(1)
 
     def send_headers(self, metadata: blocks.Fields = ()) -> None:
-        """Response headers."""
+        """Response headers. `send_message` sends them if need be."""
+        self._queue_headers(metadata)
+        self.connection.mark(1)
+
+    def _queue_headers(self, metadata: blocks.Fields) -> None:
         self.headers_sent = True
         if not self.over:
             self.connection.core.send_headers(self.stream_id, blocks.headers(self.encoding, metadata))
-            self.connection.mark()
 
     async def send_message(self, pieces: Sequence[Buffer]) -> None:
         """Sends the message that the pieces are when put together, when everything before it has gone out."""
+        size = 0
+        for piece in pieces:
+            size += len(piece)
         if self.encoding == IDENTITY:
-            size = 0
-            for piece in pieces:
-                size += len(piece)
             parts = [prefix(size), *pieces]
         else:
             parts = await packed(b"".join(pieces), self.encoding)
         connection = self.connection
-        while not self.over:
+        while connection.blocked or connection.core.pending(self.stream_id):
             if connection.blocked:
                 await connection.until_unblocked()
-            elif connection.core.pending(self.stream_id):
-                await self._drain.park()
             else:
-                connection.core.send_data(self.stream_id, parts)
-                connection.mark()
-                break
-        await trio.lowlevel.checkpoint()  # a handler with much to say lets others speak, and can be cancelled
+                await self._drain.park()
+        if not self.headers_sent:
+            self._queue_headers(())
+        if self.over:
+            return
+        connection.core.send_data(self.stream_id, parts)
+        if not self.method.server_streaming:
+            return  # it goes out together with the status
+        connection.mark(1)
+        self._unyielded_bytes += _MESSAGE_BYTES + size
+        if self._unyielded_bytes < _YIELD_BYTES:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            self._unyielded_bytes = 0
+            await trio.lowlevel.checkpoint()  # a handler with much to say lets others speak
 
     def end(self, status: Status, message: str | None = None, metadata: blocks.Fields = ()) -> None:
         """Ends the call. Without response headers before it, the answer is nothing but trailers."""
@@ -218,11 +237,11 @@ class StreamingCall:
             self.over = True
             make = blocks.trailers if self.headers_sent else blocks.trailers_only
             self.connection.core.send_headers(self.stream_id, make(status, message, metadata), True)
-            self.connection.mark()
+            self.connection.mark(1)
 
     def reset(self, code: ErrorCode) -> None:
         """Ends the call without a status."""
         if not self.over:
             self.over = True
             self.connection.core.reset(self.stream_id, code)
-            self.connection.mark()
+            self.connection.mark(1)
