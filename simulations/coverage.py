@@ -42,9 +42,13 @@ REACHABLE = (
     "refused: stopping",
     "refused: unknown model",
     "refused: invalid",
+    "refused: no START",
     "refused: model given up",
     "rejected: expired",
     "rejected: cancelled",
+    "rejected: sequence lost",
+    "rejected: sequence too long in the backlog",
+    "a batch with padding",
     "dropped from the queue",
     "cancelled in the queue",
     "cancelled in execution",
@@ -120,7 +124,7 @@ class Coverage:
         elif UNKNOWN in event.error:
             self._count("refused: model given up" if model in self._state.models else "refused: unknown model")
         else:
-            self._count("refused: invalid")
+            self._count("refused: no START" if "must specify the START flag" in event.error else "refused: invalid")
 
     def _abandoned(self, event: RequestAbandoned) -> None:
         if event.request in self._asked:
@@ -130,10 +134,19 @@ class Coverage:
         self._count("cancelled in execution" if event.executing else "cancelled in the queue")
 
     def _rejected(self, event: RequestRejected) -> None:
-        self._count("rejected: expired" if event.error == EXPIRED else "rejected: cancelled")
+        if event.error == EXPIRED:
+            self._count("rejected: expired")
+        elif "is lost, because" in event.error:
+            self._count("rejected: sequence lost")
+        elif "timeout of the corresponding sequence" in event.error:
+            self._count("rejected: sequence too long in the backlog")
+        else:
+            self._count("rejected: cancelled")
 
     def _sealed(self, event: BatchSealed) -> None:
         self._count(f"sealed: {event.reason}")
+        if 0 in event.requests:
+            self._count("a batch with padding")
         line = self._state.models[event.model].line
         first = next(iter(line.waiting), 0)
         if first not in event.requests:

@@ -93,7 +93,8 @@ class RequestDropped:
 
 @dataclass(frozen=True, slots=True)
 class BatchSealed:
-    """A scheduler closed a batch and sent it to an instance. `reason` is a `SealReason`'s value."""
+    """A scheduler closed a batch and sent it to an instance. `reason` is a `SealReason`'s value; a row of padding
+    counts in `rows`, and is request 0."""
 
     at_ns: int
     batch: int

@@ -6,7 +6,7 @@ strikes any more: what is queued by then is executed as if nothing had ever been
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -40,12 +40,16 @@ class InstanceCrash(Exception):
 class FaultyModels:
     """The models of a plan.
 
+    Args:
+        misled: called with a text when a model is given what it should not be given.
+
     Attributes:
         calm: faults strike no more.
     """
 
-    def __init__(self, plan: Plan, clock: JumpingClock, recorder: Recorder) -> None:
+    def __init__(self, plan: Plan, clock: JumpingClock, recorder: Recorder, misled: Callable[[str], None]) -> None:
         self.calm = False
+        self._misled = misled
         self._requests = {str(request.number): request for request in plan.requests}
         self._clock = clock
         self._recorder = recorder
@@ -71,6 +75,8 @@ class FaultyModels:
         struck: list[RequestPlan] = []
         requests = self._requests
         for job in batch.jobs:
+            if job.is_null:
+                continue
             request = requests[job.request.id]
             duration_ns += request.extra_ns
             if request.fault is not Fault.NONE:
@@ -96,8 +102,13 @@ class FaultyModels:
             raise InstanceCrash(f"request {worst.number} crashed '{spec.name}'")
         raise SimulatedFailure(f"request {worst.number} made '{spec.name}' raise")
 
-    def _answer(self, outputs: Mapping[int, Tensor], _config: ModelConfig, batch: ExecutionBatch) -> None:
+    def _answer(self, outputs: Mapping[int, Tensor], config: ModelConfig, batch: ExecutionBatch) -> None:
+        if config.has_sequence_batching:
+            self._check_controls(batch)
         for job in batch.jobs:
+            if job.is_null:
+                job.respond(job.response([outputs[1]]))
+                continue
             request = self._requests[job.request.id]
             fault = Fault.NONE if self.calm else request.fault
             if fault is Fault.FAIL:
@@ -114,6 +125,17 @@ class FaultyModels:
                 if fault is Fault.TWICE:
                     self._strike(request)
                     job.respond(response)
+
+    def _check_controls(self, batch: ExecutionBatch) -> None:
+        """Whether a stateful model is told the truth about each row (scheduling.md §6.5)."""
+        for job in batch.jobs:
+            told = {name: job.inputs[name].array.item() for name in ("START", "END", "READY", "CORRID")}
+            truth = {"START": 0, "END": 0, "READY": 0, "CORRID": 0}
+            if not job.is_null:
+                request = self._requests[job.request.id]
+                truth = {"START": request.start, "END": request.end, "READY": 1, "CORRID": request.sequence}
+            if told != truth:
+                self._misled(f"for {job!r} a model was told {told}, not {truth}")
 
     def _strike(self, request: RequestPlan) -> None:
         self._recorder.record(FaultStruck(self._recorder.now_ns(), request.fault.value, request.model, request.number))

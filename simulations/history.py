@@ -63,7 +63,7 @@ class Recorder:
         self._listeners: dict[type, list[Callable[[Any], None]]] = {}
         self._requests = 0
         self._batches = 0
-        self._sealed: dict[Job, int] = {}  # by a batch's first job
+        self._sealed: dict[Job, int] = {}  # by the first job of a batch that is no padding
         self._running: dict[ExecutionBatch, int] = {}
 
     def listen(self, handlers: Handlers) -> None:
@@ -83,7 +83,7 @@ class Recorder:
     def batch_sealed(self, jobs: Sequence[Job], instance: str, reason: str) -> None:
         """A scheduler sealed a batch: number it."""
         self._batches += 1
-        first = jobs[0]
+        first = _first(jobs)
         self._sealed[first] = self._batches
         numbers = tuple([request_number(job) for job in jobs])
         rows = sum([job.rows for job in jobs])
@@ -95,7 +95,7 @@ class Recorder:
 
     def batch_started(self, batch: ExecutionBatch) -> int:
         """An instance took this batch; its number."""
-        number = self._running[batch] = self._sealed.pop(batch.jobs[0])
+        number = self._running[batch] = self._sealed.pop(_first(batch.jobs))
         self.record(ExecutionStarted(self.now_ns(), number))
         return number
 
@@ -109,6 +109,11 @@ class Recorder:
     def history(self) -> History:
         """What was recorded so far."""
         return History(tuple(self._events))
+
+
+def _first(jobs: Sequence[Job]) -> Job:
+    """The first job of a batch that is no padding; there is one."""
+    return next(job for job in jobs if not job.is_null)
 
 
 def error_text(outcome: Outcome) -> str:

@@ -23,7 +23,9 @@ from ..engine.config.model import (
     QueuePolicy,
     TimeoutAction,
 )
-from ..engine.datatypes import FP32
+from ..engine.config.schema import ModelConfigMessage
+from ..engine.config.sequence import ControlKind
+from ..engine.datatypes import FP32, UINT64
 from ..engine.errors import InvalidArgumentError
 from .models import BACKEND
 
@@ -69,6 +71,23 @@ class PolicyPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class SequencesPlan:
+    """That a model is stateful. Delay and preferred sizes are the model's.
+
+    Attributes:
+        oldest: the oldest strategy instead of the direct one.
+        candidates: oldest: sequences that an instance takes on at once; 0 for as many as a batch has rows.
+        utilization: direct: the part of the slots that need not wait for the delay.
+        idle_us: how long a sequence may be silent.
+    """
+
+    oldest: bool = False
+    candidates: int = 0
+    utilization: float = 0.0
+    idle_us: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """A model. A batch takes ``fixed_ns + per_row_ns * rows``, plus what its requests add.
 
@@ -90,9 +109,10 @@ class ModelPlan:
     default_level: int = 0
     policies: tuple[PolicyPlan, ...] = ()
     failing_starts: tuple[int, ...] = ()
+    sequences: SequencesPlan | None = None
 
     def config(self) -> ModelConfig:
-        return ModelConfig(
+        config = ModelConfig(
             name=self.name,
             backend=BACKEND,
             max_batch_size=self.max_batch_size,
@@ -101,6 +121,29 @@ class ModelPlan:
             instance_group=(InstanceGroup(self.name, "KIND_CPU", self.instances),),
             dynamic_batching=self.batching() if self.dynamic else None,
         )
+        if self.sequences is None:
+            return config
+        return replace(config, has_sequence_batching=True, message=self._sequence_message(self.sequences))
+
+    def _sequence_message(self, sequences: SequencesPlan) -> Any:
+        """What the sequence batcher reads of a configuration, with one control of each kind."""
+        message = ModelConfigMessage()
+        batching = message.sequence_batching
+        batching.max_sequence_idle_microseconds = sequences.idle_us
+        if sequences.oldest:
+            batching.oldest.max_candidate_sequences = sequences.candidates
+            batching.oldest.max_queue_delay_microseconds = self.delay_us
+            batching.oldest.preferred_batch_size.extend(self.preferred)
+        else:
+            batching.direct.max_queue_delay_microseconds = self.delay_us
+            batching.direct.minimum_slot_utilization = sequences.utilization
+        for kind in ControlKind:
+            control = batching.control_input.add(name=kind.name).control.add(kind=kind.value)
+            if kind is ControlKind.CORRID:
+                control.data_type = UINT64.number
+            else:
+                control.int32_false_true.extend((0, 1))
+        return message
 
     def batching(self) -> DynamicBatching:
         policies = {each.level: each.policy() for each in self.policies}
@@ -221,6 +264,8 @@ def _decode(kind: Any, value: Any) -> Any:
         return tuple(_decode(get_args(kind)[0], each) for each in value)
     if get_origin(kind) in (Union, UnionType):
         kinds = get_args(kind)
+        if type(None) in kinds:
+            return _decode(kinds[0], value)
     elif isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(value)
     else:

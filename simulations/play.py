@@ -76,6 +76,8 @@ def drain_bound_s(plan: Plan) -> float:
         if model is not None:
             alone_ns = model.fixed_ns + model.per_row_ns * request.rows + request.extra_ns + model.delay_us * 1_000
             total_ns += alone_ns * SLOWNESS
+            if model.sequences is not None:  # its sequence may have to wait until another has been silent for long
+                total_ns += model.sequences.idle_us * 1_000
         total_ns += request.at_ns if request.after else 0
     return total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0
 
@@ -110,7 +112,7 @@ class _Run:
         self.watch.complain(Violation(invariant, text))
 
     def _misled(self, text: str) -> None:
-        self._complain("answers are to the request", text)
+        self._complain("clients and models are told the truth", text)
 
     def _end(self) -> None:
         """Something is broken: no need to wait for more."""
@@ -119,7 +121,7 @@ class _Run:
     async def play(self, world: World) -> None:
         """The scenario."""
         plan = self.plan
-        models = FaultyModels(plan, self.clock, self.recorder)
+        models = FaultyModels(plan, self.clock, self.recorder, self._misled)
         async with world.serve(
             *models.models,
             max_inflight_requests=plan.max_inflight_requests,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import enum
 import math
+from dataclasses import replace
 from random import Random
 
-from .plan import UNKNOWN_MODEL, Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan
-from .workloads import Arrival, bursty, closed_loop, poisson
+from .plan import UNKNOWN_MODEL, Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, SequencesPlan
+from .workloads import Arrival, bursty, closed_loop, poisson, sequences
 
 MS = 1_000_000
 
@@ -22,6 +23,7 @@ class Feature(enum.Enum):
 
     SEVERAL_MODELS = "several models"
     SEVERAL_INSTANCES = "several instances"
+    SEQUENCES = "stateful models"
     UNBATCHED = "models without batching"
     PREFERRED = "preferred sizes"
     DELAY = "queue delays"
@@ -104,6 +106,8 @@ class _Draw:
             per_row_ns=chance.choice((0, round(self.rate(0.01, 3) * MS))),
             failing_starts=self.failing_starts(),
         )
+        if self.has(Feature.SEQUENCES) and chance.random() < 0.6:
+            return self.stateful(plan)
         return plan if unbatched else self.batched(plan)
 
     def failing_starts(self) -> tuple[int, ...]:
@@ -137,6 +141,19 @@ class _Draw:
             failing_starts=plan.failing_starts,
         )
 
+    def stateful(self, plan: ModelPlan) -> ModelPlan:
+        chance = self.chance
+        most = plan.max_batch_size
+        preferred = (chance.randint(1, most),) if self.has(Feature.PREFERRED) and most else ()
+        sequences = SequencesPlan(
+            oldest=chance.random() < 0.5,
+            candidates=chance.choice((0, 0, 1, 3, 20)),
+            utilization=chance.choice((0.0, 0.5, 1.0)),
+            idle_us=round(self.rate(5_000, 500_000)),
+        )
+        delay_us = round(self.rate(100, 20_000)) if self.has(Feature.DELAY) else 0
+        return replace(plan, preferred=preferred, delay_us=delay_us, sequences=sequences)
+
     def policy(self, level: int) -> PolicyPlan:
         chance = self.chance
         times_out = self.has(Feature.TIMEOUTS) and chance.random() < 0.7
@@ -155,6 +172,8 @@ class _Draw:
         batch_s = (model.fixed_ns + model.per_row_ns * rows) / 1e9
         load = chance.uniform(1.0, 4.0) if self.has(Feature.OVERLOAD) else chance.uniform(0.1, 1.0)
         rate_hz = load * model.instances * max(1, rows / 2) / batch_s
+        if model.sequences is not None:
+            return self.sequences(model, count, batch_s, load)
         match chance.randrange(3):
             case 0:
                 return poisson(chance, count, rate_hz)
@@ -162,6 +181,24 @@ class _Draw:
                 return bursty(chance, count, rate_hz, chance.randint(2, 24))
             case _:
                 return closed_loop(chance, count, chance.randint(1, 24), batch_s * self.rate(0.05, 5.0))
+
+    def sequences(self, model: ModelPlan, count: int, batch_s: float, load: float) -> list[Arrival]:
+        """Sequences whose clients think; in some runs they forget to end them, or take an id that is in use."""
+        chance = self.chance
+        longest = chance.randint(1, 12)
+        rate_hz = load * model.instances * max(1, model.max_batch_size / 2) / batch_s / longest
+        think_s = batch_s * self.rate(0.05, 2.0)
+        arrivals = sequences(chance, count, rate_hz, longest, think_s, pipelined=chance.random() < 0.4)
+        ids = chance.choice((10_000, 10_000, 3))
+        forgetful = chance.choice((0.0, 0.0, 0.3))
+        return [
+            replace(
+                arrival,
+                sequence=1 + int(arrival.sequence) % ids,
+                end=arrival.end and chance.random() >= forgetful,
+            )
+            for arrival in arrivals
+        ]
 
     def dressed(self, model: ModelPlan, arrivals: list[Arrival], before: int) -> list[RequestPlan]:
         """Requests of these arrivals, numbered on from `before`."""
@@ -178,7 +215,7 @@ class _Draw:
     def request(self, model: ModelPlan, number: int, arrival: Arrival, after: int) -> RequestPlan:
         chance = self.chance
         most = max(1, model.max_batch_size)
-        rows = chance.randint(1, min(most, 4)) if self.has(Feature.BIG_REQUESTS) else 1
+        rows = chance.randint(1, min(most, 4)) if self.has(Feature.BIG_REQUESTS) and not arrival.sequence else 1
         name = model.name
         if self.has(Feature.BAD_REQUESTS) and chance.random() < 0.03:
             if chance.random() < 0.5:

@@ -40,7 +40,7 @@ class OneBatchAtATime(Invariant):
             self.broken(f"batch {batch.batch} was sent to '{batch.instance}', which is not there")
         elif held:
             self.broken(f"batch {batch.batch} was sent to '{batch.instance}', which has batch {held}")
-        for request in batch.requests:
+        for request in filter(None, batch.requests):
             if request in self._executed:
                 self.broken(f"request {request} is executed again, in batch {batch.batch}")
             self._executed.add(request)

@@ -36,7 +36,10 @@ class QueueOrder(Invariant):
         return {BatchSealed: self._sealed}
 
     def _sealed(self, batch: BatchSealed) -> None:
-        line = self._state.models[batch.model].line
+        view = self._state.models[batch.model]
+        if view.config.has_sequence_batching:
+            return  # a sequence waits for its own slot
+        line = view.line
         head = tuple([request.number for request in islice(line.ordered(batch.at_ns), len(batch.requests))])
         if head != batch.requests:
             self.broken(f"batch {batch.batch} of '{batch.model}' is {batch.requests}; first in line are {head}")
@@ -141,6 +144,8 @@ class Promptness(Invariant):
 def is_due(view: ModelView, now_ns: int) -> bool:
     """Whether an idle instance should execute something of what waits; something must."""
     batching = view.config.dynamic_batching
+    if view.config.has_sequence_batching:
+        return False  # it may have to wait for a slot
     if batching is None or not batching.max_queue_delay_us or view.stopping:
         return True
     line = view.line

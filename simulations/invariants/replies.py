@@ -49,7 +49,7 @@ class OneReply(Invariant):
             self.broken(f"request {event.request} was answered {given!r}; its client heard {event.error!r}")
 
     def _sealed(self, event: BatchSealed) -> None:
-        for request in event.requests:
+        for request in filter(None, event.requests):
             if request not in self._open:
                 self.broken(f"request {request} in batch {event.batch} has its answer already")
 

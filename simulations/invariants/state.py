@@ -55,25 +55,26 @@ class Line:
     """What waits for a model."""
 
     def __init__(self, batching: DynamicBatching | None) -> None:
-        self._batching = batching or DynamicBatching()
-        self.levels = [Level() for _ in range(self._batching.priority_levels + 1)]
+        self._batching = batching
+        self.levels = [Level() for _ in range((batching.priority_levels if batching is not None else 0) + 1)]
         self.waiting: dict[int, Waiting] = {}  # in order of arrival
         self._arrivals = 0
         self._delays: list[tuple[int, int, int]] = []  # deadline, number of arrival, request
         self._rejections: list[tuple[int, int, int]] = []
 
     def join(self, event: RequestQueued) -> None:
-        request = Waiting(event.request, event.rows, event.level, event.at_ns, event.deadline_ns)
+        deadline_ns = NEVER_NS if self._batching is None else event.deadline_ns  # of a sequence: in the backlog only
+        request = Waiting(event.request, event.rows, event.level, event.at_ns, deadline_ns)
         self.waiting[request.number] = request
         self.levels[request.level].fresh[request.number] = request
-        if request.deadline_ns != NEVER_NS:
+        if deadline_ns != NEVER_NS:
             heap = self._delays if self.waits_on(request.level) else self._rejections
             self._arrivals += 1
-            heapq.heappush(heap, (request.deadline_ns, self._arrivals, request.number))
+            heapq.heappush(heap, (deadline_ns, self._arrivals, request.number))
 
     def waits_on(self, level: int) -> bool:
         """Whether requests of this level stay when their time is over."""
-        return self._batching.policy(level).timeout_action is TimeoutAction.DELAY
+        return self._batching is not None and self._batching.policy(level).timeout_action is TimeoutAction.DELAY
 
     def leave(self, number: int) -> None:
         request = self.waiting.pop(number, None)

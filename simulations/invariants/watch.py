@@ -11,6 +11,7 @@ from .instances import DeathsAreFaults, OneBatchAtATime
 from .leftovers import HonestStatistics
 from .queueing import Promptness, QueueLimits, QueueOrder
 from .replies import AnswersInOrder, OneReply
+from .sequences import SequenceOrder
 from .serving import HonestReadiness, HonestRefusals
 from .state import WorldState
 
@@ -50,6 +51,7 @@ class Watch:
             OneBatchAtATime(complain, state),
             OneReply(complain, max_inflight),
             AnswersInOrder(complain, state),
+            SequenceOrder(complain, state),
             HonestRefusals(complain, state),
             DeathsAreFaults(complain, state, restart_limit),
             Promptness(complain, state),

@@ -1,0 +1,106 @@
+"""Sequences: strictly in order, one request at a time, on one instance (scheduling.md §6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..events import (
+    BatchSealed,
+    InstanceDetached,
+    RequestDropped,
+    RequestQueued,
+    RequestRejected,
+    RequestSubmitted,
+)
+from ..history import Handlers
+from .base import Complain, Invariant
+from .state import WorldState
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A sequence from a START on.
+
+    Attributes:
+        waiting: its requests that are queued, in order.
+        place: the instance that it is bound to, and which life of that instance; None until it is executed first.
+    """
+
+    name: int | str
+    waiting: dict[int, None] = field(default_factory=dict)
+    place: tuple[str, str, int] | None = None
+
+
+class SequenceOrder(Invariant):
+    """Order, affinity, and no two of a sequence in one batch. A sequence begins with a START, and ends with an END or
+    the life of its instance: what is bound to it is not executed by another, which would know nothing of it."""
+
+    name = "sequences are executed in order on one instance"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._asked: dict[int, RequestSubmitted] = {}
+        self._open: dict[tuple[str, int | str], Run] = {}
+        self._runs: dict[int, Run] = {}  # by queued request
+        self._lives: dict[tuple[str, str], int] = {}
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestSubmitted: self._submitted,
+            RequestQueued: self._queued,
+            RequestRejected: self._left,
+            RequestDropped: self._left,
+            BatchSealed: self._sealed,
+            InstanceDetached: self._detached,
+        }
+
+    def _submitted(self, event: RequestSubmitted) -> None:
+        if event.sequence:
+            self._asked[event.request] = event
+
+    def _queued(self, event: RequestQueued) -> None:
+        asked = self._asked.pop(event.request, None)
+        if asked is None or not self._state.models[event.model].config.has_sequence_batching:
+            return
+        key = (event.model, asked.sequence)
+        run = self._open.get(key)
+        if asked.start:
+            run = self._open[key] = Run(asked.sequence)
+        elif run is None:
+            self.broken(f"request {event.request} was accepted for sequence {asked.sequence}, which never began")
+            return
+        if asked.end:
+            del self._open[key]
+        run.waiting[event.request] = None
+        self._runs[event.request] = run
+
+    def _left(self, event: RequestRejected | RequestDropped) -> None:
+        run = self._runs.pop(event.request, None)
+        if run is not None:
+            del run.waiting[event.request]
+
+    def _sealed(self, batch: BatchSealed) -> None:
+        if not self._state.models[batch.model].config.has_sequence_batching:
+            return
+        where = (batch.model, batch.instance)
+        place = (*where, self._lives.get(where, 0))
+        seen: list[Run] = []
+        for request in batch.requests:
+            run = self._runs.pop(request, None)
+            if run is None:
+                continue  # a row of padding
+            first = next(iter(run.waiting))
+            del run.waiting[request]
+            if run in seen:
+                self.broken(f"batch {batch.batch} has several requests of sequence {run.name}")
+            elif first != request:
+                self.broken(f"request {request} of sequence {run.name} is executed before request {first}")
+            elif run.place not in (None, place):
+                self.broken(f"request {request} of sequence {run.name}, bound to {run.place}, is executed by {place}")
+            run.place = place
+            seen.append(run)
+
+    def _detached(self, event: InstanceDetached) -> None:
+        where = (event.model, event.instance)
+        self._lives[where] = self._lives.get(where, 0) + 1
