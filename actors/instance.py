@@ -16,6 +16,7 @@ from functools import partial
 import trio
 
 from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance
+from ..engine.config.rate_limiter import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch
 from ..engine.scheduling.core import InstanceId
@@ -53,6 +54,7 @@ class Instance:
 
     Args:
         identity: unique among the scheduler's instances, over restarts too.
+        limit: what it needs in order to execute, where that is limited.
         hang_limit_s: most seconds that a batch may take; 0 for no limit.
     """
 
@@ -64,6 +66,7 @@ class Instance:
         executor: Executor,
         scheduler: Scheduler,
         hang_limit_s: float = 0.0,
+        limit: RateLimit = UNLIMITED,
     ) -> None:
         self.identity = identity
         self.spec = spec
@@ -75,6 +78,7 @@ class Instance:
         self._executor = executor
         self._scheduler = scheduler
         self._hang_limit_s = hang_limit_s or math.inf
+        self._limit = limit
         self._held: ExecutionBatch | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -87,7 +91,9 @@ class Instance:
         """
         copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
         scheduler = self._scheduler
-        scheduler.attach(self.identity, InstanceAddress(self.spec.name, self.mailbox, partial(self._execute_now, copy)))
+        execute_now = partial(self._execute_now, copy)
+        address = InstanceAddress(self.spec.name, self.mailbox, execute_now, self._limit, self.spec.device_id)
+        scheduler.attach(self.identity, address)
         task_status.started()
         idle = InstanceIdle(self.identity)
         while True:

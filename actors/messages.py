@@ -21,6 +21,13 @@ class InstanceIdle:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceGranted:
+    """To a scheduler: the rate limiter lets this instance execute."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
 class BatchSealed:
     """To an instance: execute this."""
 
@@ -32,7 +39,7 @@ class StopInstance:
     """To an instance: close, once the batch in hand is done."""
 
 
-SchedulerMessage = QueueChanged | InstanceIdle
+SchedulerMessage = QueueChanged | InstanceIdle | InstanceGranted
 InstanceMessage = BatchSealed | StopInstance
 
 QUEUE_CHANGED = QueueChanged()

@@ -12,15 +12,18 @@ at all, so does the model.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 
 import trio
 
 from ..engine.backends.interface import InstanceSpec, LoadedModel
 from ..engine.backends.registry import BackendRegistry
 from ..engine.clock import Clock
-from ..engine.config.model import ModelConfig
+from ..engine.config.model import InstanceGroup, ModelConfig
+from ..engine.config.rate_limiter import UNLIMITED, RateLimit, rate_limits
 from ..engine.description import ModelDescription, ModelState
 from ..engine.errors import InternalError, TriremeError, UnavailableError
 from ..engine.options import ServerOptions
@@ -33,6 +36,7 @@ from .ensemble import Ensemble
 from .executors import Executors
 from .instance import Instance, InstanceHungError, InstanceState, obituary
 from .loading import FindModel, LoadedEnsemble, LoadedInstances, find_members, load_ensemble, load_instances
+from .rate_limiter import RateLimiter
 from .scheduler import Scheduler
 
 logger = logging.getLogger("trireme.model")
@@ -40,12 +44,13 @@ logger = logging.getLogger("trireme.model")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every model of a server shares."""
+    """What every model of a server shares; `limiter` only where executions are limited."""
 
     options: ServerOptions
     clock: Clock
     executors: Executors
     backends: BackendRegistry
+    limiter: RateLimiter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +223,8 @@ class Model:
             self._scheduler = Ensemble(loaded.plan, self._find, clock, self.statistics)
             nursery.start_soon(self._keep_scheduler, self._scheduler)
             return
-        specs = list(instance_specs(self.config))
+        limits = () if self._surroundings.limiter is None else rate_limits(self.config)
+        specs = list(instance_specs(self.config, limits))
         self._expected = len(specs)
         batching = self.config.dynamic_batching
         self._scheduler = Scheduler(
@@ -230,11 +236,13 @@ class Model:
             ordering=OrderedRelease() if batching is not None and batching.preserve_ordering else None,
             decoupled=self.config.decoupled,
             iterative=loaded.iterative,
+            limiter=self._surroundings.limiter,
         )
         nursery.start_soon(self._keep_scheduler, self._scheduler)
         async with trio.open_nursery() as starting:
-            for spec in specs:
-                starting.start_soon(nursery.start, self._keep_instance, spec, self._scheduler, loaded.model)
+            for spec, limit in specs:
+                make = partial(self._new_instance, spec, limit, self._scheduler, loaded.model)
+                starting.start_soon(nursery.start, self._keep_instance, spec, make)
 
     async def _stop_children(self, nursery: trio.Nursery) -> None:
         scheduler = self.scheduler
@@ -258,7 +266,7 @@ class Model:
             self._give_up(InternalError(f"the scheduler of model '{self.name}' died: {error}"))
 
     async def _keep_instance(
-        self, spec: InstanceSpec, scheduler: Scheduler, loaded: LoadedModel, *, task_status: trio.TaskStatus[None]
+        self, spec: InstanceSpec, make: Callable[[], Instance], *, task_status: trio.TaskStatus[None]
     ) -> None:
         """Run an instance; bury it when it dies; start the next one, as long as the policy allows."""
         surroundings = self._surroundings
@@ -266,7 +274,7 @@ class Model:
         policy = RestartPolicy(options.restart_limit, options.restart_window_s)
         started = _Once(task_status)
         while True:
-            instance = self._new_instance(spec, scheduler, loaded)
+            instance = make()
             try:
                 await instance.run(task_status=started)
                 return
@@ -302,11 +310,13 @@ class Model:
         logger.error("instance '%s' died: %s; restarting in %g s", spec.name, error, delay_s)
         return None if self._end.is_set() else delay_s
 
-    def _new_instance(self, spec: InstanceSpec, scheduler: Scheduler, loaded: LoadedModel) -> Instance:
+    def _new_instance(
+        self, spec: InstanceSpec, limit: RateLimit, scheduler: Scheduler, loaded: LoadedModel
+    ) -> Instance:
         self._identities += 1
         executor = self._surroundings.executors.instance_executor(spec.name)
         limit_s = self._surroundings.options.hang_limit_s
-        instance = Instance(self._identities, spec, loaded, executor, scheduler, limit_s)
+        instance = Instance(self._identities, spec, loaded, executor, scheduler, limit_s, limit)
         self._instances[spec.name] = instance
         return instance
 
@@ -348,14 +358,19 @@ class _Once(trio.TaskStatus[None]):
             self._task_status.started(value)
 
 
-def instance_specs(config: ModelConfig) -> Iterator[InstanceSpec]:
-    """The instances that a configuration asks for: ``<group name>_<i>`` (model-config.md §5). Passive ones wait for
-    work of their own and are not made here."""
-    for group in config.instance_group:
+def instance_specs(config: ModelConfig, limits: Sequence[RateLimit]) -> Iterator[tuple[InstanceSpec, RateLimit]]:
+    """The instances that a configuration asks for: ``<group name>_<i>`` (model-config.md §5), and what each needs in
+    order to execute. Passive ones wait for work of their own and are not made here.
+
+    Args:
+        limits: by instance group; empty if executions are not limited.
+    """
+    for group, limit in zip_longest(config.instance_group, limits, fillvalue=UNLIMITED):
+        assert isinstance(group, InstanceGroup)
         if not group.passive:
             devices = group.gpus or (0,)
             for index in range(group.count * len(devices)):
-                yield InstanceSpec(f"{group.name}_{index}", group.kind, devices[index // group.count])
+                yield InstanceSpec(f"{group.name}_{index}", group.kind, devices[index // group.count]), limit
 
 
 def _stopping_error() -> TriremeError:

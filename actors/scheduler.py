@@ -16,10 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from ..engine.clock import Clock
+from ..engine.config.rate_limiter import UNLIMITED, RateLimit
 from ..engine.errors import TriremeError, UnavailableError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
@@ -30,10 +32,12 @@ from .mailbox import Mailbox, MailboxStatistics
 from .messages import (
     QUEUE_CHANGED,
     BatchSealed,
+    InstanceGranted,
     InstanceIdle,
     InstanceMessage,
     SchedulerMessage,
 )
+from .rate_limiter import Permits, RateLimiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,18 @@ class SchedulerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class InstanceAddress:
-    """Where to send an instance's batches: to its mailbox, unless `execute_now` takes one on the spot."""
+    """Where to send an instance's batches: to its mailbox, unless `execute_now` takes one on the spot.
+
+    Attributes:
+        limit: what it needs in order to execute, where that is limited.
+        device: that of those resources which each device has.
+    """
 
     name: str
     mailbox: Mailbox[InstanceMessage]
     execute_now: Callable[[ExecutionBatch], bool]
+    limit: RateLimit = UNLIMITED
+    device: int = 0
 
 
 class Scheduler:
@@ -64,6 +75,7 @@ class Scheduler:
         instance_limit: instances that may be attached at once.
         ordering: releases answers in order of arrival; None lets them go as they come.
         decoupled: the model answers any number of times, each answer going out at once.
+        limiter: whom instances ask before they execute; None for nobody.
         iterative: the model may have a request executed again instead of answering it.
     """
 
@@ -77,9 +89,10 @@ class Scheduler:
         ordering: OrderedRelease | None = None,
         decoupled: bool = False,
         iterative: bool = False,
+        limiter: RateLimiter | None = None,
     ) -> None:
         self.name = name
-        self.mailbox: Mailbox[SchedulerMessage] = Mailbox(f"scheduler of {name}", 2 * instance_limit + 1)
+        self.mailbox: Mailbox[SchedulerMessage] = Mailbox(f"scheduler of {name}", 3 * instance_limit + 1)
         self.inflight = 0
         self._core = core
         self._clock = clock
@@ -87,6 +100,7 @@ class Scheduler:
         self._ordering = ordering
         self._decoupled = decoupled
         self._iterative = iterative
+        self._permits = None if limiter is None else Permits(limiter)
         self._addresses: dict[InstanceId, InstanceAddress] = {}
         self._word_left = False
         self._wakes_s = -math.inf
@@ -147,12 +161,21 @@ class Scheduler:
             self._reject(job, error)
 
     def attach(self, instance: InstanceId, address: InstanceAddress) -> None:
-        """A new instance may get batches, once it says that it is idle."""
+        """A new instance may get batches, once it says that it is idle.
+
+        Raises:
+            InvalidArgumentError: there is not enough of what it needs in order to execute.
+        """
+        if self._permits is not None:
+            granted = partial(self.mailbox.put_nowait, InstanceGranted(instance))
+            self._permits.attach(instance, address.limit, address.device, granted)
         self._addresses[instance] = address
 
     def detach(self, instance: InstanceId) -> None:
         """This instance takes no more batches."""
         self._addresses.pop(instance, None)
+        if self._permits is not None:
+            self._permits.detach(instance)
         self._core.instance_gone(instance)
         self._leave_word()
 
@@ -179,6 +202,12 @@ class Scheduler:
             match message:
                 case InstanceIdle(instance):
                     if instance in self._addresses:
+                        if self._permits is None:
+                            self._core.instance_idle(instance)
+                        else:
+                            self._permits.idle(instance)
+                case InstanceGranted(instance):
+                    if self._permits is not None and self._permits.grant(instance):
                         self._core.instance_idle(instance)
                 case _:
                     self._word_left = False
@@ -187,6 +216,8 @@ class Scheduler:
         """Do what the core says until it has nothing more to say; the last word is how long to wait."""
         now = self._clock.now_s()
         next_action = self._core.next_action
+        if self._permits is not None:
+            self._permits.ask(self._core.queued)
         while True:
             action = next_action(now)
             if isinstance(action, Dispatch):
@@ -194,17 +225,22 @@ class Scheduler:
             elif isinstance(action, Reject):
                 self._reject(action.job, action.error)
             else:
-                return action
+                break
+        if self._permits is not None:
+            self._permits.give_back(self._core)
+        return action
 
     def _dispatch(self, action: Dispatch) -> None:
         address = self._addresses[action.instance]
+        if self._permits is not None:
+            self._permits.use(action.instance)
         stream = self._stream if self._decoupled else None
         batch = ExecutionBatch(action.jobs, address.name, self._clock, action.reason, stream, self._iterative)
         for job in batch.jobs:
             if not job.is_null:
                 self._statistics.pending -= 1
         if not self._decoupled and address.execute_now(batch):
-            if self._core.queued:
+            if self._core.queued or self._permits is not None:
                 # Not idle at once, but by a message: between two batches everybody else has a turn.
                 self.mailbox.put_nowait(InstanceIdle(action.instance))
             else:

@@ -36,6 +36,7 @@ from .clock import TrioClock
 from .ensemble import Ensemble
 from .executors import Executors, ThreadExecutors
 from .model import Model, ModelActorStatistics, Surroundings
+from .rate_limiter import RateLimiter
 from .reply import Reply
 from .repository import LoadProgress, Repository
 from .scheduler import Scheduler
@@ -104,7 +105,8 @@ class InferenceServer:
         executors = self._executors or ThreadExecutors(self.options.model_load_thread_count)
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
-        surroundings = Surroundings(self.options, self._clock, executors, self._backends)
+        limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
+        surroundings = Surroundings(self.options, self._clock, executors, self._backends, limiter)
         self._repository = Repository(self._source, surroundings, self._nursery, self._on_load_progress)
         started = False
         try:

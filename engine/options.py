@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .scheduling.resources import ExplicitResource
+
 
 class ControlMode(enum.Enum):
     """Who decides which models are loaded (repository.md §4)."""
@@ -31,6 +33,8 @@ class ServerOptions:
         hang_limit_s: an instance whose batch takes longer is given up and replaced; 0 for no limit.
         restart_limit, restart_window_s: an instance that dies more often than this within the window is not
             restarted; its model is then unready, with the reason.
+        rate_limit: whether instances share resources, as their groups say (``--rate-limit=execution_count``).
+        rate_limit_resources: what there is of them; if nothing is said, as much as the most demanding instance needs.
     """
 
     model_repository: tuple[Path, ...] = ()
@@ -49,6 +53,8 @@ class ServerOptions:
     hang_limit_s: float = 0.0
     restart_limit: int = 5
     restart_window_s: float = 60.0
+    rate_limit: bool = False
+    rate_limit_resources: tuple[ExplicitResource, ...] = ()
 
     def options_for_backend(self, backend: str) -> dict[str, str]:
         """Settings for a backend: the global ones, overlaid by its own."""

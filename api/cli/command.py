@@ -154,6 +154,8 @@ def _server_options(flags: ParsedFlags) -> ServerOptions:
         max_inflight_requests=flags["max-inflight-requests"],
         max_inflight_bytes=flags["max-inflight-bytes"],
         hang_limit_s=flags["hang-limit-secs"],
+        rate_limit=flags["rate-limit"] == "execution_count",
+        rate_limit_resources=flags["rate-limit-resource"],
     )
 
 

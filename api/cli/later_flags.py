@@ -33,7 +33,6 @@ _NO_SAGEMAKER = "the SageMaker front end is not served yet"
 _NO_VERTEX = "the Vertex AI front end is not served yet"
 _NO_TRACING = "requests are not traced yet"
 _NO_CACHE = "there is no response cache yet"
-_NO_RATE_LIMIT = "there is no rate limiter yet"
 _NO_GPU = "models run on CPUs only, for now"
 _ENTRY_POINTS = "what is installed with pip is found by itself"
 
@@ -189,15 +188,12 @@ _RATE_LIMITER = Group(
             Kind("<string>", one_of(("execution_count", "off"), "invalid argument for --rate-limit")),
             'How executions are limited: "execution_count" by the rate limiter settings of the models, "off" not.',
             "off",
-            missing=_NO_RATE_LIMIT,
-            idle="off",
         ),
         Flag(
             "rate-limit-resource",
             Kind("<<string>:<integer>:<integer>>", read_rate_limit_resource),
             "How much of a resource there is: <name>:<count>:<device>; without the device, on every device.",
             repeatable=True,
-            missing=_NO_RATE_LIMIT,
         ),
     ),
 )

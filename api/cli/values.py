@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...engine.scheduling.resources import ExplicitResource
 from ..restrictions import RESTRICTABLE, Restriction
 
 INT32_MAX = 2**31 - 1
@@ -205,15 +206,16 @@ def read_host_policy(text: str) -> Setting:
     return policy
 
 
-def read_rate_limit_resource(text: str) -> tuple[str, int, int]:
-    """(name, count, device); device -1 stands for every device."""
+def read_rate_limit_resource(text: str) -> ExplicitResource:
+    """``<name>:<count>[:<device>]``; device -1 stands for every device."""
     parts = text.split(":")
     if len(parts) not in (2, 3):
         raise BadValueError(
             "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. "
             f"Got {text}"
         )
-    return parts[0], read_int(parts[1]), read_int(parts[2]) if len(parts) == 3 else -1
+    device = read_int(parts[2]) if len(parts) == 3 else -1
+    return ExplicitResource(parts[0], read_int(parts[1]), None if device == -1 else device)
 
 
 def restriction(option: str, word: str) -> Callable[[str], Restriction]:

@@ -24,6 +24,10 @@ class RateLimit:
     priority: int = 0
 
 
+UNLIMITED = RateLimit()
+"""Needs nothing."""
+
+
 def rate_limits(config: ModelConfig) -> tuple[RateLimit, ...]:
     """The limits of the instances, one for each of the configuration's instance groups."""
     limits = (group.rate_limiter for group in config.message.instance_group)

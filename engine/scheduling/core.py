@@ -68,6 +68,10 @@ class SchedulerCore(Protocol):
         """An instance (new, or done with its batch) can take a batch."""
         ...
 
+    def instance_paused(self, instance: InstanceId) -> None:
+        """An idle instance may take no batch after all, until `instance_idle` is said again. Fine for a busy one."""
+        ...
+
     def instance_gone(self, instance: InstanceId) -> None:
         """An instance will take no more batches. Unknown and busy ones are fine."""
         ...

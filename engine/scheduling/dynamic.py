@@ -79,8 +79,11 @@ class DynamicBatcher:
     def instance_idle(self, instance: InstanceId) -> None:
         self._idle.append(instance)
 
-    def instance_gone(self, instance: InstanceId) -> None:
+    def instance_paused(self, instance: InstanceId) -> None:
         self._idle = deque(other for other in self._idle if other != instance)
+
+    def instance_gone(self, instance: InstanceId) -> None:
+        self.instance_paused(instance)
 
     def cancel(self, job: Job) -> None:
         job.cancelled = True

@@ -164,12 +164,16 @@ class SequenceBatcher:
             del self._out[job]
             out.settle(job)
 
+    def instance_paused(self, instance: InstanceId) -> None:
+        """See `SchedulerCore.instance_paused`. The instance keeps its slots, and they their sequences."""
+        self._idle = [other for other in self._idle if other != instance]
+
     def instance_gone(self, instance: InstanceId) -> None:
         """See `SchedulerCore.instance_gone` (rule 7)."""
         host = self._hosts.pop(instance, None)
         if host is None:
             return
-        self._idle = [other for other in self._idle if other != instance]
+        self.instance_paused(instance)
         lost = list(host.issued())
         for slot in host.slots:
             sequence = slot.sequence

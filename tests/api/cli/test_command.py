@@ -16,6 +16,7 @@ from trireme.api.grpc.context import GrpcOptions
 from trireme.api.grpc.http2.limits import KeepaliveOptions
 from trireme.api.restrictions import Restriction
 from trireme.api.sockets.tls import TlsOptions
+from trireme.engine.scheduling.resources import ExplicitResource
 
 
 def command(*words: str) -> ServeCommand:
@@ -103,6 +104,13 @@ def test_the_http_front_end_is_told_its_limits() -> None:
     assert (http.options.max_input_bytes, http.options.header_forward_pattern) == (5, "x-.*")
     assert http.service.bind == ("0.0.0.0:0",)
     assert http.service.tls is None
+
+
+def test_the_rate_limiter_is_told_what_there_is() -> None:
+    server = command("--rate-limit=execution_count", "--rate-limit-resource=R:4", "--rate-limit-resource=S:1:2").server
+    assert server.rate_limit
+    assert server.rate_limit_resources == (ExplicitResource("R", 4), ExplicitResource("S", 1, 2))
+    assert not command("--rate-limit=off").server.rate_limit
 
 
 GRPC_FILES = ("--grpc-server-cert=c", "--grpc-server-key=k", "--grpc-root-cert=r")
@@ -252,7 +260,6 @@ def test_ports_may_be_equal_where_they_do_not_meet(words: str) -> None:
 def test_flags_without_effect_are_warned_about_once_each_and_only_if_they_ask_for_something() -> None:
     given = command(
         "--allow-grpc=false",
-        "--rate-limit=off",
         "--allow-client-shm=0",
         "--grpc-infer-thread-count=4",
         "--grpc-infer-thread-count=5",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trireme.api.cli.command import build_command
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.getopt import UsageError, parse
+from trireme.engine.scheduling.resources import ExplicitResource
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ from trireme.api.cli.getopt import UsageError, parse
         (["--disable-auto"], "disable-auto-complete-config", True),
         (["--model-repository", "a", "--model-repository=b"], "model-repository", ("a", "b")),
         (["--cuda-memory-pool-byte-size=0:64"], "cuda-memory-pool-byte-size", ((0, 64),)),
-        (["--rate-limit-resource=R:3"], "rate-limit-resource", (("R", 3, -1),)),
+        (["--rate-limit-resource=R:3"], "rate-limit-resource", (ExplicitResource("R", 3),)),
         ([], "http-port", 8000),
         ([], "model-repository", ()),
     ],

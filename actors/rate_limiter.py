@@ -1,0 +1,134 @@
+"""The rate limiter: one for all models of a server, and each scheduler's dealings with it (scheduling.md §8).
+
+With ``--rate-limit=execution_count`` an instance that is idle is not free to execute: it rests until there is work,
+asks, and gets its batch when it is granted what its group demands. So the batch is formed as late as without a limiter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..engine.config.rate_limiter import RateLimit
+from ..engine.scheduling.core import InstanceId, SchedulerCore
+from ..engine.scheduling.rate_limiter import RateLimiter as RateLimiterCore
+from ..engine.scheduling.resources import ExplicitResource
+
+Key = tuple[int, InstanceId]
+"""An instance of any model: the number of its scheduler's `Permits`, and its identity there."""
+
+
+class RateLimiter:
+    """Grants resources. Synchronous, so nothing can come between a decision and its being told.
+
+    Args:
+        explicit: ``--rate-limit-resource``.
+    """
+
+    def __init__(self, explicit: Iterable[ExplicitResource] = ()) -> None:
+        self._core: RateLimiterCore[Key] = RateLimiterCore(explicit)
+        self._granted: dict[Key, Callable[[], None]] = {}
+        self._members = 0
+
+    def join(self) -> int:
+        """A number for a scheduler."""
+        self._members += 1
+        return self._members
+
+    def register(self, key: Key, limit: RateLimit, device: int, granted: Callable[[], None]) -> None:
+        """A new instance; `granted` is called each time it may execute.
+
+        Raises:
+            InvalidArgumentError: there is not enough for it.
+        """
+        self._core.register(key, limit, device)
+        self._granted[key] = granted
+
+    def unregister(self, key: Key) -> None:
+        """An instance is gone."""
+        self._granted.pop(key, None)
+        self._core.unregister(key)
+        self._grant()
+
+    def request(self, key: Key) -> None:
+        """An instance has work."""
+        self._core.request(key)
+        self._grant()
+
+    def release(self, key: Key, *, executed: bool) -> None:
+        """An instance gives back what it was granted."""
+        self._core.release(key, executed)
+        self._grant()
+
+    def _grant(self) -> None:
+        while (key := self._core.next_grant()) is not None:
+            self._granted[key]()
+
+    def __repr__(self) -> str:
+        return repr(self._core)
+
+
+class Permits:
+    """Which of one scheduler's instances may take a batch.
+
+    An instance that is idle is *resting*; when there is work it is *asking*, then *granted*. A granted one that gets no
+    batch (the queue waits for its delay) gives the grant back at once, and asks again when something has changed.
+    """
+
+    def __init__(self, limiter: RateLimiter) -> None:
+        self._limiter = limiter
+        self._number = limiter.join()
+        self._resting: dict[InstanceId, None] = {}
+        self._asking: set[InstanceId] = set()
+        self._granted: dict[InstanceId, None] = {}
+        self._executing: set[InstanceId] = set()
+
+    def attach(self, instance: InstanceId, limit: RateLimit, device: int, granted: Callable[[], None]) -> None:
+        """A new instance.
+
+        Raises:
+            InvalidArgumentError: there is not enough for it.
+        """
+        self._limiter.register((self._number, instance), limit, device, granted)
+
+    def detach(self, instance: InstanceId) -> None:
+        """An instance takes no more batches."""
+        self._resting.pop(instance, None)
+        self._granted.pop(instance, None)
+        self._asking.discard(instance)
+        self._executing.discard(instance)
+        self._limiter.unregister((self._number, instance))
+
+    def idle(self, instance: InstanceId) -> None:
+        """An instance is new, or done with its batch."""
+        self._resting[instance] = None
+        if instance in self._executing:
+            self._executing.remove(instance)
+            self._limiter.release((self._number, instance), executed=True)
+
+    def ask(self, queued: int) -> None:
+        """So many jobs are queued: that many instances, at most, have work."""
+        for instance in list(self._resting)[: max(0, queued - len(self._asking))]:
+            del self._resting[instance]
+            self._asking.add(instance)
+            self._limiter.request((self._number, instance))
+
+    def grant(self, instance: InstanceId) -> bool:
+        """An instance was granted what it asked for; False if it has gone in the meantime."""
+        if instance not in self._asking:
+            return False
+        self._asking.remove(instance)
+        self._granted[instance] = None
+        return True
+
+    def use(self, instance: InstanceId) -> None:
+        """A granted instance has got a batch."""
+        del self._granted[instance]
+        self._executing.add(instance)
+
+    def give_back(self, core: SchedulerCore) -> None:
+        """Whoever was granted and got no batch rests again."""
+        while self._granted:
+            instance, _ = self._granted.popitem()
+            core.instance_paused(instance)
+            self._resting[instance] = None
+            self._limiter.release((self._number, instance), executed=False)
