@@ -4,7 +4,7 @@
 #   make test     install the test tools as well and run the tests
 #   make lint     ruff and pyright
 #   make proto    compile proto/*.proto after a change: descriptor sets and message classes
-#   make models   write the small models again          (model_repository/make_simple.py)
+#   make models   write the small models again          (model_repository/make_*.py)
 #   make train    train digits again, in .venv-train    (model_repository/train_digits.py)
 
 PYTHON ?= python3
@@ -36,6 +36,8 @@ proto: $(VENV)/dev.stamp
 # -B: a __pycache__ folder in model_repository/ would be taken for a model.
 models: $(VENV)/dev.stamp
 	$(BIN)/python -B model_repository/make_simple.py
+	$(BIN)/python -B model_repository/make_sequences.py
+	$(BIN)/python -B model_repository/make_digits_pipeline.py
 
 train: $(TRAIN)/train.stamp
 	$(TRAIN)/bin/python -B model_repository/train_digits.py

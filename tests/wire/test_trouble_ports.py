@@ -29,7 +29,7 @@ def test_taken_port(repository_root: Path, taken: int, flag: str, service: str) 
         )
         assert "Traceback" not in server.log
         loaded = server.log.count("successfully loaded '")
-        assert loaded == 6
+        assert loaded == 13
         assert server.log.count("successfully unloaded '") == loaded
 
 
