@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,13 +14,13 @@ import grpc.aio
 import pytest
 import trustme
 from grpc_echo import SERVICE, BytesCodec, Echo, ImmediateEcho, serving_in_thread
+from grpc_tls import Authority
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.http2.limits import Http2Limits
-from trireme.api.sockets.tls import TlsOptions
 
 PATIENCE_S = 10.0
 UNARY = SERVICE + "Unary"
@@ -176,26 +174,6 @@ def test_grpclib(port: int) -> None:
 # ---- TLS ----
 
 
-class Authority:
-    """A certificate authority with a server certificate, as files, and client certificates, as PEM."""
-
-    def __init__(self, folder: Path) -> None:
-        self.ca = trustme.CA()
-        self.root = folder / "ca.pem"
-        self.ca.cert_pem.write_to_path(self.root)
-        self.certificate, self.key = folder / "server.pem", folder / "server.key"
-        issued = self.ca.issue_cert("localhost")
-        issued.cert_chain_pems[0].write_to_path(self.certificate)
-        issued.private_key_pem.write_to_path(self.key)
-
-    def credentials(self, issuer: trustme.CA | None = None) -> grpc.ChannelCredentials:
-        root = self.ca.cert_pem.bytes()
-        if issuer is None:
-            return grpc.ssl_channel_credentials(root)
-        client = issuer.issue_cert("client@localhost")
-        return grpc.ssl_channel_credentials(root, client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes())
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("tls"))
@@ -203,7 +181,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 def test_tls(authority: Authority) -> None:
     """Small, large, many at once, streams, and a client that speaks plainly."""
-    with serving_in_thread([ImmediateEcho()], tls=TlsOptions(authority.certificate, authority.key)) as port:
+    with serving_in_thread([ImmediateEcho()], tls=authority.options) as port:
         with grpc.secure_channel(f"localhost:{port}", authority.credentials(), options=UNLIMITED) as channel:
             for size in (0, 100, 5 << 20):
                 assert channel.unary_unary(UNARY)(message(size), timeout=PATIENCE_S) == message(size)
@@ -227,7 +205,7 @@ def test_mutual_tls(authority: Authority) -> None:
             assert stream.peer.addr()[0] == "127.0.0.1"
             await super().unary(stream)
 
-    tls = TlsOptions(authority.certificate, authority.key, client_ca=authority.root)
+    tls = authority.mutual_options
     with serving_in_thread([Curious()], tls=tls) as port:
         with grpc.secure_channel(f"localhost:{port}", authority.credentials(authority.ca)) as channel:
             assert channel.unary_unary(UNARY)(b"x", timeout=PATIENCE_S) == b"x"
@@ -242,18 +220,16 @@ def test_mutual_tls(authority: Authority) -> None:
 
 def test_tls_without_http2(authority: Authority) -> None:
     """A client that does not agree on h2 is sent away."""
-    context = ssl.create_default_context(cafile=authority.root)
-    context.set_alpn_protocols(["http/1.1"])
-    with serving_in_thread([Echo()], tls=TlsOptions(authority.certificate, authority.key)) as port:
+    with serving_in_thread([Echo()], tls=authority.options) as port:
         plain = socket.create_connection(("localhost", port), PATIENCE_S)
-        with context.wrap_socket(plain, server_hostname="localhost") as secure:
+        with authority.context("http/1.1").wrap_socket(plain, server_hostname="localhost") as secure:
             secure.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert secure.recv(100) == b""
 
 
 def test_small_windows_over_tls(authority: Authority) -> None:
     limits = Http2Limits(stream_window_bytes=65_535, connection_window_bytes=65_535)
-    tls = TlsOptions(authority.certificate, authority.key)
+    tls = authority.options
     with (
         serving_in_thread([Echo()], tls=tls, http2=limits) as port,
         grpc.secure_channel(f"localhost:{port}", authority.credentials(), options=UNLIMITED) as channel,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 import trio
 from grpc_echo import SERVICE, Echo, ImmediateEcho, serving
 from grpc_peer import GrpcPeer, connect, frame
+from grpc_tls import Authority
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from http_sockets import QUICK, until
@@ -65,6 +69,30 @@ async def test_draining_finishes_open_calls() -> None:
             assert late.goaways == []
 
 
+async def test_draining_over_tls(tmp_path: Path) -> None:
+    """One connection with a call, one without, and one that has not come to an agreement."""
+    authority = Authority(tmp_path)
+    async with serving([Echo()], tls=authority.options) as service, trio.open_nursery() as nursery:
+        peers = []
+        for _ in range(2):
+            plain = await trio.open_tcp_stream("127.0.0.1", service.ports[0])
+            stream = trio.SSLStream(plain, authority.context("h2"), server_hostname="localhost", https_compatible=True)
+            peers.append(await GrpcPeer(stream).__aenter__())
+        undecided = await trio.open_tcp_stream("127.0.0.1", service.ports[0])
+        idle, busy = peers
+        stream_id = busy.start(EACH, end=False)
+        await busy.flush()
+        await until(lambda: service.grpc_statistics().calls == 1 and service.statistics().connections == 3)
+        nursery.start_soon(service.drain, 10)
+        await idle.read_to_end()
+        assert len(idle.goaways) == 2
+        await undecided.aclose()
+        busy.h2.send_data(stream_id, frame(b"x"), end_stream=True)
+        assert (await busy.finish(stream_id)).data == frame(b"x")
+        await busy.read_to_end()
+        await until(lambda: service.statistics().connections == 0)
+
+
 async def test_draining_gives_up_after_its_budget() -> None:
     """The call goes on until the service is closed."""
     async with serving([Echo()]) as service, await connect(service) as peer:
@@ -111,6 +139,23 @@ async def test_closing_ends_everything_at_once() -> None:
 
 
 # ---- time ----
+
+
+async def test_a_tls_client_that_never_reads_is_given_up(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    limits = dataclasses.replace(QUICK, head_timeout_s=2.0)
+    async with serving([Echo()], tls=authority.options, limits=limits) as service:
+        plain = await trio.open_tcp_stream("127.0.0.1", service.ports[0])
+        stream = trio.SSLStream(plain, authority.context("h2"), server_hostname="localhost", https_compatible=True)
+        async with GrpcPeer(stream, initial_window=(1 << 31) - 1) as peer:
+            peer.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
+            stream_id = peer.start(SERVICE + "Split", end=False)
+            peer.h2.send_data(stream_id, frame(bytes(900_000)), end_stream=True)
+            with trio.move_on_after(0.5):  # more bytes than the kernel holds: seven for each
+                await peer.flush()
+            await until(lambda: service.statistics().connections == 0)
+            assert service.statistics().timeouts == 1
+            assert service.grpc_statistics().calls == 0
 
 
 async def test_silent_clients_are_asked_and_given_up() -> None:
