@@ -122,16 +122,19 @@ class CallHost(ABC):
     def _handle(self, events: list[Event[CallHead]]) -> None:
         calls = self.calls
         self._handling = True
-        for event in events:
-            if isinstance(event, DataReceived):
-                call = calls.get(event.stream_id)
-                if call is not None:
-                    call.receive(event.data, event.flow_bytes, event.end_stream)
-            elif isinstance(event, RequestReceived):
-                self._open(event)
-            else:
-                self._handle_rare(event)
-        self._handling = False
+        try:
+            for event in events:
+                if isinstance(event, DataReceived):
+                    call = calls.get(event.stream_id)
+                    if call is not None:
+                        call.receive(event.data, event.flow_bytes, event.end_stream)
+                elif isinstance(event, RequestReceived):
+                    self._open(event)
+                else:
+                    self._handle_rare(event)
+        finally:
+            self.dispatcher.attend()
+            self._handling = False
 
     def _handle_rare(self, event: Event[CallHead]) -> None:
         if isinstance(event, StreamEnded | StreamReset | StreamDrained):
@@ -229,6 +232,7 @@ class CallHost(ABC):
         if not call.over:
             call.message = message
             self.begin(call)
+            self.dispatcher.attend()
 
     def response_encoding(self, method: Method, head: CallHead) -> str:
         """What the method's responses are packed with."""

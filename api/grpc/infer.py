@@ -49,7 +49,7 @@ class UnaryInfer:
         decoded = context.reader.decode(call.message, self._describe)
         if context.forward_pattern is not None:
             forward_metadata(call.head, context.forward_pattern, decoded.request)
-        reply = context.server.submit_nowait(decoded.request)
+        reply = context.server.submit_nowait(decoded.request, attended=True)
         if reply is None:
             return False
         call.on_cancel = reply.cancel

@@ -31,12 +31,14 @@ class InferenceService(pb.GrpcInferenceServiceBase):
 
     Attributes:
         immediate: calls that are begun without a task of their own; see `UnaryInfer.begin`.
+        attend: lets the schedulers decide about the calls that have begun.
     """
 
     def __init__(self, context: GrpcContext) -> None:
         self._context = context
         self._unary = UnaryInfer(context)
         self.immediate: Mapping[str, Callable[[UnaryCall], bool]] = {MODEL_INFER: self._unary.begin}
+        self.attend: Callable[[], None] = context.server.attend
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping = super().__mapping__()

@@ -13,7 +13,9 @@ from .call import UnaryCall
 
 class Servable(Protocol):
     """A grpclib service. It may also have ``immediate``, a mapping of paths to functions that begin a `UnaryCall`:
-    True says that the function has taken the call over, False that the method's `Handler` has to run."""
+    True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have
+    ``attend``, a function that is called when all has been begun that came at once: what the calls have in common is
+    best done then."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
 

@@ -80,6 +80,9 @@ class FakeServer:
         for description, compute in _models():
             self.models[description.name] = (description, compute)
 
+    def attend(self) -> None:
+        """Its models answer without a scheduler."""
+
     def live(self) -> bool:
         return self.is_live
 
