@@ -4,7 +4,8 @@ Rule 1: What the client sends waits as bytes until the handler asks for a messag
         reported as consumed when the handler takes the message that they are part of, or waits for one that is not
         complete; so at most one message and one stream window of a call are in memory.
 Rule 2: A message is sent only when nothing of the earlier ones is held back, by the client's windows or by its socket.
-        So a client that does not read costs one message a call.
+        So a client that does not read costs one message a call, or a few small ones. The message of a method that has
+        only one waits for the status: no client can use it before.
 Rule 3: The task is cancelled when the client resets the call or vanishes, and when the deadline passes. In the last
         case the client has been answered before. Whatever the handler still says is dropped.
 """
