@@ -101,9 +101,7 @@ class InferStream:
             decoded = context.reader.decode(message, context.server.describe)
             if context.forward_pattern is not None:
                 forward_metadata(self._stream, context.forward_pattern, decoded.request)
-            reply = context.server.submit_nowait(decoded.request, attended=True)
-            if reply is None:
-                reply = await context.server.submit(decoded.request)
+            reply = await context.server.submit(decoded.request)
         except TriremeError as error:
             self._refuse(message, error)
             return
@@ -114,7 +112,6 @@ class InferStream:
             reply.notify_each(request.hear_each)
         else:
             reply.notify(request.hear)
-        context.server.attend()
 
     def _refuse(self, message: Buffer, error: TriremeError) -> None:
         """Answer a request that has not come to be executed."""
