@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 _GREETING_BYTES = 24 + 9
 """HTTP/2's preface, and the header of the frame that must follow it."""
-_DISCARDED_BYTES = 65_536
+_READ_BYTES = 65_536
+_FEW_EVENTS = 8
 _ENDING = (Phase.ENDING, Phase.CLOSING)
 
 
@@ -141,15 +142,21 @@ class Connection(CallHost):
         """Reads until the connection is over. False: the client has closed it."""
         core = self.core
         buffer = self._surroundings.buffer
+        view = usual = buffer[:_READ_BYTES]
         while not core.terminated:
-            count = await self._transport.receive_into(buffer)
+            count = await self._transport.receive_into(view)
             if not count:
                 return False
             self._received_bytes += count
-            self._handle(core.receive(buffer[:count], trio.current_time()))
+            events = core.receive(view[:count], trio.current_time())
+            self._handle(events)
             self.flush()
-            if count == len(buffer):
-                # There may be more at once, without end; others want to be served too.
+            if count < len(view):
+                view = usual
+            else:
+                # There may be more at once, without end; others want to be served too. A large message is read in large
+                # pieces; but a lot of small things takes long to understand.
+                view = buffer if 0 < len(events) <= _FEW_EVENTS else usual
                 await trio.lowlevel.checkpoint()
         return True
 
@@ -163,7 +170,7 @@ class Connection(CallHost):
             await self._transport.send_eof()
         except PeerGoneError:
             return
-        while await self._transport.receive(_DISCARDED_BYTES):
+        while await self._transport.receive(_READ_BYTES):
             pass
 
     def _make_peer(self) -> Peer:

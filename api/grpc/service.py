@@ -20,7 +20,7 @@ from .host import Surroundings
 from .methods import Servable
 from .options import GrpcServiceOptions
 
-_READ_BYTES = 1 << 16
+_BUFFER_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class GrpcService(Service):
             dispatcher=dispatcher,
             deadlines=self._deadlines,
             flusher=self._flusher,
-            buffer=memoryview(bytearray(_READ_BYTES)),
+            buffer=memoryview(bytearray(_BUFFER_BYTES)),
             limits=options.http2,
             max_message_bytes=options.max_message_bytes,
             compression_level=options.compression_level,
