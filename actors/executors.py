@@ -161,6 +161,7 @@ def _serve(queue: SimpleQueue[_Work | None], token: trio.lowlevel.TrioToken) -> 
             token.run_sync_soon(item.done, result)
         except trio.RunFinishedError:
             return
+        del item, result  # whoever waits for the next one does not hold on to the data of the last one
 
 
 class ThreadExecutors:

@@ -113,6 +113,7 @@ class Instance:
             self._held = None
             self.executed += 1
             scheduler.settle(batch)
+            del message, batch  # whoever waits for the next one does not hold on to the data of the last one
         scheduler.detach(self.identity)
         await self._executor.run(copy.close)
         self._executor.close()
