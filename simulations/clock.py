@@ -27,6 +27,15 @@ class VirtualClock:
         return round(trio.current_time() * 1e3)
 
 
+STALLS = 100_000
+"""How often trio may look at the clock, which it does whenever tasks have had their turns, and find it where it was."""
+
+
+class StandstillError(BaseException):
+    """Somebody always has something to do, so that time cannot go on. No supervisor may take it for an actor's own
+    error, so it is no `Exception`."""
+
+
 class JumpingClock(trio.abc.Clock):
     """Time that stands still while anybody has something to do, and then jumps to the next deadline.
 
@@ -44,6 +53,7 @@ class JumpingClock(trio.abc.Clock):
         self.on_quiet: Callable[[], None] = lambda: None
         self._now_s = 0.0
         self._now_ns = 0
+        self._looks = 0
         self._sleepers: list[tuple[float, int, Sleeper]] = []
         self._numbers = count()
 
@@ -78,6 +88,11 @@ class JumpingClock(trio.abc.Clock):
         """Virtual time is zero until somebody sleeps."""
 
     def current_time(self) -> float:
+        self._looks += 1
+        if self._looks > STALLS and (trio.lowlevel.in_trio_task() or self._looks > 2 * STALLS):
+            # Better in a task, for it and all others are then unwound; in trio's own loop it is the end of everything.
+            self._looks = 0
+            raise StandstillError(f"somebody always has something to do at {self._now_s:g} s")
         return self._now_s
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
@@ -91,6 +106,7 @@ class JumpingClock(trio.abc.Clock):
             self.on_quiet()
             self._now_s = when_s
             self._now_ns = round(when_s * 1e9)
+            self._looks = 0
         while sleepers and sleepers[0][0] <= self._now_s:
             heapq.heappop(sleepers)[2].wake()
         return 0.0

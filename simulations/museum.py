@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan
+from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, SequencesPlan
 
 MS = 1_000_000
 
@@ -114,9 +114,60 @@ LOST_WITH_ITS_NEIGHBOUR = Exhibit(
     "lost-reply",
 )
 
+
+def _sequence(number: int, first: int, begin_ns: int, every_ns: int, length: int) -> tuple[RequestPlan, ...]:
+    """The requests of a sequence, each some time after the answer to the one before."""
+    return tuple(
+        RequestPlan(
+            first + turn,
+            "m",
+            every_ns if turn else begin_ns,
+            after=first + turn - 1 if turn else 0,
+            sequence=number,
+            start=turn == 0,
+            end=turn == length - 1,
+        )
+        for turn in range(length)
+    )
+
+
+SLOT_RELEASED_TWICE = Exhibit(
+    "The slot of a sequence was given back when its END was executed, and once more when its idle time was over. Two "
+    "sequences got it after that, and each went on with the state of the other.",
+    Plan(
+        1,
+        (ModelPlan("m", max_batch_size=3, fixed_ns=5 * MS, sequences=SequencesPlan(idle_us=100_000)),),
+        tuple(
+            request for number in range(1, 9) for request in _sequence(number, number * 10, number * 4 * MS, 9 * MS, 4)
+        ),
+        calm_ns=0,
+    ),
+    ("a batch with padding",),
+    "slot-released-twice",
+)
+
+REAPER_NEVER_RESTS = Exhibit(
+    "A reaper ended sequences that had been silent for too long. When the last one was gone it found nothing to wait "
+    "for, and looked again at once, for ever; the server did nothing else.",
+    Plan(
+        1,
+        (ModelPlan("m", sequences=SequencesPlan(idle_us=20_000)),),
+        (
+            RequestPlan(1, "m", MS, sequence=7, start=True),
+            RequestPlan(2, "m", 200 * MS, sequence=7),
+            RequestPlan(3, "m", 300 * MS, sequence=7, start=True, end=True),
+        ),
+        calm_ns=0,
+    ),
+    ("refused: no START",),
+    "reaper-never-rests",
+)
+
 EXHIBITS: Mapping[str, Exhibit] = {
     "unknown-model-while-stopping": UNKNOWN_MODEL,
     "dead-instance-behind-readiness": HEALTHY_CORPSE,
+    "slot-released-twice": SLOT_RELEASED_TWICE,
+    "idle-reaper-loops-for-ever": REAPER_NEVER_RESTS,
     "answers-held-behind-a-cancelled-one": HELD_FOR_EVER,
     "burst-refused-by-an-idle-server": REFUSED_IN_ONE_BREATH,
     "reply-lost-with-its-neighbour": LOST_WITH_ITS_NEIGHBOUR,

@@ -19,10 +19,13 @@ from ..engine.errors import NotFoundError, TriremeError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceRequest
-from ..engine.scheduling.core import WAIT, InstanceId
+from ..engine.scheduling.core import WAIT, Action, InstanceId, Wait, WaitUntil
 from ..engine.scheduling.dynamic import DynamicBatcher
 from ..engine.scheduling.ordering import Answer, OrderedRelease
 from ..engine.scheduling.queue import PriorityQueues
+from ..engine.scheduling.sequence.batcher import SequenceBatcher
+from ..engine.scheduling.sequence.slot import Slot, SlotState
+from ..engine.scheduling.sequence.vacancies import Vacancies
 
 
 def _lost_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch) -> None:
@@ -104,6 +107,28 @@ def _refused_in_one_breath(original: Any, scheduler: Scheduler) -> object:
     return WAIT if scheduler._word_left and len(scheduler.mailbox) == 1 else original(scheduler)
 
 
+def _reordered_sequence(original: Any, batcher: SequenceBatcher, job: Job, now: float) -> None:
+    """A third request that waits in a sequence goes before the second."""
+    original(batcher, job, now)
+    jobs = batcher._queued[job].jobs
+    if len(jobs) > 2:
+        second = list(jobs)[1]
+        jobs.move_to_end(second)
+
+
+def _slot_released_twice(original: Any, vacancies: Vacancies, slot: Slot) -> None:
+    """A slot that becomes free is put down as free twice, so that two sequences get it."""
+    original(vacancies, slot)
+    if slot.state is SlotState.FREE and slot.number:
+        original(vacancies, slot)
+
+
+def _reaper_never_rests(original: Any, batcher: SequenceBatcher, now: float) -> Action:
+    """When the last sequence is over, there is nobody to wait for, and the reaper looks again at once, for ever."""
+    action = original(batcher, now)
+    return WaitUntil(now) if isinstance(action, Wait) and batcher._sequences and not batcher.active else action
+
+
 Bug = Callable[..., Any]
 
 PLANTED: Mapping[str, tuple[type, str, Bug]] = {
@@ -115,6 +140,9 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "forgotten-instance": (DynamicBatcher, "instance_gone", _forgotten_instance),
     "swallowed-death": (Instance, "bury", _swallowed_death),
     "kept-share": (Scheduler, "_reject", _kept_share),
+    "reordered-sequence": (SequenceBatcher, "enqueue", _reordered_sequence),
+    "slot-released-twice": (Vacancies, "add", _slot_released_twice),
+    "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),

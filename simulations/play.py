@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import trio
 
 from ..actors import InferenceServer
-from .clock import JumpingClock
+from .clock import JumpingClock, StandstillError
 from .coverage import Coverage
 from .driver import Driver
 from .events import PhaseBegan
@@ -58,8 +58,28 @@ def play(plan: Plan) -> Outcome:
     """Play a plan to its end, or to the first violation."""
     run = _Run(plan)
     with _quiet_logs():
-        play_in_world(run.play, plan.seed, LIMIT_S, run.clock, run.recorder)
+        try:
+            play_in_world(run.play, plan.seed, LIMIT_S, run.clock, run.recorder)
+        except (trio.TrioInternalError, BaseExceptionGroup) as error:
+            run.watch.violation = _defect(error)
     return Outcome(run.watch.violation, run.coverage.counts, run.recorder.history())
+
+
+def _defect(error: BaseException) -> Violation:
+    """What it means that a run ended with an error.
+
+    Raises:
+        KeyboardInterrupt: that was it.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, trio.TrioInternalError) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if isinstance(error, StandstillError):
+        return Violation("time goes on", str(error))
+    return Violation("nothing is raised", f"{type(error).__name__}: {error}")
 
 
 def drain_bound_s(plan: Plan) -> float:

@@ -42,6 +42,7 @@ class Shrinker:
             self._drop_requests()
             self._drop_models()
             self._try_all(_simpler_run)
+            self._try_all(_simpler_times)
             for index in range(len(self.plan.models)):
                 self._try_all(lambda plan, index=index: _with_simpler_model(plan, index))
                 self._try_all(lambda plan, index=index: _with_smaller_batches(plan, index))
@@ -98,6 +99,19 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, attending=False)
 
 
+def _simpler_times(plan: Plan) -> Iterator[Plan]:
+    """All at once, from the beginning on, or in half the time."""
+    begin_ns = min((request.at_ns for request in plan.requests if not request.after), default=0)
+    for divisor, shift_ns in ((0, 0), (1, begin_ns), (2, begin_ns)):
+        requests = tuple(
+            replace(request, at_ns=(request.at_ns - shift_ns) // divisor if divisor else 0)
+            if not request.after
+            else request
+            for request in plan.requests
+        )
+        yield replace(plan, requests=requests)
+
+
 def _hangs(plan: Plan) -> bool:
     """Without a hang limit a hanging instance would hang for ever."""
     return any(request.fault is Fault.HANG for request in plan.requests)
@@ -122,6 +136,8 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, preserve_ordering=False)
     yield replace(model, per_row_ns=0)
     yield replace(model, fixed_ns=10_000_000)
+    yield replace(model, dynamic=False)
+    yield replace(model, sequences=None)
 
 
 def _with_smaller_batches(plan: Plan, index: int) -> Iterator[Plan]:

@@ -54,7 +54,7 @@ class HonestStatistics(Invariant):
         self._models[event.request] = event.model
 
     def _delivered(self, event: ReplyDelivered) -> None:
-        if event.final and not event.late:
+        if event.final and not event.late and event.request in self._models:
             counts = self._of(self._models[event.request])
             counts["failures" if event.error else "successes"] += 1
 

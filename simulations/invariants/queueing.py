@@ -109,7 +109,7 @@ class QueueLimits(Invariant):
                 self.broken(f"request {number} was executed after its deadline")
 
     def instant_over(self, now_ns: int) -> None:
-        for view in self._state.touched.values():
+        for view in self._state.models.values():
             number = view.line.overdue(now_ns - TOLERANCE_NS)
             if number:
                 self.broken(f"request {number} of '{view.config.name}' waits on after its deadline")

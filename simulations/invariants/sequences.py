@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ...engine.config.sequence import DirectStrategy, sequence_batching
 from ..events import (
     BatchSealed,
     InstanceDetached,
@@ -24,16 +25,21 @@ class Run:
     Attributes:
         waiting: its requests that are queued, in order.
         place: the instance that it is bound to, and which life of that instance; None until it is executed first.
+        slot: under the direct strategy, its row in its instance's batches.
     """
 
     name: int | str
     waiting: dict[int, None] = field(default_factory=dict)
     place: tuple[str, str, int] | None = None
+    slot: int = -1
 
 
 class SequenceOrder(Invariant):
-    """Order, affinity, and no two of a sequence in one batch. A sequence begins with a START, and ends with an END or
-    the life of its instance: what is bound to it is not executed by another, which would know nothing of it."""
+    """Order, affinity, no two of a sequence in one batch, and under the direct strategy a slot of its own.
+
+    A sequence begins with a START, and ends with an END or the life of its instance: what is bound to that is not
+    executed by another one, which would know nothing of it.
+    """
 
     name = "sequences are executed in order on one instance"
 
@@ -44,6 +50,7 @@ class SequenceOrder(Invariant):
         self._open: dict[tuple[str, int | str], Run] = {}
         self._runs: dict[int, Run] = {}  # by queued request
         self._lives: dict[tuple[str, str], int] = {}
+        self._owners: dict[tuple[str, str, int, int], Run] = {}  # by slot, who was executed there last
 
     def handlers(self) -> Handlers:
         return {
@@ -86,7 +93,8 @@ class SequenceOrder(Invariant):
         where = (batch.model, batch.instance)
         place = (*where, self._lives.get(where, 0))
         seen: list[Run] = []
-        for request in batch.requests:
+        direct = self._is_direct(batch.model)
+        for row, request in enumerate(batch.requests):
             run = self._runs.pop(request, None)
             if run is None:
                 continue  # a row of padding
@@ -98,8 +106,18 @@ class SequenceOrder(Invariant):
                 self.broken(f"request {request} of sequence {run.name} is executed before request {first}")
             elif run.place not in (None, place):
                 self.broken(f"request {request} of sequence {run.name}, bound to {run.place}, is executed by {place}")
+            elif direct and run.slot not in (-1, row):
+                self.broken(f"request {request} of sequence {run.name} is in row {row}; its slot is {run.slot}")
+            elif direct and run.place is not None and self._owners[*place, row] is not run:
+                self.broken(f"slot {row} of {place} was given away while sequence {run.name} had it")
             run.place = place
+            run.slot = row
+            self._owners[*place, row] = run
             seen.append(run)
+
+    def _is_direct(self, model: str) -> bool:
+        batching = sequence_batching(self._state.models[model].config)
+        return batching is not None and isinstance(batching.strategy, DirectStrategy)
 
     def _detached(self, event: InstanceDetached) -> None:
         where = (event.model, event.instance)
