@@ -132,10 +132,14 @@ class Connection(CallHost):
         if not self._roster.accepting:
             self.core.go_away(trio.current_time())
         self.flush()
+        if isinstance(transport, PlainTransport):
+            transport.listen(self._hear)
         with self._reading:
             if not await self._read():
                 self._lose_calls()
                 return
+        if isinstance(transport, PlainTransport):
+            transport.listen(None)
         await self._part()
 
     async def _read(self) -> bool:
@@ -147,18 +151,39 @@ class Connection(CallHost):
             count = await self._transport.receive_into(view)
             if not count:
                 return False
-            self._received_bytes += count
-            events = core.receive(view[:count], trio.current_time())
-            self._handle(events)
-            self.flush()
+            few = self._take_in(view[:count])
             if count < len(view):
                 view = usual
             else:
                 # There may be more at once, without end; others want to be served too. A large message is read in large
                 # pieces; but a lot of small things takes long to understand.
-                view = buffer if 0 < len(events) <= _FEW_EVENTS else usual
+                view = buffer if few else usual
                 await trio.lowlevel.checkpoint()
         return True
+
+    def _hear(self) -> bool:
+        """Takes in what comes while `_read` waits, in the task that watches all sockets. False: `_read` is to go on."""
+        transport = self._transport
+        assert isinstance(transport, PlainTransport), "only these have a listener"
+        view = self._surroundings.buffer[:_READ_BYTES]
+        count = transport.receive_now(view)
+        if count <= 0:
+            return count < 0
+        try:
+            self._take_in(view[:count])
+        except Exception:
+            # The same defect as in `run`, and the same price.
+            log.exception("error while serving %s", self._client)
+            self._end()
+        return not transport.has_more
+
+    def _take_in(self, data: memoryview) -> bool:
+        """Does what the data says. True if that is little, for so much data."""
+        self._received_bytes += len(data)
+        events = self.core.receive(data, trio.current_time())
+        self._handle(events)
+        self.flush()
+        return 0 < len(events) <= _FEW_EVENTS
 
     async def _part(self) -> None:
         """Closes after all has been said. What the client still sends is taken in: closing with unread bytes would

@@ -7,7 +7,9 @@ that one, through trio, and wakes whoever's data has come. Where there is no epo
 Rules:
  1. An edge says that something has arrived since the last one. A socket is `ready` from then on until a read has come
     back short or empty-handed: what comes after that makes a new edge.
- 2. The end of the stream makes its edge when it arrives, maybe together with data. So a socket whose peer has hung up
+ 2. Who waits may leave a listener. It is called in the waking task, which spares a change of tasks; only if it says
+    that it has not taken in everything is the waiting task woken.
+ 3. The end of the stream makes its edge when it arrives, maybe together with data. So a socket whose peer has hung up
     stays ready, and its reader finds the end by reading.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import select
 import socket
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -25,9 +28,15 @@ _HUNG_UP = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLHUP", 0) | g
 
 
 class Watch(Protocol):
-    """One socket's readiness; one task waits for it."""
+    """One socket's readiness; one task waits for it.
+
+    Attributes:
+        ready: there is something to read.
+        listener: see rule 2; it must not raise. Without an epoll it is never called.
+    """
 
     ready: bool
+    listener: Callable[[], bool] | None
 
     async def wait(self) -> None:
         """Wait until the socket can be read."""
@@ -92,10 +101,11 @@ class Readiness:
 
 
 class _EpollWatch:
-    __slots__ = ("_descriptor", "_hung_up", "_readiness", "_task", "ready")
+    __slots__ = ("_descriptor", "_hung_up", "_readiness", "_task", "listener", "ready")
 
     def __init__(self, readiness: Readiness, descriptor: int) -> None:
         self.ready = False
+        self.listener: Callable[[], bool] | None = None
         self._readiness = readiness
         self._descriptor = descriptor
         self._hung_up = False
@@ -105,7 +115,9 @@ class _EpollWatch:
         self.ready = True
         if events & _HUNG_UP:
             self._hung_up = True
-        task = self._task
+        if self._task is None or (self.listener is not None and self.listener()):
+            return
+        task = self._task  # the listener may have had it cancelled
         if task is not None:
             self._task = None
             trio.lowlevel.reschedule(task)
@@ -127,10 +139,11 @@ class _EpollWatch:
 
 
 class _TrioWatch:
-    __slots__ = ("_socket", "ready")
+    __slots__ = ("_socket", "listener", "ready")
 
     def __init__(self, sock: socket.socket) -> None:
         self.ready = False
+        self.listener: Callable[[], bool] | None = None
         self._socket = sock
 
     async def wait(self) -> None:

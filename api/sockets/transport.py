@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -112,6 +113,29 @@ class PlainTransport:
             if count < len(view):
                 watch.drained()
             return count
+
+    def listen(self, listener: Callable[[], bool] | None) -> None:
+        """Have `listener` called when there is something to read and a task waits to receive; True says that it has
+        taken in everything (`readiness`, rule 2)."""
+        self._watch.listener = listener
+
+    def receive_now(self, view: memoryview) -> int:
+        """Like `receive_into`, without waiting; -1 if there is nothing."""
+        try:
+            count = self.sock.recv_into(view)
+        except BlockingIOError:
+            self._watch.drained()
+            return -1
+        except OSError:
+            return 0
+        if count < len(view):
+            self._watch.drained()
+        return count
+
+    @property
+    def has_more(self) -> bool:
+        """There may be more to read, or the end."""
+        return self._watch.ready
 
     def release(self) -> socket.socket:
         """The socket, for somebody else to read."""

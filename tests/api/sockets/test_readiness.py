@@ -145,3 +145,45 @@ async def test_a_released_socket_is_no_longer_watched(pair: Pair, waking: Waking
         assert ours.recv(100) == b"for somebody else"
         assert repr(readiness) == "<Readiness of 0 sockets>"
         transport.close()
+
+
+async def test_a_listener_takes_in_what_comes_and_the_waiting_task_sleeps_on(pair: Pair) -> None:
+    """It is woken for what the listener leaves, and for the end of the stream."""
+    ours, client = pair
+    readiness = Readiness()
+    if readiness.watch(ours).__class__.__name__ == "_TrioWatch":
+        pytest.skip("there is no epoll on this system, so nobody could call a listener")
+    readiness.forget(ours.fileno())
+    transport = PlainTransport(ours, readiness)
+    heard: list[bytes] = []
+    view = memoryview(bytearray(4))
+
+    def listen() -> bool:
+        count = transport.receive_now(view)
+        heard.append(bytes(view[: max(0, count)]))
+        return not transport.has_more
+
+    transport.listen(listen)
+    received: list[bytes] = []
+
+    async def receive() -> None:
+        while data := await transport.receive(100):
+            received.append(data)  # noqa: PERF401 - an asynchronous loop
+        received.append(b"")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(readiness.keep_waking)
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked(0.001)
+        client.sendall(b"abc")
+        while heard != [b"abc"]:
+            await trio.sleep(0)
+        assert received == []
+        client.sendall(b"defgh")
+        while received != [b"h"]:
+            await trio.sleep(0)
+        assert heard == [b"abc", b"defg"]
+        client.shutdown(socket.SHUT_WR)
+        while received != [b"h", b""]:
+            await trio.sleep(0)
+        nursery.cancel_scope.cancel()
