@@ -1,12 +1,16 @@
 """What a timeline shows of a history: lanes, read from its events.
 
-For each model, by name: its queue, then its instances with the batches that they executed. Then, for each GPU, its
+For each model, by name: its queue, then its instances with the batches that they executed; under an instance of a
+stateful model the rows of its batches with the sequences that were executed there (with the direct strategy, a row is
+a slot). Then, for each GPU, its
 streams with the kernels and copies that ran. Drawing is for `timeline` and `svg`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from .events import (
     BatchSealed,
@@ -62,16 +66,20 @@ class _Reader:
     def __init__(self) -> None:
         self.queues: dict[str, QueueLane] = {}
         self.instances: dict[tuple[str, int, str], BarLane] = {}
+        self.rows: dict[tuple[str, int, str, int], BarLane] = {}
         self.streams: dict[tuple[str, int], BarLane] = {}
         self._waiting: dict[int, str] = {}
+        self._sequences: dict[int, int | str] = {}
         self._sealed: dict[int, BatchSealed] = {}
-        self._executing: dict[int, Bar] = {}
+        self._executing: dict[int, list[Bar]] = {}
         self._running: dict[tuple[str, int], Bar] = {}
 
     def read(self, event: Event) -> None:
         match event:
             case RequestSubmitted():
                 self._waiting[event.request] = event.model
+                if event.sequence:
+                    self._sequences[event.request] = event.sequence
                 self._step(event.model, event.at_ns, 1)
             case RequestAnswered() | RequestAbandoned():
                 self._leave(event.request, event.at_ns)
@@ -83,15 +91,25 @@ class _Reader:
                 batch = self._sealed[event.batch]
                 lane = self.instances.setdefault((batch.model, batch.version, batch.instance), BarLane(batch.instance))
                 label = ",".join(str(request) for request in batch.requests)
-                self._executing[event.batch] = self._bar(lane, label, event)
+                self._executing[event.batch] = [self._bar(lane, label, event), *self._row_bars(batch, event)]
             case ExecutionEnded():
-                self._executing.pop(event.batch).end_ns = event.at_ns
+                for bar in self._executing.pop(event.batch):
+                    bar.end_ns = event.at_ns
             case KernelStarted():
                 key = (event.gpu, event.stream)
                 lane = self.streams.setdefault(key, BarLane(self._stream_title(event)))
                 self._running[key] = self._bar(lane, event.kernel, event)
             case KernelEnded():
                 self._running.pop((event.gpu, event.stream)).end_ns = event.at_ns
+
+    def _row_bars(self, batch: BatchSealed, event: ExecutionStarted) -> Iterator[Bar]:
+        """A bar for each row with a request of a sequence."""
+        for row, request in enumerate(batch.requests):
+            sequence = self._sequences.get(request)
+            if sequence is not None:
+                key = (batch.model, batch.version, batch.instance, row)
+                lane = self.rows.setdefault(key, BarLane(f"{batch.instance} row {row}"))
+                yield self._bar(lane, str(sequence), event)
 
     def _stream_title(self, event: KernelStarted) -> str:
         """The stream, and the instance that works on it."""
@@ -118,7 +136,7 @@ class _Reader:
 
     def end(self, end_ns: int) -> None:
         """What still runs ends with the history."""
-        for bar in (*self._executing.values(), *self._running.values()):
+        for bar in (*chain.from_iterable(self._executing.values()), *self._running.values()):
             bar.end_ns = end_ns
 
 
@@ -134,6 +152,8 @@ def picture(history: History) -> Picture:
     for model in models:
         if model in reader.queues:
             lanes.append(reader.queues[model])
-        lanes += [reader.instances[key] for key in sorted(reader.instances) if key[0] == model]
+        for key in sorted(key for key in reader.instances if key[0] == model):
+            lanes.append(reader.instances[key])
+            lanes += [reader.rows[row] for row in sorted(reader.rows) if row[:3] == key]
     lanes += [reader.streams[key] for key in sorted(reader.streams)]
     return Picture(tuple(lanes), end_ns)

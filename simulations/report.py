@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .coverage import REACHABLE, holes
-from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan
+from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, SequencesPlan
 
 MS = 1e6
 
@@ -36,7 +36,9 @@ def _model(model: ModelPlan) -> str:
     if model.per_row_ns:
         parts.append(f"{model.per_row_ns / MS:g} ms a row")
     parts.append(f"max_batch_size {model.max_batch_size}")
-    if not model.dynamic:
+    if model.sequences is not None:
+        parts.append(_sequences(model.sequences))
+    elif not model.dynamic:
         parts.append("no batching")
     if model.preferred:
         parts.append(f"preferred {', '.join(map(str, model.preferred))}")
@@ -50,6 +52,15 @@ def _model(model: ModelPlan) -> str:
     if model.failing_starts:
         parts.append(f"starts {', '.join(map(str, model.failing_starts))} fail")
     return "; ".join(parts)
+
+
+def _sequences(sequences: SequencesPlan) -> str:
+    parts = ["sequences, oldest first" if sequences.oldest else "sequences in slots of their own"]
+    if sequences.candidates and sequences.oldest:
+        parts.append(f"{sequences.candidates} candidates")
+    if sequences.utilization and not sequences.oldest:
+        parts.append(f"utilization {sequences.utilization:g}")
+    return ", ".join([*parts, f"silent for {sequences.idle_us / 1e3:g} ms at most"])
 
 
 def _policy(policy: PolicyPlan) -> str:

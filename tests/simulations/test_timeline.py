@@ -126,3 +126,17 @@ def test_one_seed_gives_one_drawing() -> None:
     first, again = (run_world(SCENARIOS["mixed"], 5) for _ in range(2))
     assert draw_svg(first) == draw_svg(again)
     assert draw_timeline(first) == draw_timeline(again)
+
+
+def test_rows_of_stateful_models_show_whose_sequence_is_where() -> None:
+    """Padding leaves a gap; a sequence stays in its row."""
+    shown = history(
+        *(RequestSubmitted(n * MS, n, "m", 1, 0, 0, sequence) for n, sequence in ((1, 7), (2, "b"), (3, "b"))),
+        *batch(1, "m_0", 10, 20, 1, 2),
+        *batch(2, "m_0", 20, 30, 0, 3),
+    )
+    assert lines(draw_timeline(shown, 30))[-3:] == [
+        "m_0         ..........[1,2=====][0,3=====]",
+        "m_0 row 0   ..........[7=======]..........",
+        "m_0 row 1   ..........[b=======][b=======]",
+    ]
