@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import BatchInput, BatchOutput, ModelConfig, ModelInput, ModelOutput
+from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.datatypes import BYTES, DATATYPES, FP32, INT32, UINT8, DataType
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError
 from trireme.engine.execution import ExecutionBatch
@@ -114,6 +116,23 @@ class TestGather:
         assert error.message == (
             "[request id: seven] input 'X' must hold UTF-8 text, but its element 1 is not: invalid start byte at byte 2"
         )
+
+    @pytest.mark.parametrize(("strategy", "rows"), [("direct { }", [0, 1, 2]), ("oldest { }", [0, 2]), ("", [0, 1, 2])])
+    def test_where_a_row_is_a_slot_a_failed_job_keeps_its_row(self, strategy: str, rows: list[int]) -> None:
+        """Its strings are empty then; other tensors are as they came. No strategy is the direct one."""
+        inputs = (ModelInput("X", BYTES, (1,)), ModelInput("N", INT32, (1,)))
+        batching = text_format.Parse(f"sequence_batching {{ {strategy} }}", ModelConfigMessage())
+        layout = BatchLayout(config(inputs, has_sequence_batching=True, message=batching), text=True)
+        texts = (b"a", b"\xff", b"c")
+        batch = in_batch(
+            *(job(tensor([[each]], BYTES), tensor([[at]], INT32, "N")) for at, each in enumerate(texts)),
+        )
+        kept, arrays = layout.gather(batch.jobs)
+        assert list(kept) == [batch.jobs[row] for row in rows]
+        assert arrays["X"].tolist() == [[["a"], [""], ["c"]][row] for row in rows]
+        assert arrays["N"].tolist() == [[row] for row in rows]
+        ((failed, error, _),) = batch.answers
+        assert (failed, type(error)) == (batch.jobs[1], InvalidArgumentError)
 
     def test_no_arrays_are_made_when_no_job_is_left(self) -> None:
         batch = in_batch(job(tensor([[b"\x80"]], BYTES)))

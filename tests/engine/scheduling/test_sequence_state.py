@@ -170,6 +170,24 @@ def test_too_few_rows_are_an_error_of_the_model():
         keep_states([job], [Tensor("SUM_OUT", INT32, (0, 1), array=np.zeros((0, 1), np.int32))], True)
 
 
+def test_a_request_that_has_failed_keeps_its_state_and_its_row():
+    jobs = [sequence_job(key) for key in range(1, 4)]
+    for job in jobs:
+        job.state = layout(SUM).start()
+    jobs[1].answered = True
+    keep_states(jobs, [output("SUM_OUT", [[1], [2], [3]])], True)
+    assert [job.state.inputs["SUM_IN"].array.tolist() for job in jobs] == [[[1]], [[0]], [[3]]]
+
+
+def test_when_one_output_is_short_none_is_kept():
+    jobs = [sequence_job(key) for key in range(1, 3)]
+    for job in jobs:
+        job.state = layout(SUM, GROWING).start()
+    with pytest.raises(InternalError):
+        keep_states(jobs, [output("SUM_OUT", [[1], [2]]), output("SEEN_OUT", [[1]], FP32)], True)
+    assert [job.state.inputs["SUM_IN"].array.tolist() for job in jobs] == [[[0]], [[0]]]
+
+
 def test_a_model_without_states_cannot_write_one():
     with pytest.raises(InvalidArgumentError) as refused:
         keep_states([sequence_job(1)], [output("S", [[1]])], True)
