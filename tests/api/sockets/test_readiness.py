@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 import trio
 import trio.testing
+from http_sockets import until
 
 from trireme.api.sockets.readiness import Readiness
 from trireme.api.sockets.transport import PlainTransport
@@ -168,7 +169,7 @@ async def test_a_listener_takes_in_what_comes_and_the_waiting_task_sleeps_on(pai
 
     async def receive() -> None:
         while data := await transport.receive(100):
-            received.append(data)  # noqa: PERF401 - an asynchronous loop
+            received.append(data)
         received.append(b"")
 
     async with trio.open_nursery() as nursery:
@@ -176,14 +177,11 @@ async def test_a_listener_takes_in_what_comes_and_the_waiting_task_sleeps_on(pai
         nursery.start_soon(receive)
         await trio.testing.wait_all_tasks_blocked(0.001)
         client.sendall(b"abc")
-        while heard != [b"abc"]:
-            await trio.sleep(0)
+        await until(lambda: heard == [b"abc"])
         assert received == []
         client.sendall(b"defgh")
-        while received != [b"h"]:
-            await trio.sleep(0)
+        await until(lambda: received == [b"h"])
         assert heard == [b"abc", b"defg"]
         client.shutdown(socket.SHUT_WR)
-        while received != [b"h", b""]:
-            await trio.sleep(0)
+        await until(lambda: received == [b"h", b""])
         nursery.cancel_scope.cancel()
