@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..engine.clock import SystemClock
 from ..engine.errors import InvalidArgumentError
+from ..engine.request_log import read_request_log
 from .coverage import holes
 from .events import BatchSealed, RequestAbandoned, RequestAnswered, RequestSubmitted
 from .history import History
@@ -29,6 +30,7 @@ from .scenarios import SCENARIOS
 from .svg import draw_svg
 from .swarm import draw_plan
 from .timeline import draw_timeline
+from .trace import plan_of_log
 from .world import run_world
 
 ENOUGH_SEEDS = 1_000
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"{exhibit.story}\n")
         plan = exhibit.plan
     else:
-        plan = options.replay or draw_plan(1 if options.seed is None else options.seed)
+        plan = options.replay or options.trace or draw_plan(1 if options.seed is None else options.seed)
     with planted(options.plant):
         outcome = play(plan)
     _show(console, options, next(iter(describe(plan))), outcome.history)
@@ -150,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--jobs", type=_positive, default=1, metavar="N", help="processes to play them in (default: 1)")
     which.add_argument("--seed", type=int, metavar="S", help="play one swarm run, or one scenario, and show it")
     which.add_argument("--replay", type=_plan, metavar="FILE", help="play a plan that a failing seed was shrunk to")
+    which.add_argument("--trace", type=_trace, metavar="FILE", help="play a request log, on models that batch")
     which.add_argument("--scenario", choices=list(SCENARIOS), help="play a scenario written by hand")
     which.add_argument("--exhibit", choices=list(EXHIBITS), help="play a bug of the museum, which should not come back")
     which.add_argument("--plant", choices=list(PLANTED), default="", help="plant a bug, to see it found")
@@ -173,5 +176,13 @@ def _positive(text: str) -> int:
 def _plan(path: str) -> Plan:
     try:
         return Plan.from_json(Path(path).read_text(encoding="ascii"))
+    except (OSError, UnicodeError, InvalidArgumentError) as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error}") from error
+
+
+def _trace(path: str) -> Plan:
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return plan_of_log(read_request_log(lines))
     except (OSError, UnicodeError, InvalidArgumentError) as error:
         raise argparse.ArgumentTypeError(f"{path}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from trireme.simulations.command import main, summary
 from trireme.simulations.events import BatchSealed, RequestAbandoned, RequestAnswered, RequestSubmitted
 from trireme.simulations.history import History
+from trireme.simulations.hunt import hunt
 from trireme.simulations.scenarios import SCENARIOS
 from trireme.simulations.svg import draw_svg
 from trireme.simulations.timeline import draw_timeline
@@ -42,12 +44,58 @@ def test_a_summary_counts_equal_errors_and_reasons_together() -> None:
     ]
 
 
+def test_many_seeds_are_counted_and_their_speed_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "12"]) == 0
+    printed = capsys.readouterr().out
+    counts: Counter[str] = Counter()
+    for found in hunt(range(1, 13)):
+        counts += found.counts
+    assert f"12 seeds, {counts['requests']:,} requests in " in printed
+    assert "simulated requests a second" in printed
+    assert f"sealed: full {' ' * 30}".rstrip() in printed
+    assert f"{counts['sealed: full']}\n" in printed
+    assert "holes, which the simulator should reach and did not: " in printed
+    assert printed.endswith("no invariant was broken\n")
+
+
+def test_a_failing_seed_is_made_small_written_and_can_be_seen_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--plant", "exceeded-batch", "--failures", str(tmp_path)]
+    assert main(["--seeds", "50", *arguments]) == 1
+    printed = capsys.readouterr().out
+    (file,) = tmp_path.glob("seed-*.json")
+    assert f"    python -m trireme.simulations --replay {file} --plant exceeded-batch\n" in printed
+    seed = file.stem.removeprefix("seed-")
+    assert f"    python -m trireme.simulations --seed {seed} --plant exceeded-batch\n" in printed
+    broken = "batches are within their limits"
+    assert broken in printed
+    for again in (["--replay", str(file)], ["--seed", seed]):
+        assert main([*again, "--plant", "exceeded-batch"]) == 1
+        assert f"broken: {broken}" in capsys.readouterr().out
+        assert main(again) == 0
+        assert "no invariant was broken" in capsys.readouterr().out
+
+
+def test_exhibits_and_request_logs_are_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--exhibit", "slot-released-twice"]) == 0
+    assert "Two sequences got it after that" in capsys.readouterr().out
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"offset_s":0.5,"model":"digits"}\n{"offset_s":0.6,"model":"digits","rows":3}\n')
+    assert main(["--trace", str(log)]) == 0
+    assert "2 requests: 2 answered" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["--scenario", "none"], "invalid choice: 'none'"),
         (["--columns", "0"], "at least 1 is needed, not 0"),
         (["--seed", "x"], "invalid int value: 'x'"),
+        (["--seeds", "0"], "at least 1 is needed, not 0"),
+        (["--replay", "nowhere.json"], "nowhere.json: [Errno 2] No such file"),
+        (["--replay", __file__], "not a plan: "),
+        (["--trace", __file__], "line 1 of the request log: not JSON"),
     ],
 )
 def test_it_says_what_is_wrong_with_an_argument(
