@@ -99,8 +99,10 @@ def test_an_error_of_a_member_names_the_ensemble_and_harms_nobody_else(asker: As
 
 def test_more_files_than_a_batch_takes_are_refused(asker: Asker) -> None:
     with pytest.raises(InferenceServerException) as caught:
-        asker.ask(np.zeros((33, 75), np.uint8))
-    assert str(caught.value.message()).endswith("inference request batch-size must be <= 32 for 'digits_pipeline'")
+        asker.ask(np.zeros((33, 75), np.uint8), request_id="many")
+    assert caught.value.message() == (
+        "[request id: many] inference request batch-size must be <= 32 for 'digits_pipeline'"
+    )
     assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
 
 
