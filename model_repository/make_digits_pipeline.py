@@ -17,7 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper, numpy_helper
 
 OPSET = 17
 IR_VERSION = 8
@@ -69,7 +70,7 @@ def make_decode() -> ModelProto:
 
 def make_label() -> ModelProto:
     """The label at the place of the greatest probability."""
-    labels = helper.make_tensor("labels", TensorProto.STRING, [len(LABELS)], [label.encode() for label in LABELS])
+    labels = numpy_helper.from_array(np.array(LABELS, object), "labels")
     nodes = [
         helper.make_node("ArgMax", ["PROBABILITIES"], ["digit"], "digit", axis=1, keepdims=1),
         helper.make_node("Gather", ["labels", "digit"], ["LABEL"], "LABEL"),
