@@ -25,7 +25,7 @@ GRPC = Group(
     (
         Flag("allow-grpc", BOOLEAN, "Whether to serve gRPC.", True),
         Flag("grpc-address", STRING, "Address to listen on for gRPC.", "0.0.0.0"),
-        Flag("grpc-port", PORT, "Port to listen on for gRPC.", 8001),
+        Flag("grpc-port", PORT, "Port to listen on for gRPC; 0 for any free one.", 8001),
         Flag("reuse-grpc-port", BOOLEAN, "Let several servers with this flag share the port.", False),
         Flag(
             "grpc-header-forward-pattern",
@@ -62,11 +62,16 @@ GRPC = Group(
             INT32_MAX,
             missing=_NO_POOL,
         ),
-        Flag("grpc-use-ssl", BOOLEAN, "Use TLS.", False),
-        Flag("grpc-use-ssl-mutual", BOOLEAN, "Check clients' certificates.", False),
+        Flag("grpc-use-ssl", BOOLEAN, "Use TLS. Needs --grpc-server-cert and --grpc-server-key.", False),
+        Flag(
+            "grpc-use-ssl-mutual",
+            BOOLEAN,
+            "Use TLS, and check clients' certificates. Needs --grpc-root-cert as well.",
+            False,
+        ),
         Flag("grpc-server-cert", STRING, "File with the server's certificate chain, PEM.", ""),
         Flag("grpc-server-key", STRING, "File with the server's private key, PEM.", ""),
-        Flag("grpc-root-cert", STRING, "File with the root certificates, PEM.", ""),
+        Flag("grpc-root-cert", STRING, "File with the certificates, PEM, that clients' are checked against.", ""),
         Flag(
             "grpc-infer-response-compression-level",
             Kind(
@@ -77,11 +82,14 @@ GRPC = Group(
                     any_case=True,
                 ),
             ),
-            "How hard to compress responses: none, low, medium or high.",
+            "Compress the responses of ModelInfer and ModelStreamInfer: none, low, medium or high. The level chooses "
+            "the algorithm, among those that the client understands.",
             "none",
         ),
-        Flag("grpc-keepalive-time", INTEGER, "Milliseconds between keep-alive pings.", 7200000),
-        Flag("grpc-keepalive-timeout", INTEGER, "Milliseconds to wait for the answer to a ping.", 20000),
+        Flag(
+            "grpc-keepalive-time", INTEGER, "Milliseconds without a sign of a client after which it is pinged.", 7200000
+        ),
+        Flag("grpc-keepalive-timeout", INTEGER, "Milliseconds to wait for a sign of a client that was pinged.", 20000),
         Flag("grpc-keepalive-permit-without-calls", BOOLEAN, "Ping also while no call is in flight.", False),
         Flag(
             "grpc-http2-max-pings-without-data",
@@ -101,12 +109,22 @@ GRPC = Group(
             "Bad pings after which a connection is closed; 0 for any number.",
             2,
         ),
-        Flag("grpc-max-connection-age", INTEGER, "Most milliseconds a connection lives.", 0),
-        Flag("grpc-max-connection-age-grace", INTEGER, "Milliseconds left to its calls after that.", 0),
+        Flag(
+            "grpc-max-connection-age",
+            INTEGER,
+            "Milliseconds after which a client is asked to connect anew; 0 for never.",
+            0,
+        ),
+        Flag(
+            "grpc-max-connection-age-grace",
+            INTEGER,
+            "Milliseconds left to its open calls after that; 0 for any time.",
+            0,
+        ),
         Flag(
             "grpc-restricted-protocol",
             Kind("<<string>:<string>=<string>>", restriction("--grpc-restricted-protocol", "protocol")),
-            "Calls that need metadata: <category,...>:<key>=<value>.",
+            "Calls that need metadata: <category,...>:<key>=<value>. The metadata's key is triton-grpc-protocol-<key>.",
             repeatable=True,
         ),
     ),
