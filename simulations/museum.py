@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, SequencesPlan
+from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, ResourcePlan, SequencesPlan
 
 MS = 1_000_000
 
@@ -163,11 +163,29 @@ REAPER_NEVER_RESTS = Exhibit(
     "reaper-never-rests",
 )
 
+BLOCKED_BY_THE_DEAD = Exhibit(
+    "Instances shared a resource. One of them died while it held it, and the resource was gone with it: whoever came "
+    "to the head of the line for it stayed there, and held up all behind it.",
+    Plan(
+        1,
+        tuple(ModelPlan(name, demands=(ResourcePlan("R", 1),)) for name in ("a", "b")),
+        tuple(
+            RequestPlan(number, "ab"[number % 2], number * 4 * MS, fault=Fault.CRASH if number == 3 else Fault.NONE)
+            for number in range(1, 12)
+        ),
+        calm_ns=500 * MS,
+        resources=(ResourcePlan("R", 1),),
+    ),
+    ("fault: instance crashes", "an instance restarted"),
+    "resource-dies-with-its-holder",
+)
+
 EXHIBITS: Mapping[str, Exhibit] = {
     "unknown-model-while-stopping": UNKNOWN_MODEL,
     "dead-instance-behind-readiness": HEALTHY_CORPSE,
     "slot-released-twice": SLOT_RELEASED_TWICE,
     "idle-reaper-loops-for-ever": REAPER_NEVER_RESTS,
+    "rate-limiter-blocked-at-the-head": BLOCKED_BY_THE_DEAD,
     "answers-held-behind-a-cancelled-one": HELD_FOR_EVER,
     "burst-refused-by-an-idle-server": REFUSED_IN_ONE_BREATH,
     "reply-lost-with-its-neighbour": LOST_WITH_ITS_NEIGHBOUR,

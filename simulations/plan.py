@@ -88,11 +88,20 @@ class SequencesPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ResourcePlan:
+    """So many of a resource: what there is, or what an instance holds while it executes."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """A model. A batch takes ``fixed_ns + per_row_ns * rows``, plus what its requests add.
 
     Attributes:
         preferred: preferred batch sizes; empty for the largest alone.
+        demands, priority: what an instance needs of the server's resources, and how urgently (1 is first).
         failing_starts: which attempts to start an instance fail, counted from 1 over all instances.
     """
 
@@ -110,6 +119,8 @@ class ModelPlan:
     policies: tuple[PolicyPlan, ...] = ()
     failing_starts: tuple[int, ...] = ()
     sequences: SequencesPlan | None = None
+    demands: tuple[ResourcePlan, ...] = ()
+    priority: int = 0
 
     def config(self) -> ModelConfig:
         config = ModelConfig(
@@ -121,14 +132,17 @@ class ModelPlan:
             instance_group=(InstanceGroup(self.name, "KIND_CPU", self.instances),),
             dynamic_batching=self.batching() if self.dynamic else None,
         )
-        if self.sequences is None:
-            return config
-        return replace(config, has_sequence_batching=True, message=self._sequence_message(self.sequences))
-
-    def _sequence_message(self, sequences: SequencesPlan) -> Any:
-        """What the sequence batcher reads of a configuration, with one control of each kind."""
         message = ModelConfigMessage()
-        batching = message.sequence_batching
+        limit = message.instance_group.add().rate_limiter
+        limit.priority = self.priority
+        for demand in self.demands:
+            limit.resources.add(name=demand.name, count=demand.count)
+        if self.sequences is not None:
+            self._fill_in(message.sequence_batching, self.sequences)
+        return replace(config, has_sequence_batching=self.sequences is not None, message=message)
+
+    def _fill_in(self, batching: Any, sequences: SequencesPlan) -> None:
+        """What the sequence batcher reads of a configuration, with one control of each kind."""
         batching.max_sequence_idle_microseconds = sequences.idle_us
         if sequences.oldest:
             batching.oldest.max_candidate_sequences = sequences.candidates
@@ -143,7 +157,6 @@ class ModelPlan:
                 control.data_type = UINT64.number
             else:
                 control.int32_false_true.extend((0, 1))
-        return message
 
     def batching(self) -> DynamicBatching:
         policies = {each.level: each.policy() for each in self.policies}
@@ -196,6 +209,7 @@ class Plan:
         attending: whoever sends has the schedulers decide at once about all that was sent at this instant, as front
             ends do (`InferenceServer.attend`).
         calm_ns: when faults stop (an instance can hang or crash no more), and the liveness phase begins.
+        resources: what there is for instances to share; empty if they need not.
         stop_ns: when the server is stopped, whatever is in flight; 0 for when all is done.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
     """
@@ -211,6 +225,7 @@ class Plan:
     restart_window_s: float = 60.0
     exit_timeout_s: float = 30.0
     attending: bool = False
+    resources: tuple[ResourcePlan, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(_encode(self), indent=1) + "\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..actors import InferenceServer
 from ..actors.instance import Instance
+from ..actors.rate_limiter import RateLimiter
 from ..actors.repository import Repository
 from ..actors.scheduler import Scheduler
 from ..engine.errors import NotFoundError, TriremeError
@@ -129,6 +130,12 @@ def _reaper_never_rests(original: Any, batcher: SequenceBatcher, now: float) -> 
     return WaitUntil(now) if isinstance(action, Wait) and batcher._sequences and not batcher.active else action
 
 
+def _resource_dies_with_its_holder(original: Any, limiter: RateLimiter, key: Any) -> None:
+    """What an instance holds is not given back when it dies."""
+    del original
+    limiter._granted.pop(key, None)
+
+
 Bug = Callable[..., Any]
 
 PLANTED: Mapping[str, tuple[type, str, Bug]] = {
@@ -143,6 +150,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "reordered-sequence": (SequenceBatcher, "enqueue", _reordered_sequence),
     "slot-released-twice": (Vacancies, "add", _slot_released_twice),
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
+    "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),

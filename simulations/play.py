@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import trio
 
 from ..actors import InferenceServer
+from ..engine.scheduling.resources import ExplicitResource
 from .clock import JumpingClock, StandstillError
 from .coverage import Coverage
 from .driver import Driver
@@ -117,6 +118,8 @@ class _Run:
             self._is_ready,
             max_inflight=plan.max_inflight_requests,
             restart_limit=plan.restart_limit,
+            demands={model.name: {each.name: each.count for each in model.demands} for model in plan.models},
+            pools={each.name: each.count for each in plan.resources},
             on_violation=self._end,
         )
         self.coverage = Coverage(state, plan.max_inflight_requests)
@@ -150,6 +153,8 @@ class _Run:
             restart_limit=plan.restart_limit,
             restart_window_s=plan.restart_window_s,
             exit_timeout_s=plan.exit_timeout_s,
+            rate_limit=bool(plan.resources),
+            rate_limit_resources=tuple(ExplicitResource(each.name, each.count) for each in plan.resources),
         ) as server:
             self._server = server
             if not server.ready():

@@ -26,6 +26,7 @@ def _run(plan: Plan) -> str:
     parts.append(f"stopped at {plan.stop_ns / MS:g} ms" if plan.stop_ns else f"faults until {plan.calm_ns / MS:g} ms")
     named = ("max_inflight_requests", "hang_limit_s", "restart_limit", "restart_window_s", "exit_timeout_s")
     parts += [f"{name} {getattr(plan, name):g}" for name in named if getattr(plan, name) != getattr(usual, name)]
+    parts += [f"{each.count} of {each.name}" for each in plan.resources]
     if plan.attending:
         parts.append("attending")
     return ", ".join(parts)
@@ -49,6 +50,9 @@ def _model(model: ModelPlan) -> str:
     if model.levels:
         parts.append(f"{model.levels} levels, default {model.default_level}")
     parts += [f"level {each.level}: {_policy(each)}" for each in model.policies if each != PolicyPlan(each.level)]
+    if model.demands:
+        needs = ", ".join(f"{each.count} of {each.name}" for each in model.demands)
+        parts.append(f"needs {needs}, priority {model.priority}")
     if model.failing_starts:
         parts.append(f"starts {', '.join(map(str, model.failing_starts))} fail")
     return "; ".join(parts)

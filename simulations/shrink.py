@@ -97,6 +97,7 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, stop_ns=0)
     yield replace(plan, calm_ns=0)
     yield replace(plan, attending=False)
+    yield replace(plan, resources=(), models=tuple(replace(model, demands=()) for model in plan.models))
 
 
 def _simpler_times(plan: Plan) -> Iterator[Plan]:
@@ -137,6 +138,7 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, per_row_ns=0)
     yield replace(model, fixed_ns=10_000_000)
     yield replace(model, dynamic=False)
+    yield replace(model, demands=model.demands[1:])
     yield replace(model, sequences=None)
 
 

@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from random import Random
 
-from .plan import UNKNOWN_MODEL, Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, SequencesPlan
+from .plan import UNKNOWN_MODEL, Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, ResourcePlan, SequencesPlan
 from .workloads import Arrival, bursty, closed_loop, poisson, sequences
 
 MS = 1_000_000
@@ -24,6 +24,7 @@ class Feature(enum.Enum):
     SEVERAL_MODELS = "several models"
     SEVERAL_INSTANCES = "several instances"
     SEQUENCES = "stateful models"
+    RESOURCES = "instances that share resources"
     UNBATCHED = "models without batching"
     PREFERRED = "preferred sizes"
     DELAY = "queue delays"
@@ -44,8 +45,17 @@ class Feature(enum.Enum):
     OVERLOAD = "more work than can be done"
 
 
-RARE = {Feature.WAITING: 0.3, Feature.SMALL_BUDGET: 0.25, Feature.BAD_REQUESTS: 0.25, Feature.STOP_EARLY: 0.25}
+RARE = {
+    Feature.WAITING: 0.3,
+    Feature.SMALL_BUDGET: 0.25,
+    Feature.BAD_REQUESTS: 0.25,
+    Feature.STOP_EARLY: 0.25,
+    Feature.RESOURCES: 0.3,
+}
 """Features that make runs slow, or most of their requests void."""
+
+ALONE = {Feature.DELAY, Feature.SEQUENCES}
+"""Features that are not mixed with shared resources: an idle instance may then have to leave alone what is queued."""
 
 FAULTS = tuple(fault for fault in Fault if fault is not Fault.NONE)
 
@@ -72,7 +82,8 @@ class _Draw:
     def plan(self) -> Plan:
         chance = self.chance
         count = chance.choice((1, 2, 3, 4)) if self.has(Feature.SEVERAL_MODELS) else 1
-        models = tuple(self.model(f"m{index}") for index in range(count))
+        resources = self.resources()
+        models = tuple(self.sharing(self.model(f"m{index}"), resources) for index in range(count))
         requests: list[RequestPlan] = []
         for model in models:
             arrivals = self.arrivals(model, chance.randint(10, 480 // count))
@@ -92,7 +103,23 @@ class _Draw:
             restart_window_s=chance.choice((0.5, 60.0)),
             exit_timeout_s=chance.choice((0.0, chance.uniform(0.001, 0.2), 30.0, 30.0)),
             attending=self.has(Feature.ATTENDING),
+            resources=resources,
         )
+
+    def resources(self) -> tuple[ResourcePlan, ...]:
+        if not self.has(Feature.RESOURCES) or self.features & ALONE:
+            return ()
+        return tuple(
+            ResourcePlan(name, self.chance.randint(1, 6)) for name in ("R1", "R2")[: self.chance.randint(1, 2)]
+        )
+
+    def sharing(self, plan: ModelPlan, resources: tuple[ResourcePlan, ...]) -> ModelPlan:
+        """The model, needing some of what there is."""
+        chance = self.chance
+        demands = tuple(
+            ResourcePlan(each.name, chance.randint(1, each.count)) for each in resources if chance.random() < 0.7
+        )
+        return replace(plan, demands=demands, priority=chance.randint(0, 3)) if resources else plan
 
     def model(self, name: str) -> ModelPlan:
         chance = self.chance

@@ -47,13 +47,18 @@ class QueueOrder(Invariant):
 
 class QueueLimits(Invariant):
     """A level holds no more than it may; whoever is refused for that reason found it full, and no instance idle;
-    whoever's time is over is rejected then, neither before nor after (scheduling.md §4.4)."""
+    whoever's time is over is rejected then, neither before nor after (scheduling.md §4.4).
+
+    Args:
+        sharing: models whose instances may have to wait for resources, idle or not.
+    """
 
     name = "queue limits and deadlines hold"
 
-    def __init__(self, complain: Complain, state: WorldState) -> None:
+    def __init__(self, complain: Complain, state: WorldState, sharing: frozenset[str]) -> None:
         super().__init__(complain)
         self._state = state
+        self._sharing = sharing
         self._asked: dict[int, RequestSubmitted] = {}
 
     def handlers(self) -> Handlers:
@@ -84,7 +89,9 @@ class QueueLimits(Invariant):
         limit, found = _queue_limit(view.config, level), len(view.line.levels[level])
         if not limit or found < limit:
             self.broken(f"request {event.request} was refused: level {level} of '{asked.model}' has {found} of {limit}")
-        elif view.idle > 0 and view.idle_since_ns < event.at_ns and is_due(view, event.at_ns):
+        elif asked.model in self._sharing or view.idle_since_ns == event.at_ns:
+            return
+        elif view.idle > 0 and is_due(view, event.at_ns):
             self.broken(f"request {event.request} was refused: '{asked.model}' is full, yet {view.idle} instances idle")
 
     def _rejected(self, event: RequestRejected) -> None:
@@ -117,18 +124,23 @@ class QueueLimits(Invariant):
 
 class Promptness(Invariant):
     """No instance is idle while something waits that it should execute: nothing to wait for, a preferred size reached,
-    or the delay over (scheduling.md §4.2)."""
+    or the delay over (scheduling.md §4.2).
+
+    Args:
+        sharing: models whose instances may have to wait for resources; of these nothing is said.
+    """
 
     name = "no instance is idle while work is due"
 
-    def __init__(self, complain: Complain, state: WorldState) -> None:
+    def __init__(self, complain: Complain, state: WorldState, sharing: frozenset[str]) -> None:
         super().__init__(complain)
         self._state = state
+        self._sharing = sharing
         self._patient: dict[str, ModelView] = {}
 
     def instant_over(self, now_ns: int) -> None:
         for name, view in self._state.touched.items():
-            if view.idle > 0 and view.line.waiting:
+            if view.idle > 0 and view.line.waiting and name not in self._sharing:
                 self._patient[name] = view
             else:
                 self._patient.pop(name, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from ..history import Recorder
 from .base import Invariant, Violation
@@ -11,6 +12,7 @@ from .instances import DeathsAreFaults, OneBatchAtATime
 from .leftovers import HonestStatistics
 from .queueing import Promptness, QueueLimits, QueueOrder
 from .replies import AnswersInOrder, OneReply
+from .resources import Demands, ResourceLimits
 from .sequences import SequenceOrder
 from .serving import HonestReadiness, HonestRefusals
 from .state import WorldState
@@ -22,6 +24,7 @@ class Watch:
     Args:
         state: what the history tells; whoever else reads it listens before it does.
         is_ready: asks the server whether a model is ready.
+        demands, pools: what instances hold while they execute, and what there is, if anything.
         on_violation: called at the first violation, and no more.
 
     Attributes:
@@ -37,24 +40,28 @@ class Watch:
         *,
         max_inflight: int = 65_536,
         restart_limit: int = 5,
+        demands: Demands = MappingProxyType({}),
+        pools: Mapping[str, int] = MappingProxyType({}),
         on_violation: Callable[[], None] = lambda: None,
     ) -> None:
         self.violation: Violation | None = None
         self._on_violation = on_violation
         self._state = state
         complain = self.complain
+        sharing = frozenset(state.models) if pools else frozenset()
         self.statistics = HonestStatistics(complain)
         self._invariants: tuple[Invariant, ...] = (
             BatchLimits(complain, state),
             QueueOrder(complain, state),
-            QueueLimits(complain, state),
+            QueueLimits(complain, state, sharing),
             OneBatchAtATime(complain, state),
             OneReply(complain, max_inflight),
             AnswersInOrder(complain, state),
             SequenceOrder(complain, state),
             HonestRefusals(complain, state),
             DeathsAreFaults(complain, state, restart_limit),
-            Promptness(complain, state),
+            ResourceLimits(complain, demands if pools else {}, pools),
+            Promptness(complain, state, sharing),
             HonestReadiness(complain, state, is_ready),
             self.statistics,
         )

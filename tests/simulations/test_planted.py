@@ -24,6 +24,7 @@ NOTICED_AS = {
     "reordered-sequence": "sequences are executed in order on one instance",
     "slot-released-twice": "nothing is raised",
     "reaper-never-rests": "time goes on",
+    "resource-dies-with-its-holder": "queues drain when faults have stopped",
     "refused-in-one-breath": "queue limits and deadlines hold",
 }
 """By which invariant each is found first; of the others it may be any."""

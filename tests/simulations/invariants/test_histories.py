@@ -28,7 +28,7 @@ from trireme.simulations.events import (
 from trireme.simulations.history import Recorder
 from trireme.simulations.invariants import Violation, Watch
 from trireme.simulations.invariants.state import WorldState
-from trireme.simulations.plan import ModelPlan, PolicyPlan, SequencesPlan
+from trireme.simulations.plan import ModelPlan, PolicyPlan, ResourcePlan, SequencesPlan
 
 PLAIN = ModelPlan("m", instances=1, max_batch_size=8)
 DYNAMIC = ModelPlan("m", max_batch_size=8, dynamic=True)
@@ -57,7 +57,14 @@ class Tape:
         def alive() -> bool:
             return view.ready and len(view.instances) == view.expected_instances
 
-        self.watch = Watch(state, recorder, lambda _name: (ready or alive)(), max_inflight=5)
+        self.watch = Watch(
+            state,
+            recorder,
+            lambda _name: (ready or alive)(),
+            max_inflight=5,
+            demands={"m": {each.name: each.count for each in model.demands}},
+            pools={"R": 3} if model.demands else {},
+        )
         recorder.listen(state.handlers())
         self._record = recorder.record
 
@@ -104,6 +111,8 @@ def done(at_ns: int, batch: int, *requests: int) -> list[Event]:
         *(ReplyDelivered(at_ns, request, "", True, False) for request in requests),
     ]
 
+
+SHARING = ModelPlan("m", instances=2, dynamic=True, demands=(ResourcePlan("R", 2),))
 
 GOOD: dict[str, tuple[ModelPlan, list[Event]]] = {
     "one by one": (
@@ -157,6 +166,17 @@ GOOD: dict[str, tuple[ModelPlan, list[Event]]] = {
             SchedulerStopped(3, "m"),
             *done(5, 1, 1),
             sealed(5, 2, 2, reason="drain"),
+        ],
+    ),
+    "one after the other with a resource": (
+        SHARING,
+        [
+            InstanceAttached(0, "m", "m_1"),
+            *asked(1, 1),
+            sealed(1, 1, 1),
+            *asked(1, 2),
+            *done(9, 1, 1),
+            sealed(9, 2, 2, to="m_1"),
         ],
     ),
     "a sequence on its instance, then another life of it": (
@@ -314,6 +334,11 @@ BAD: dict[str, tuple[str, ModelPlan, list[Event]]] = {
         "nothing dies but of faults",
         DYNAMIC,
         [FaultStruck(1, "start fails", "m", 0), ModelStateChanged(1, "m", 1, "UNAVAILABLE")],
+    ),
+    "more of a resource than there is": (
+        "no resource is oversubscribed",
+        SHARING,
+        [InstanceAttached(0, "m", "m_1"), *asked(1, 1), sealed(1, 1, 1), *asked(1, 2), sealed(1, 2, 2, to="m_1")],
     ),
     "a sequence out of order": (
         "sequences are executed in order on one instance",
