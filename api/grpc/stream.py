@@ -15,6 +15,7 @@ from grpclib.metadata import Deadline, encode_metadata
 from grpclib.stream import StreamIterator
 from multidict import MultiDict
 
+from ...engine.tensor import Buffer
 from . import blocks
 from .deadlines import CallDeadline
 from .http2.errors import ErrorCode
@@ -131,6 +132,20 @@ class Stream(StreamIterator[Any]):
         pieces = message if isinstance(message, list) else [encode(message, self._call.method.reply_type)]
         self._initial_metadata_sent = self._message_sent = True
         await self._call.send_message(pieces)
+
+    @property
+    def can_send_now(self) -> bool:
+        """`send_now` is possible: nothing that was sent before is held back, and nothing has to be packed."""
+        return self._call.can_send_now
+
+    def send_now(self, pieces: list[Buffer]) -> None:
+        """Sends a response message, given as the pieces of its encoding, without waiting. Not in grpclib.
+
+        Only while `can_send_now`, by a method with any number of responses.
+        """
+        self._initial_metadata_sent = True
+        self._message_sent = True
+        self._call.send_now(pieces)
 
     async def send_trailing_metadata(
         self,

@@ -1,16 +1,19 @@
 """ModelStreamInfer: requests in, answers out, each as soon as its turn has come (grpc.md §4).
 
 Two tasks serve a stream. The reader issues requests as they arrive and waits for none of them; the writer sends what
-`stream_order` says may be sent. The reader stops reading while too much is under way, and then flow control holds the
-client back. The writer takes the answers of decoupled models only when it can send them, and then the model is held
-back by its reply.
+`stream_order` says may be sent. While nothing holds a stream up, the only answer to a request is sent at once, from
+wherever it comes, and the writer sleeps. The reader stops reading while too much is under way, and then flow control
+holds the client back. The writer takes the answers of decoupled models only when it can send them, and then the model
+is held back by its reply.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import trio
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...actors.reply import Reply
@@ -27,6 +30,8 @@ from .versions import parse_version
 
 if TYPE_CHECKING:
     from .stream import Stream
+
+_log = logging.getLogger(__name__)
 
 MAX_OPEN_REQUESTS = 1_024
 """Requests of one stream that may be in flight or waiting for their answers to be sent."""
@@ -48,6 +53,8 @@ class InferStream:
         self._room = trio.lowlevel.ParkingLot()  # where the reader waits
         self._ends_with_error = stream.metadata.get(_STATUS_WANTED) == "true"
         self._failure: TriremeError | GRPCError | None = None
+        self._writing = False
+        self._broken = False
 
     async def serve(self) -> None:
         """Answer everything. Cancelling this, as when the client is gone, cancels all requests in flight.
@@ -71,7 +78,33 @@ class InferStream:
     def answered(self, request: _Request, nbytes: int = 0) -> None:
         """A request has something to be sent."""
         self._order.news(request, nbytes)
-        self._ready.unpark_all()
+        if self._writing:
+            return
+        try:
+            self._send_now()
+        except Exception:  # noqa: BLE001 - this runs inside a model's scheduler: a defect must cost its own stream only
+            _log.exception("unexpected failure while answering on a stream")
+            self._failure = GRPCError(Status.UNKNOWN, "Internal Server Error")
+            self._broken = True
+            self._ready.unpark_all()
+
+    def _send_now(self) -> None:
+        """Send what can be sent without waiting; wake the writer for the rest."""
+        order, stream = self._order, self._stream
+        while (
+            (request := order.first_ready) is not None
+            and not request.decoupled
+            and not (self._ends_with_error and isinstance(request.outcome, TriremeError))
+            and stream.can_send_now
+        ):
+            order.next()
+            parts = request.encode(request.outcome, True)
+            if parts is not None:
+                stream.send_now(parts)
+            order.close(request)
+            self._room.unpark_all()
+        if request is not None or order.over:
+            self._ready.unpark_all()
 
     # The reader.
 
@@ -131,11 +164,12 @@ class InferStream:
     async def _write(self) -> None:
         """Send answers until the stream is over."""
         order = self._order
-        while not order.over:
+        while not (order.over or self._broken):
             request = order.next()
             if request is None:
                 await self._ready.park()
                 continue
+            self._writing = True
             for outcome, final in request.take():
                 if self._ends_with_error and isinstance(outcome, TriremeError) and request.decoded is not None:
                     self._failure = outcome
@@ -146,6 +180,7 @@ class InferStream:
                 if final:
                     order.close(request)
                     self._room.unpark_all()
+            self._writing = False
 
 
 class _Request(Turn):

@@ -117,6 +117,11 @@ class StreamOrder(Generic[T]):
         if self._in_order[0] is turn:
             self._release()
 
+    @property
+    def first_ready(self) -> T | None:
+        """The request that `next` would give."""
+        return self._ready[0] if self._ready else None
+
     def next(self) -> T | None:
         """The request whose turn it is to be answered; None if nothing may be sent yet."""
         if not self._ready:

@@ -407,3 +407,17 @@ def test_a_front_end_that_drains_refuses_new_requests_on_open_streams(tmp_path: 
         assert (first.error_message, values_of(first.infer_response)) == ("", [1])
         assert (second.error_message, second.infer_response.id) == (DRAINING, "b")
         assert stream.status == OK
+
+
+def test_a_defect_while_answering_costs_its_stream_only(
+    stub: Any, stream: OpenStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It happens inside the model's scheduler, which lives on."""
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_infer, "write_stream_response", lambda *_arguments: 1 / 0)
+        stream.say()
+        assert stream.rest() == []
+        assert stream.status == (grpc.StatusCode.UNKNOWN, "Internal Server Error")
+    other = OpenStream(stub)
+    other.say(request_id="next")
+    assert ids(other.rest()) == ["next"]
