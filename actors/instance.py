@@ -104,12 +104,7 @@ class Instance:
                 break
             self.state = InstanceState.BUSY
             batch = self._held = message.batch
-            with trio.move_on_after(self._hang_limit_s) as limit:
-                await self._executor.execute(copy, batch)
-            if limit.cancelled_caught:
-                raise InstanceHungError(
-                    f"instance '{self.spec.name}' gave no answer within {self._hang_limit_s:g} s and was given up"
-                )
+            await self._execute(copy, batch)
             self._held = None
             self.executed += 1
             scheduler.settle(batch)
@@ -124,6 +119,17 @@ class Instance:
         """Close once the batch in hand is done; `stopped` tells when."""
         if not self.stopped.is_set():
             self.mailbox.put_nowait(StopInstance())
+
+    async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
+        if self._hang_limit_s == math.inf:
+            await self._executor.execute(copy, batch)
+            return
+        with trio.move_on_after(self._hang_limit_s) as limit:
+            await self._executor.execute(copy, batch)
+        if limit.cancelled_caught:
+            raise InstanceHungError(
+                f"instance '{self.spec.name}' gave no answer within {self._hang_limit_s:g} s and was given up"
+            )
 
     def _execute_now(self, copy: ModelInstance, batch: ExecutionBatch) -> bool:
         """In the scheduler's task: execute a batch that is so short that waking this one would cost more."""

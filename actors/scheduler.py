@@ -123,11 +123,11 @@ class Scheduler:
         try:
             self._core.enqueue(job, clock.now_s())
         except UnavailableError:
-            if not (self._word_left or attended):
-                raise
-            # Jobs that came in the same breath still stand in the queue although an instance may be idle: let those
-            # go first, and only then say that there is no room.
+            # Jobs that came in the same breath still stand in the queue, although an instance may be idle or about to
+            # be granted what it needs: let those go first, and only then say that there is no room.
+            self._hear(self.mailbox.drain())
             self._act()
+            self._act(self._hear(self.mailbox.drain()))
             self._core.enqueue(job, clock.now_s())
         self.inflight += 1
         self._statistics.pending += 1
@@ -188,19 +188,25 @@ class Scheduler:
 
     async def run(self) -> None:
         """Dispatch until cancelled."""
+        news = True
         while True:
-            wait = self._act()
+            wait = self._act(news)
             self._wakes_s = wait.when_s if isinstance(wait, WaitUntil) else math.inf
             if isinstance(wait, WaitUntil):
-                with trio.move_on_at(wait.when_s):
-                    self._hear(await self.mailbox.get_all())
+                news = False
+                with trio.move_on_at(wait.when_s) as limit:
+                    news = self._hear(await self.mailbox.get_all())
+                news = news or limit.cancelled_caught
             else:
-                self._hear(await self.mailbox.get_all())
+                news = self._hear(await self.mailbox.get_all())
 
-    def _hear(self, messages: list[SchedulerMessage]) -> None:
+    def _hear(self, messages: list[SchedulerMessage]) -> bool:
+        """Take in what has happened. False if there were only grants: those are answers, and nothing new."""
+        news = False
         for message in messages:
             match message:
                 case InstanceIdle(instance):
+                    news = True
                     if instance in self._addresses:
                         if self._permits is None:
                             self._core.instance_idle(instance)
@@ -210,13 +216,20 @@ class Scheduler:
                     if self._permits is not None and self._permits.grant(instance):
                         self._core.instance_idle(instance)
                 case _:
+                    news = True
                     self._word_left = False
+        return news
 
-    def _act(self) -> object:
-        """Do what the core says until it has nothing more to say; the last word is how long to wait."""
+    def _act(self, news: bool = True) -> object:
+        """Do what the core says until it has nothing more to say; the last word is how long to wait.
+
+        Args:
+            news: something has happened since instances last asked the rate limiter. Who was granted in vain must not
+                ask again before.
+        """
         now = self._clock.now_s()
         next_action = self._core.next_action
-        if self._permits is not None:
+        if self._permits is not None and news:
             self._permits.ask(self._core.queued)
         while True:
             action = next_action(now)

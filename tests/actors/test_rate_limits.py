@@ -10,7 +10,7 @@ import trio
 from google.protobuf import text_format
 
 from trireme.actors import InferenceServer, StartupError
-from trireme.engine.config.model import DynamicBatching
+from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError
 from trireme.engine.options import ServerOptions
@@ -135,3 +135,20 @@ async def test_a_model_that_could_never_execute_is_not_loaded(autojump_clock) ->
         'Invalid argument: Resource count for "R" is limited to 4 which will prevent scheduling of one or more model '
         "instances, the minimum required count is 5"
     )
+
+
+async def test_who_was_granted_in_vain_does_not_ask_until_something_happens(autojump_clock) -> None:
+    """With two instances and a delay, each would be granted in turn, for ever, at one instant."""
+    batching = DynamicBatching(preferred_batch_sizes=(8,), max_queue_delay_us=500_000)
+    models = [limited("a", Profile(0.0), "R:1", count=2, batching=batching)]
+    async with serving(*models) as server:
+        with trio.fail_after(10):
+            assert await ask(server, "a") == pytest.approx(0.5)
+
+
+async def test_a_burst_is_taken_into_idle_instances_before_a_queue_is_called_full(autojump_clock) -> None:
+    policy = QueuePolicy(max_queue_size=1)
+    models = [limited("a", Profile(1.0), "R:1", batching=DynamicBatching((1,), default_queue_policy=policy))]
+    async with serving(*models) as server:
+        await trio.testing.wait_all_tasks_blocked()
+        assert await ask(server, "a", "a") == pytest.approx(2.0)
