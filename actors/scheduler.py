@@ -128,6 +128,7 @@ class Scheduler:
             self._hear(self.mailbox.drain())
             self._act()
             self._act(self._hear(self.mailbox.drain()))
+            self._leave_word()  # in place of the words just heard: the task is to see how long it may wait now
             self._core.enqueue(job, clock.now_s())
         self.inflight += 1
         self._statistics.pending += 1

@@ -52,3 +52,18 @@ async def test_a_full_queue_is_first_emptied_into_idle_instances(
         server.attend()
         for reply in replies:
             await reply.response()
+
+
+async def test_a_refusal_does_not_make_the_queue_forget_its_delay(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    batching = DynamicBatching(
+        default_queue_policy=QueuePolicy(max_queue_size=1), preferred_batch_sizes=(2,), max_queue_delay_us=500_000
+    )
+    async with open_server(simulated(Profile(0.0), batching=batching)) as server:
+        await trio.testing.wait_all_tasks_blocked()
+        reply = await server.submit(request_for())
+        with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
+            await server.submit(request_for())
+        await reply.response()
+        assert trio.current_time() == pytest.approx(0.5)
