@@ -123,12 +123,7 @@ class Scheduler:
         try:
             self._core.enqueue(job, clock.now_s())
         except UnavailableError:
-            # Jobs that came in the same breath still stand in the queue, although an instance may be idle or about to
-            # be granted what it needs: let those go first, and only then say that there is no room.
-            self._hear(self.mailbox.drain())
-            self._act()
-            self._act(self._hear(self.mailbox.drain()))
-            self._leave_word()  # in place of the words just heard: the task is to see how long it may wait now
+            self._make_room()
             self._core.enqueue(job, clock.now_s())
         self.inflight += 1
         self._statistics.pending += 1
@@ -136,6 +131,14 @@ class Scheduler:
             self._ordering.admit(job)
         if not attended:
             self._leave_word()
+
+    def _make_room(self) -> None:
+        """Jobs that came in the same breath still stand in the queue, although an instance may be idle or about to be
+        granted what it needs: let those go before anybody is told that there is no room."""
+        self._hear(self.mailbox.drain())
+        self._act()
+        self._act(self._hear(self.mailbox.drain()))
+        self._leave_word()  # in place of the words just heard: the task is to see how long it may wait now
 
     def attend(self) -> None:
         """Do at once what is to be done about jobs that were submitted as `attended`."""

@@ -20,7 +20,7 @@ from ..engine.errors import NotFoundError, TriremeError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceRequest
-from ..engine.scheduling.core import WAIT, Action, InstanceId, Wait, WaitUntil
+from ..engine.scheduling.core import Action, InstanceId, Wait, WaitUntil
 from ..engine.scheduling.dynamic import DynamicBatcher
 from ..engine.scheduling.ordering import Answer, OrderedRelease
 from ..engine.scheduling.queue import PriorityQueues
@@ -103,9 +103,8 @@ def _healthy_corpse(original: Any, repository: Repository, name: str, *version: 
     return any(model.name == name and model.ready for model in repository.models())
 
 
-def _refused_in_one_breath(original: Any, scheduler: Scheduler) -> object:
+def _refused_in_one_breath(original: Any, scheduler: Scheduler) -> None:
     """Requests that came together are counted as waiting although an instance is there to take some."""
-    return WAIT if scheduler._word_left and len(scheduler.mailbox) == 1 else original(scheduler)
 
 
 def _reordered_sequence(original: Any, batcher: SequenceBatcher, job: Job, now: float) -> None:
@@ -154,7 +153,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),
-    "refused-in-one-breath": (Scheduler, "_act", _refused_in_one_breath),
+    "refused-in-one-breath": (Scheduler, "_make_room", _refused_in_one_breath),
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 

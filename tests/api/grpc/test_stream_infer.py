@@ -416,7 +416,8 @@ def test_a_defect_while_answering_costs_its_stream_only(
     with monkeypatch.context() as patched:
         patched.setattr(stream_infer, "write_stream_response", lambda *_arguments: 1 / 0)
         stream.say()
-        assert stream.rest() == []
+        with pytest.raises(grpc.RpcError):
+            stream.rest()
         assert stream.status == (grpc.StatusCode.UNKNOWN, "Internal Server Error")
     other = OpenStream(stub)
     other.say(request_id="next")
