@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ..engine.config.rate_limiter import RateLimit
 from ..engine.scheduling.core import InstanceId, SchedulerCore
+from ..engine.scheduling.rate_limiter import GrantState
 from ..engine.scheduling.rate_limiter import RateLimiter as RateLimiterCore
 from ..engine.scheduling.resources import ExplicitResource
 
@@ -54,6 +55,14 @@ class RateLimiter:
         self._core.request(key)
         self._grant()
 
+    def withdraw(self, key: Key) -> bool:
+        """An instance has no work any more, and holds up nobody from now on. False if it has been granted already."""
+        if self._core.state(key) is not GrantState.WAITING:
+            return False
+        self._core.withdraw(key)
+        self._grant()
+        return True
+
     def release(self, key: Key, *, executed: bool) -> None:
         """An instance gives back what it was granted."""
         self._core.release(key, executed)
@@ -70,15 +79,16 @@ class RateLimiter:
 class Permits:
     """Which of one scheduler's instances may take a batch.
 
-    An instance that is idle is *resting*; when there is work it is *asking*, then *granted*. A granted one that gets no
-    batch (the queue waits for its delay) gives the grant back at once, and asks again when something has changed.
+    An instance that is idle is *resting*; when there is work for it it is *asking*, then *granted*. A granted one that
+    gets no batch (the queue waits for its delay) gives the grant back at once, and asks again when something has
+    changed. One that asks for nothing any more (its request expired) says so: it might hold up others.
     """
 
     def __init__(self, limiter: RateLimiter) -> None:
         self._limiter = limiter
         self._number = limiter.join()
         self._resting: dict[InstanceId, None] = {}
-        self._asking: set[InstanceId] = set()
+        self._asking: dict[InstanceId, None] = {}
         self._granted: dict[InstanceId, None] = {}
         self._executing: set[InstanceId] = set()
 
@@ -94,7 +104,7 @@ class Permits:
         """An instance takes no more batches."""
         self._resting.pop(instance, None)
         self._granted.pop(instance, None)
-        self._asking.discard(instance)
+        self._asking.pop(instance, None)
         self._executing.discard(instance)
         self._limiter.unregister((self._number, instance))
 
@@ -105,18 +115,28 @@ class Permits:
             self._executing.remove(instance)
             self._limiter.release((self._number, instance), executed=True)
 
-    def ask(self, queued: int) -> None:
-        """So many jobs are queued: that many instances, at most, have work."""
-        for instance in list(self._resting)[: max(0, queued - len(self._asking))]:
-            del self._resting[instance]
-            self._asking.add(instance)
-            self._limiter.request((self._number, instance))
+    def ask(self, core: SchedulerCore, news: bool) -> None:
+        """Who has no work any more asks no more; and whoever has some asks, if there are news."""
+        others = len(self._granted)
+        resting = list(self._resting) if news else []
+        for instance in list(self._asking):
+            if not core.wants(instance, others) and self._limiter.withdraw((self._number, instance)):
+                del self._asking[instance]
+                self._resting[instance] = None
+            else:
+                others += 1
+        for instance in resting:
+            if core.wants(instance, others):
+                others += 1
+                del self._resting[instance]
+                self._asking[instance] = None
+                self._limiter.request((self._number, instance))
 
     def grant(self, instance: InstanceId) -> bool:
         """An instance was granted what it asked for; False if it has gone in the meantime."""
         if instance not in self._asking:
             return False
-        self._asking.remove(instance)
+        del self._asking[instance]
         self._granted[instance] = None
         return True
 

@@ -195,10 +195,13 @@ class Scheduler:
         news = True
         while True:
             wait = self._act(news)
-            self._wakes_s = wait.when_s if isinstance(wait, WaitUntil) else math.inf
-            if isinstance(wait, WaitUntil):
+            wakes_s = wait.when_s if isinstance(wait, WaitUntil) else math.inf
+            if not news:
+                wakes_s = min(wakes_s, self._wakes_s)  # what instances that had their turn are waiting for
+            self._wakes_s = wakes_s
+            if wakes_s < math.inf:
                 news = False
-                with trio.move_on_at(wait.when_s) as limit:
+                with trio.move_on_at(wakes_s) as limit:
                     news = self._hear(await self.mailbox.get_all())
                 news = news or limit.cancelled_caught
             else:
@@ -215,6 +218,8 @@ class Scheduler:
                         if self._permits is None:
                             self._core.instance_idle(instance)
                         else:
+                            self._core.instance_idle(instance)  # so that the core knows it,
+                            self._core.instance_paused(instance)  # and gives it nothing before it is granted
                             self._permits.idle(instance)
                 case InstanceGranted(instance):
                     if self._permits is not None and self._permits.grant(instance):
@@ -233,8 +238,6 @@ class Scheduler:
         """
         now = self._clock.now_s()
         next_action = self._core.next_action
-        if self._permits is not None and news:
-            self._permits.ask(self._core.queued)
         while True:
             action = next_action(now)
             if isinstance(action, Dispatch):
@@ -244,6 +247,7 @@ class Scheduler:
             else:
                 break
         if self._permits is not None:
+            self._permits.ask(self._core, news)
             self._permits.give_back(self._core)
         return action
 

@@ -180,12 +180,34 @@ BLOCKED_BY_THE_DEAD = Exhibit(
     "resource-dies-with-its-holder",
 )
 
+BLOCKED_BY_THE_IDLE = Exhibit(
+    "An instance stood first in the line for a resource that it needed all of. Its request expired; the instance "
+    "stayed where it was, without anything to do, and nobody behind it got the part that was free.",
+    Plan(
+        1,
+        (
+            ModelPlan("small", instances=2, demands=(ResourcePlan("R", 1),)),
+            ModelPlan("all", dynamic=True, policies=(PolicyPlan(timeout_us=5_000),), demands=(ResourcePlan("R", 2),)),
+        ),
+        (
+            RequestPlan(1, "small", MS, extra_ns=80 * MS),
+            RequestPlan(2, "all", 2 * MS),
+            RequestPlan(3, "small", 20 * MS),
+        ),
+        calm_ns=0,
+        resources=(ResourcePlan("R", 2),),
+    ),
+    ("rejected: expired",),
+    "stays-in-line",
+)
+
 EXHIBITS: Mapping[str, Exhibit] = {
     "unknown-model-while-stopping": UNKNOWN_MODEL,
     "dead-instance-behind-readiness": HEALTHY_CORPSE,
     "slot-released-twice": SLOT_RELEASED_TWICE,
     "idle-reaper-loops-for-ever": REAPER_NEVER_RESTS,
-    "rate-limiter-blocked-at-the-head": BLOCKED_BY_THE_DEAD,
+    "rate-limiter-blocked-at-the-head": BLOCKED_BY_THE_IDLE,
+    "resource-gone-with-its-holder": BLOCKED_BY_THE_DEAD,
     "answers-held-behind-a-cancelled-one": HELD_FOR_EVER,
     "burst-refused-by-an-idle-server": REFUSED_IN_ONE_BREATH,
     "reply-lost-with-its-neighbour": LOST_WITH_ITS_NEIGHBOUR,

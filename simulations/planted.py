@@ -135,6 +135,12 @@ def _resource_dies_with_its_holder(original: Any, limiter: RateLimiter, key: Any
     limiter._granted.pop(key, None)
 
 
+def _stays_in_line(original: Any, limiter: RateLimiter, key: Any) -> bool:
+    """Who has no work any more goes on waiting for resources."""
+    del original, limiter, key
+    return False
+
+
 Bug = Callable[..., Any]
 
 PLANTED: Mapping[str, tuple[type, str, Bug]] = {
@@ -150,6 +156,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "slot-released-twice": (Vacancies, "add", _slot_released_twice),
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
+    "stays-in-line": (RateLimiter, "withdraw", _stays_in_line),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),

@@ -54,9 +54,6 @@ RARE = {
 }
 """Features that make runs slow, or most of their requests void."""
 
-ALONE = {Feature.DELAY, Feature.SEQUENCES}
-"""Features that are not mixed with shared resources: an idle instance may then have to leave alone what is queued."""
-
 FAULTS = tuple(fault for fault in Fault if fault is not Fault.NONE)
 
 
@@ -107,7 +104,7 @@ class _Draw:
         )
 
     def resources(self) -> tuple[ResourcePlan, ...]:
-        if not self.has(Feature.RESOURCES) or self.features & ALONE:
+        if not self.has(Feature.RESOURCES):
             return ()
         return tuple(
             ResourcePlan(name, self.chance.randint(1, 6)) for name in ("R1", "R2")[: self.chance.randint(1, 2)]

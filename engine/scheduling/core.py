@@ -72,6 +72,11 @@ class SchedulerCore(Protocol):
         """An idle instance may take no batch after all, until `instance_idle` is said again. Fine for a busy one."""
         ...
 
+    def wants(self, instance: InstanceId, others: int) -> bool:
+        """Whether something that is queued may be for this instance, which is not idle only because it needs leave to
+        execute. `others` are about to take, or to get, a batch each."""
+        ...
+
     def instance_gone(self, instance: InstanceId) -> None:
         """An instance will take no more batches. Unknown and busy ones are fine."""
         ...

@@ -82,6 +82,10 @@ class DynamicBatcher:
     def instance_paused(self, instance: InstanceId) -> None:
         self._idle = deque(other for other in self._idle if other != instance)
 
+    def wants(self, instance: InstanceId, others: int) -> bool:
+        """See `SchedulerCore.wants`. Anybody may take the next."""
+        return len(self._queue) > others
+
     def instance_gone(self, instance: InstanceId) -> None:
         self.instance_paused(instance)
 

@@ -16,6 +16,7 @@ from ..events import (
 from ..history import Handlers
 from .base import Complain, Invariant
 from .batches import TOLERANCE_NS
+from .resources import ResourceLimits
 from .state import ModelView, WorldState
 
 FULL = "Exceeds maximum queue size"
@@ -50,15 +51,15 @@ class QueueLimits(Invariant):
     whoever's time is over is rejected then, neither before nor after (scheduling.md §4.4).
 
     Args:
-        sharing: models whose instances may have to wait for resources, idle or not.
+        resources: knows whether an idle instance may have to wait for some.
     """
 
     name = "queue limits and deadlines hold"
 
-    def __init__(self, complain: Complain, state: WorldState, sharing: frozenset[str]) -> None:
+    def __init__(self, complain: Complain, state: WorldState, resources: ResourceLimits) -> None:
         super().__init__(complain)
         self._state = state
-        self._sharing = sharing
+        self._resources = resources
         self._asked: dict[int, RequestSubmitted] = {}
 
     def handlers(self) -> Handlers:
@@ -89,7 +90,7 @@ class QueueLimits(Invariant):
         limit, found = _queue_limit(view.config, level), len(view.line.levels[level])
         if not limit or found < limit:
             self.broken(f"request {event.request} was refused: level {level} of '{asked.model}' has {found} of {limit}")
-        elif asked.model in self._sharing or view.idle_since_ns == event.at_ns:
+        elif view.idle_since_ns == event.at_ns or not self._resources.available(asked.model, event.at_ns):
             return
         elif view.idle > 0 and is_due(view, event.at_ns):
             self.broken(f"request {event.request} was refused: '{asked.model}' is full, yet {view.idle} instances idle")
@@ -127,25 +128,25 @@ class Promptness(Invariant):
     or the delay over (scheduling.md §4.2).
 
     Args:
-        sharing: models whose instances may have to wait for resources; of these nothing is said.
+        resources: knows whether an idle instance may have to wait for some.
     """
 
     name = "no instance is idle while work is due"
 
-    def __init__(self, complain: Complain, state: WorldState, sharing: frozenset[str]) -> None:
+    def __init__(self, complain: Complain, state: WorldState, resources: ResourceLimits) -> None:
         super().__init__(complain)
         self._state = state
-        self._sharing = sharing
+        self._resources = resources
         self._patient: dict[str, ModelView] = {}
 
     def instant_over(self, now_ns: int) -> None:
         for name, view in self._state.touched.items():
-            if view.idle > 0 and view.line.waiting and name not in self._sharing:
+            if view.idle > 0 and view.line.waiting:
                 self._patient[name] = view
             else:
                 self._patient.pop(name, None)
         for view in self._patient.values():
-            if is_due(view, now_ns):
+            if is_due(view, now_ns) and self._resources.available(view.config.name, now_ns + 1):
                 self._late(view, now_ns)
 
     def _late(self, view: ModelView, now_ns: int) -> None:

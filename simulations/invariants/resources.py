@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from ..events import BatchSealed, ExecutionEnded
 from ..history import Handlers
 from .base import Complain, Invariant
+from .state import WorldState
 
 Demands = Mapping[str, Mapping[str, int]]
 """By model, what each of its instances holds while it executes."""
@@ -22,12 +23,26 @@ class ResourceLimits(Invariant):
 
     name = "no resource is oversubscribed"
 
-    def __init__(self, complain: Complain, demands: Demands, pools: Mapping[str, int]) -> None:
+    def __init__(self, complain: Complain, state: WorldState, demands: Demands, pools: Mapping[str, int]) -> None:
         super().__init__(complain)
+        self._state = state
         self._demands = demands
         self._pools = pools
         self._held: Counter[str] = Counter()
+        self._freed_ns: dict[str, int] = {}
         self._batches: dict[int, str] = {}
+
+    def available(self, model: str, before_ns: int) -> bool:
+        """Whether an idle instance of this model must be granted what it needs: there is enough of it, none of it was
+        given back as late as `before_ns`, and no other model for which something waits needs any of the same."""
+        demand = self._demands.get(model, {})
+        for name, count in demand.items():
+            if self._held[name] + count > self._pools[name] or self._freed_ns.get(name, -1) >= before_ns:
+                return False
+        for other, view in self._state.models.items():
+            if other != model and view.line.waiting and not demand.keys().isdisjoint(self._demands.get(other, {})):
+                return False
+        return True
 
     def handlers(self) -> Handlers:
         return {BatchSealed: self._sealed, ExecutionEnded: self._ended} if self._demands else {}
@@ -42,3 +57,4 @@ class ResourceLimits(Invariant):
     def _ended(self, event: ExecutionEnded) -> None:
         for name, count in self._demands.get(self._batches.pop(event.batch), {}).items():
             self._held[name] -= count
+            self._freed_ns[name] = event.at_ns

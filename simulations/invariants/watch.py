@@ -48,20 +48,20 @@ class Watch:
         self._on_violation = on_violation
         self._state = state
         complain = self.complain
-        sharing = frozenset(state.models) if pools else frozenset()
+        resources = ResourceLimits(complain, state, demands if pools else {}, pools)
         self.statistics = HonestStatistics(complain)
         self._invariants: tuple[Invariant, ...] = (
             BatchLimits(complain, state),
             QueueOrder(complain, state),
-            QueueLimits(complain, state, sharing),
+            QueueLimits(complain, state, resources),
             OneBatchAtATime(complain, state),
             OneReply(complain, max_inflight),
             AnswersInOrder(complain, state),
             SequenceOrder(complain, state),
             HonestRefusals(complain, state),
             DeathsAreFaults(complain, state, restart_limit),
-            ResourceLimits(complain, demands if pools else {}, pools),
-            Promptness(complain, state, sharing),
+            resources,
+            Promptness(complain, state, resources),
             HonestReadiness(complain, state, is_ready),
             self.statistics,
         )

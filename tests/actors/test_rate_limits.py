@@ -12,12 +12,15 @@ from google.protobuf import text_format
 from trireme.actors import InferenceServer, StartupError
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.config.schema import ModelConfigMessage
-from trireme.engine.errors import InternalError
+from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.options import ServerOptions
 from trireme.engine.scheduling.resources import ExplicitResource
 from trireme.simulations.clock import VirtualClock
 from trireme.simulations.executors import VirtualExecutors
 from trireme.simulations.models import Profile, SimulatedModel, SimulatedRepository, Work, simple_model, simple_request
+from trireme.simulations.plan import ModelPlan, ResourcePlan, SequencesPlan
+
+R = ResourcePlan("R", 1)
 
 
 def limited(
@@ -152,3 +155,62 @@ async def test_a_burst_is_taken_into_idle_instances_before_a_queue_is_called_ful
     async with serving(*models) as server:
         await trio.testing.wait_all_tasks_blocked()
         assert await ask(server, "a", "a") == pytest.approx(2.0)
+
+
+async def test_the_instance_that_has_a_sequence_is_the_one_that_asks(autojump_clock) -> None:
+    """A sequence waits for its own instance: another one that is granted can do nothing for it."""
+    plan = ModelPlan("m", instances=3, max_batch_size=2, sequences=SequencesPlan(oldest=True), delay_us=4_000)
+    async with serving(SimulatedModel(plan.config(), Profile(1.0))) as server:
+        with trio.fail_after(10):
+            await server.infer(replace(simple_request("m"), correlation_id=1, sequence_start=True))
+
+
+async def test_each_instance_keeps_its_own_delay_while_they_take_turns(autojump_clock) -> None:
+    """The first sequence's delay is over before the second's, on another instance, which was granted later."""
+    plan = ModelPlan("m", instances=2, max_batch_size=2, sequences=SequencesPlan(oldest=True, candidates=1))
+    plan = replace(plan, delay_us=1_000_000, demands=(R,))
+    async with serving(SimulatedModel(plan.config(), Profile(0.0))) as server, trio.open_nursery() as nursery:
+        answered_s: dict[int, float] = {}
+
+        async def ask_in_sequence(number: int) -> None:
+            await server.infer(replace(simple_request("m"), correlation_id=number, sequence_start=True))
+            answered_s[number] = trio.current_time()
+
+        nursery.start_soon(ask_in_sequence, 1)
+        await trio.sleep(0.4)
+        nursery.start_soon(ask_in_sequence, 2)
+        await trio.sleep(5)
+        assert answered_s == pytest.approx({1: 1.0, 2: 1.4})
+
+
+async def test_who_has_no_work_any_more_holds_up_nobody(autojump_clock) -> None:
+    """Model `big` waits for all of R until its only request expires; `small` would have had enough all the time."""
+    policy = QueuePolicy(default_timeout_us=200_000)
+    models = [
+        limited("small", Profile(1.0), "R:1", count=2),
+        limited("big", Profile(1.0), "R:2", batching=DynamicBatching(default_queue_policy=policy)),
+    ]
+    resources = (ExplicitResource("R", 2),)
+    async with serving(*models, rate_limit_resources=resources) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(server.infer, simple_request("small"))
+        await trio.sleep(0.1)
+        with pytest.raises(UnavailableError, match="Request timeout expired"):
+            await server.infer(simple_request("big"))
+        assert await ask(server, "small") == pytest.approx(1.0)
+
+
+async def test_who_lost_its_work_to_a_neighbours_batch_holds_up_nobody(autojump_clock) -> None:
+    """Two instances of `pair` ask for a request each, and the first that is granted takes both; the second one would
+    have to wait, and `small` would not."""
+    models = [
+        limited("long", Profile(5.0), "R:1"),
+        limited("pair", Profile(1.0), "R:2", count=2, batching=DynamicBatching()),
+        limited("small", Profile(0.5), "R:1"),
+    ]
+    resources = (ExplicitResource("R", 4),)
+    async with serving(*models, rate_limit_resources=resources) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(ask, server, "long")
+        await trio.sleep(0.1)
+        nursery.start_soon(ask, server, "pair", "pair")
+        await trio.sleep(0.1)
+        assert await ask(server, "small") == pytest.approx(0.5)

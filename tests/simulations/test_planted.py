@@ -25,6 +25,7 @@ NOTICED_AS = {
     "slot-released-twice": "nothing is raised",
     "reaper-never-rests": "time goes on",
     "resource-dies-with-its-holder": "queues drain when faults have stopped",
+    "stays-in-line": "no instance is idle while work is due",
     "refused-in-one-breath": "queue limits and deadlines hold",
 }
 """By which invariant each is found first; of the others it may be any."""

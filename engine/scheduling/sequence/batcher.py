@@ -168,6 +168,11 @@ class SequenceBatcher:
         """See `SchedulerCore.instance_paused`. The instance keeps its slots, and they their sequences."""
         self._idle = [other for other in self._idle if other != instance]
 
+    def wants(self, instance: InstanceId, others: int) -> bool:
+        """See `SchedulerCore.wants`. What is queued is for the instance that has its sequence, and no other."""
+        host = self._hosts[instance]
+        return bool(host.ready or host.issued())
+
     def instance_gone(self, instance: InstanceId) -> None:
         """See `SchedulerCore.instance_gone` (rule 7)."""
         host = self._hosts.pop(instance, None)
