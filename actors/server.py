@@ -69,6 +69,8 @@ class InferenceServer:
         source: where models come from, if not from ``options.model_repository``.
         executors: where backends run, if not on threads.
         clock: time, if not trio's.
+        on_request: called with each request for which there is room in the server, and its batch size, before its
+            scheduler sees it; must not raise.
         backends: which backends there are, if not the installed ones.
     """
 
@@ -81,9 +83,11 @@ class InferenceServer:
         executors: Executors | None = None,
         clock: Clock | None = None,
         backends: BackendRegistry | None = None,
+        on_request: Callable[[InferenceRequest, int], None] | None = None,
     ) -> None:
         self.options = options
         self._on_load_progress = on_load_progress
+        self._on_request = on_request
         self._source = source or LocalRepository(options.model_repository)
         self._executors = executors
         self._given_clock = clock
@@ -235,6 +239,8 @@ class InferenceServer:
         attended: bool = False,
     ) -> Reply:
         """Hand a request, for which the budget has been taken, to its model's scheduler."""
+        if self._on_request is not None:
+            self._on_request(request, rows)
         reply = Reply(self._budget, nbytes, many=model.config.decoupled)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
         accepted = False

@@ -20,6 +20,7 @@ class ServeCommand:
     Attributes:
         http, grpc, metrics: None where not wanted.
         pinned_pool_bytes: what the size of the pool of pinned memory is said to be.
+        request_log: where arrivals of requests are written; None for nowhere.
         deprecations: lines for stderr before anything else.
         warnings: what to log about flags that have no effect.
     """
@@ -30,6 +31,7 @@ class ServeCommand:
     grpc: GrpcSettings | None
     metrics: MetricsSettings | None
     pinned_pool_bytes: int
+    request_log: Path | None
     deprecations: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -60,6 +62,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         grpc=grpc_settings(flags) if flags["allow-grpc"] else None,
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         pinned_pool_bytes=flags["pinned-memory-pool-byte-size"],
+        request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         deprecations=tuple(_deprecations(flags)),
         warnings=tuple(_warnings(flags)),
     )

@@ -221,6 +221,19 @@ _LIMITS = Group(
     ),
 )
 
+_SIMULATION = Group(
+    "Simulation",
+    (
+        Flag(
+            "request-log",
+            STRING,
+            "File to write each request's arrival to (time, model, rows, priority, timeout, sequence; no contents), for "
+            "python -m trireme.simulations --trace. What was in it is overwritten.",
+            "",
+        ),
+    ),
+)
+
 GROUPS: tuple[Group, ...] = (
     Group("", (Flag("help", None, "Show this text.", False),)),
     _SERVER,
@@ -233,6 +246,7 @@ GROUPS: tuple[Group, ...] = (
     _BACKEND,
     *LATER_AFTER_METRICS[1:],
     _LIMITS,
+    _SIMULATION,
     DEPRECATED,
 )
 """Every flag, in the order of the usage text."""

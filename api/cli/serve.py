@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import trio
 
@@ -21,6 +21,7 @@ from ...actors import InferenceServer, StartupError
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.metrics import HostReadings
+from ...engine.request import InferenceRequest
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
 from ..http.app import HttpApplication
@@ -35,6 +36,7 @@ from .command import ServeCommand, build_command
 from .flag_table import FLAGS, GROUPS
 from .getopt import UsageError, parse
 from .progress import load_display
+from .request_log_file import logging_requests
 from .services import GrpcSettings, MetricsSettings
 from .tables import startup_tables
 from .usage import usage_text
@@ -146,8 +148,9 @@ async def _load(command: ServeCommand, handler: LineHandler, stack: contextlib.A
     try:
         if not command.server.model_repository:
             raise InvalidArgumentError("--model-repository must be specified")
+        on_request = _open_request_log(command, stack)
         with load_display(handler) as on_load:
-            server = InferenceServer(command.server, on_load)
+            server = InferenceServer(command.server, on_load, on_request=on_request)
             await stack.enter_async_context(server)
     except TriremeError as error:
         if server is not None and isinstance(error, StartupError):
@@ -156,6 +159,22 @@ async def _load(command: ServeCommand, handler: LineHandler, stack: contextlib.A
         raise _StartError from error
     _show_tables(server, command)
     return server
+
+
+def _open_request_log(
+    command: ServeCommand, stack: contextlib.AsyncExitStack
+) -> Callable[[InferenceRequest, int], None] | None:
+    """What to tell of each request; None where nobody wants to know.
+
+    Raises:
+        InvalidArgumentError: the file cannot be opened.
+    """
+    if command.request_log is None:
+        return None
+    try:
+        return stack.enter_context(logging_requests(command.request_log))
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot open request log '{command.request_log}': {error.strerror}") from error
 
 
 def _show_tables(server: InferenceServer, command: ServeCommand, index: Sequence[IndexEntry] | None = None) -> None:

@@ -50,13 +50,16 @@ def request_for_fixture() -> Callable[..., InferenceRequest]:
 
 @pytest.fixture
 def open_server() -> OpenServer:
-    """Opens a server on simulated models; options are `ServerOptions` fields."""
+    """Opens a server on simulated models; options are `ServerOptions` fields, and ``on_request``."""
 
     @asynccontextmanager
-    async def open_with(*models: SimulatedModel, **options: Any) -> AsyncIterator[InferenceServer]:
+    async def open_with(
+        *models: SimulatedModel, on_request: Callable[[InferenceRequest, int], None] | None = None, **options: Any
+    ) -> AsyncIterator[InferenceServer]:
         repository = SimulatedRepository(models)
         server = InferenceServer(
             ServerOptions(**options),
+            on_request=on_request,
             source=repository,
             executors=VirtualExecutors(),
             clock=VirtualClock(),

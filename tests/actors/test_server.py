@@ -15,6 +15,7 @@ from trireme.engine.errors import (
     NotFoundError,
     UnavailableError,
 )
+from trireme.engine.request import InferenceRequest
 from trireme.simulations.models import Profile
 
 
@@ -286,3 +287,23 @@ async def test_what_model_control_says_in_mode_none(autojump_clock, open_server,
         with pytest.raises(UnavailableError) as caught:
             await server.load_model("m", {})
     assert caught.value.message == "explicit model load / unload is not allowed if polling is enabled"
+
+
+async def test_arrivals_are_told_each_once_when_there_is_room(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    """Those that wait for room in the server are told when there is some, those that are refused as invalid never."""
+    arrivals: list[tuple[str, int]] = []
+
+    def tell(request: InferenceRequest, rows: int) -> None:
+        arrivals.append((request.id, rows))
+
+    async with open_server(simulated(Profile(1.0)), on_request=tell, max_inflight_requests=1) as server:
+        first = server.submit_nowait(request_for(id="first", rows=2))
+        assert server.submit_nowait(request_for(id="waiting")) is None
+        assert arrivals == [("first", 2)]
+        await first.response()
+        await server.infer(request_for(id="waiting"))
+        with pytest.raises(InvalidArgumentError):
+            server.submit_nowait(request_for(rows=99))
+    assert arrivals == [("first", 2), ("waiting", 1)]

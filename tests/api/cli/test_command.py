@@ -302,5 +302,5 @@ def test_the_usage_text_names_every_flag_under_its_group() -> None:
             "Tracing:",
         ),
         *("Backend:", "Repository Agent:", "Response Cache:", "Rate Limiter:", "Memory/Device Management:"),
-        *("Shared Memory:", "Limits:", "DEPRECATED:"),
+        *("Shared Memory:", "Limits:", "Simulation:", "DEPRECATED:"),
     ]

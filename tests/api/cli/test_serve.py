@@ -19,6 +19,8 @@ import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
+from trireme.engine.request_log import read_request_log
+
 
 def get(port: int, path: str, body: str | None = None) -> tuple[int, str]:
     """One request on a connection of its own; status and body."""
@@ -179,6 +181,42 @@ def test_the_other_models_are_served_if_told_so(start_serve: Callable, repositor
     assert get(port, "/v2/health/ready")[0] == 200
     assert re.search(r"^\| broken +\| - +\| UNAVAILABLE: ", serve.stdout, re.MULTILINE)
     assert '"failed to load all models"' in serve.stderr
+
+
+def test_arrivals_are_logged_for_the_simulator(start_serve: Callable, repository: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("of another day\n")
+    serve = start_serve(f"--model-repository={repository}", f"--request-log={log}")
+    port, _ = serve.ports()
+    for rows in (1, 3):
+        body = {"inputs": [infer_body("INPUT0", "INT32", rows), infer_body("INPUT1", "INT32", rows)]}
+        assert get(port, "/v2/models/simple/infer", json.dumps(body))[0] == 200
+    assert get(port, "/v2/models/simple/infer", json.dumps({"inputs": []}))[0] == 400
+    serve.signal(signal.SIGTERM)
+    assert serve.wait() == 0
+    with log.open() as lines:
+        first, second = read_request_log(lines)
+    assert (first.model, first.rows, second.model, second.rows) == ("simple", 1, "simple", 3)
+    assert 0 < first.offset_s < second.offset_s
+
+
+def test_a_request_log_that_cannot_be_opened_ends_the_start(start_serve: Callable, repository: Path) -> None:
+    path = repository / "nowhere" / "log"
+    serve = start_serve(f"--model-repository={repository}", f"--request-log={path}")
+    assert serve.wait() == 1
+    assert serve.stderr == (
+        f"error: creating server: Invalid argument - cannot open request log '{path}': No such file or directory\n"
+    )
+
+
+def test_a_request_log_that_cannot_be_written_fails_no_request(start_serve: Callable, repository: Path) -> None:
+    serve = start_serve(f"--model-repository={repository}", "--request-log=/dev/full")
+    port, _ = serve.ports()
+    body = json.dumps({"inputs": [infer_body("INPUT0", "INT32"), infer_body("INPUT1", "INT32")]})
+    assert get(port, "/v2/models/simple/infer", body)[0] == 200
+    serve.signal(signal.SIGTERM)
+    assert serve.wait() == 0
+    assert "the request log '/dev/full' ends here: No space left on device" in serve.stderr
 
 
 @pytest.mark.parametrize("name", ["GRPC", "HTTP", "Metrics"])
