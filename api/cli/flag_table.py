@@ -227,7 +227,7 @@ _SIMULATION = Group(
         Flag(
             "request-log",
             STRING,
-            "File to write each request's arrival to (time, model, rows, priority, timeout, sequence; no contents), for "
+            "File to write the arrival of each request to (time, model, rows, priority, timeout, sequence), for "
             "python -m trireme.simulations --trace. What was in it is overwritten.",
             "",
         ),
