@@ -105,7 +105,7 @@ class Model:
         self._abandoned = 0
         self._failure: TriremeError | None = None
         self._end = trio.Event()
-        self._draining = False
+        self._drained = False
         self._scheduler: Scheduler | Ensemble | None = None
         self._validator: RequestValidator | None = None
 
@@ -114,6 +114,11 @@ class Model:
     @property
     def ready(self) -> bool:
         return self.state is ModelState.READY
+
+    @property
+    def draining(self) -> bool:
+        """It takes nothing new and is still at work on what it has accepted."""
+        return self.state is ModelState.UNLOADING and not self._drained
 
     @property
     def healthy(self) -> bool:
@@ -155,7 +160,6 @@ class Model:
 
     def stop(self) -> None:
         """Begin to drain: refuse new requests, answer those in flight, then end `run`."""
-        self._draining = True
         if self.state is ModelState.READY:
             self._enter(ModelState.UNLOADING)
         if self._scheduler is not None:
@@ -251,6 +255,7 @@ class Model:
             scheduler.fail_queued(self._failure)
         else:
             await scheduler.drained()
+        self._drained = True
         for instance in self._instances.values():
             instance.stop()
         async with trio.open_nursery() as stopping:

@@ -176,6 +176,12 @@ class Repository:
             raise UnavailableError(f"Request for unknown model: '{name}' version {version} is not at ready state")
         return model
 
+    def find_draining(self, name: str, version: int = LATEST) -> Model | None:
+        """The version of a stateful model whose running sequences may still be continued while it is drained."""
+        draining = [each for each in self._versions(name) if each.draining and each.config.has_sequence_batching]
+        chosen = [each for each in draining if version in (LATEST, each.version)]
+        return chosen[-1] if chosen else None
+
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """The version that answers, described.
 

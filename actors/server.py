@@ -217,11 +217,14 @@ class InferenceServer:
     def _check(self, request: InferenceRequest) -> tuple[Model, Mapping[str, Tensor], int, int]:
         """The model that a request is for, and the request's checked inputs, rows and bytes."""
         if self._exiting:
-            raise UnavailableError(
-                f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
-                "inference requests"
-            )
-        model = self._repository.find(request.model_name, request.model_version)
+            model = self._repository.find_draining(request.model_name, request.model_version)
+            if model is None:
+                raise UnavailableError(
+                    f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
+                    "inference requests"
+                )
+        else:
+            model = self._repository.find(request.model_name, request.model_version)
         inputs, rows = model.validator.check(request)
         nbytes = 0
         for tensor in inputs.values():

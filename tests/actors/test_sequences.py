@@ -1,0 +1,115 @@
+"""Sequences on real actors in virtual time."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+from google.protobuf import text_format
+
+from trireme.actors import InferenceServer
+from trireme.engine.config import model_config
+from trireme.engine.config.model import InstanceGroup
+from trireme.engine.config.schema import ModelConfigMessage
+from trireme.engine.errors import CancelledError, InvalidArgumentError, TriremeError, UnavailableError
+from trireme.engine.options import ServerOptions
+from trireme.engine.request import InferenceRequest
+from trireme.simulations.clock import VirtualClock
+from trireme.simulations.executors import VirtualExecutors
+from trireme.simulations.models import Profile, SimulatedModel, SimulatedRepository, Work, simple_request
+
+CONFIG = """
+name: "cell" backend: "simulated" max_batch_size: 2
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [4] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [4] }
+sequence_batching { direct { } max_sequence_idle_microseconds: 60000000 }
+"""
+
+
+@asynccontextmanager
+async def serving(work: Work, instances: int = 1, **options: object):
+    config = model_config(text_format.Parse(CONFIG, ModelConfigMessage()))
+    config = replace(config, instance_group=(InstanceGroup("cell", "KIND_CPU", instances),))
+    source = SimulatedRepository([SimulatedModel(config, work)])
+    server = InferenceServer(
+        ServerOptions(**options),  # type: ignore[arg-type]
+        source=source,
+        executors=VirtualExecutors(),
+        clock=VirtualClock(),
+        backends=source.backends(),
+    )
+    async with server:
+        yield server
+
+
+def part(sequence: int, *, start: bool = False, end: bool = False) -> InferenceRequest:
+    return replace(simple_request("cell"), correlation_id=sequence, sequence_start=start, sequence_end=end)
+
+
+async def test_a_running_sequence_may_be_finished_while_the_server_stops(autojump_clock) -> None:
+    """A new one may not begin (scheduling.md §6.1)."""
+    async with serving(Profile(1.0)) as server, trio.open_nursery() as nursery:
+        answered: list[str] = []
+
+        async def ask(request: InferenceRequest, name: str) -> None:
+            await server.infer(request)
+            answered.append(name)
+
+        nursery.start_soon(ask, part(1, start=True), "first")
+        await trio.sleep(0.2)
+        nursery.start_soon(server.stop, 10.0)
+        await trio.sleep(0.2)
+        with pytest.raises(UnavailableError, match="Server is stopping"):
+            await server.infer(part(2, start=True))
+        nursery.start_soon(ask, part(1), "second")
+        await trio.sleep(1.0)
+        await ask(part(1, end=True), "last")
+        assert answered == ["first", "second", "last"]
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(UnavailableError, match="Server is stopping"):
+            await server.infer(part(1))
+
+
+async def test_an_instance_that_dies_takes_its_sequences_along(autojump_clock) -> None:
+    """What is queued is refused with a reason, what would continue it is told to begin again; others go on."""
+    deaths = [1]
+
+    async def work(spec: object, batch: object) -> None:
+        await trio.sleep(1.0)
+        if deaths:
+            deaths.pop()
+            raise RuntimeError("gone")
+
+    async with serving(work) as server, trio.open_nursery() as nursery:
+
+        async def fail(request: InferenceRequest, text: str) -> None:
+            with pytest.raises(TriremeError, match=text):
+                await server.infer(request)
+
+        nursery.start_soon(fail, part(1, start=True), "gone")
+        await trio.sleep(0.5)
+        nursery.start_soon(fail, part(1), "is lost, because the model instance that it was bound to died")
+        await trio.sleep(2.0)
+        with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
+            await server.infer(part(1))
+        await server.infer(part(1, start=True, end=True))
+
+
+async def test_a_client_that_gives_up_ends_its_sequence(autojump_clock) -> None:
+    async with serving(Profile(1.0)) as server:
+        await server.infer(part(1, start=True))
+        with trio.move_on_after(0.5):
+            await server.infer(part(2, start=True))  # executes, and goes on to do so
+        reply = await server.submit(part(1))
+        behind = await server.submit(part(1))
+        reply.cancel()
+        for each in (reply, behind):
+            with pytest.raises(CancelledError):
+                await each.response()
+        with pytest.raises(InvalidArgumentError, match="must specify the START flag"):
+            await server.infer(part(1))
+        await trio.sleep(2)
+        assert server.budget_statistics().requests == 0
