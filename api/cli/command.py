@@ -80,11 +80,6 @@ def _check_supported(flags: ParsedFlags) -> None:
             f"Error: --model-control-mode={mode} is not in this version of Trireme: models are loaded at start and "
             "kept. Use --model-control-mode=none."
         )
-    if "http-restricted-api" in flags:
-        raise UsageError(
-            "Error: --http-restricted-api is not in this version of Trireme: every call would be open to every client. "
-            "Leave it out, and restrict access in front of the server."
-        )
     if "response-cache-byte-size" in flags and "cache-config" in flags:
         raise UsageError(
             "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide "

@@ -30,6 +30,7 @@ from .values import (
     read_metrics_setting,
     read_pattern,
     read_verbosity,
+    restriction,
 )
 
 _SERVER = Group(
@@ -155,6 +156,13 @@ _HTTP = Group(
             "File with the certificates, PEM, that clients' certificates are checked against; clients without one are "
             "then refused.",
             "",
+        ),
+        Flag(
+            "http-restricted-api",
+            Kind("<<string>:<string>=<string>>", restriction("--http-restricted-api", "api")),
+            "Calls that need a header: <category,...>:<header>=<value>. The categories are those of "
+            "--grpc-restricted-protocol.",
+            repeatable=True,
         ),
         *HTTP_LATER,
     ),

@@ -26,7 +26,6 @@ from .values import (
     read_rate_limit_resource,
     read_trace_level,
     read_trace_setting,
-    restriction,
 )
 
 _NO_SAGEMAKER = "the SageMaker front end is not served yet"
@@ -77,13 +76,6 @@ HTTP_LATER = (
         "Threads for HTTP, in tritonserver.",
         8,
         missing="one event loop serves all connections",
-    ),
-    Flag(
-        "http-restricted-api",
-        Kind("<<string>:<string>=<string>>", restriction("--http-restricted-api", "api")),
-        "Calls that need a header: <category,...>:<header>=<value>.",
-        repeatable=True,
-        missing="every call is open to every client; restrict access in front of the server",
     ),
 )
 

@@ -67,6 +67,7 @@ def http_settings(flags: ParsedFlags) -> HttpSettings:
             max_input_bytes=flags["http-max-input-size"],
             header_forward_pattern=flags["http-header-forward-pattern"],
             allow_client_shm=flags["allow-client-shm"],
+            restrictions=flags["http-restricted-api"],
         ),
     )
 

@@ -18,6 +18,7 @@ from .asgi import Message, Receive, Scope, Send
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
 from .exchange import Answer, Context, HttpRequest
 from .options import HttpOptions
+from .restricted import RestrictedApis
 from .routes import Match, Router
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class HttpApplication:
     def __init__(self, server: InferenceServer, options: HttpOptions) -> None:
         self._context = Context(server, options)
         self._router = Router()
+        self._guard = RestrictedApis(options.restrictions) if options.restrictions else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: an HTTP request, or the lifespan of the application."""
@@ -53,6 +55,8 @@ class HttpApplication:
         match = self._router.match(scope["raw_path"])
         if match is None:
             answer = not_found()
+        elif self._guard and (refusal := self._guard.refusal(match.route.category, scope["headers"])):
+            answer = refusal
         elif method not in match.route.handlers:
             answer = method_not_allowed(match.route.error_media)
         else:

@@ -41,6 +41,11 @@ def method_not_allowed(media: bytes) -> Answer:
     return Answer(405, media, error_body("Method Not Allowed"), reason=b"Not Allowed")
 
 
+def restricted(key: str) -> Answer:
+    """The request needs the header `key` with a certain value (http.md §8)."""
+    return Answer(403, TEXT, error_body(f"This API is restricted, expecting header '{key}'"))
+
+
 def unexpected_failure(media: bytes) -> Answer:
     """A defect of the server. What it was stands in the log, not in the answer."""
     return Answer(500, media, error_body("unexpected failure inside the server, see its log"))

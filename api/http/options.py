@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..restrictions import Restriction
+
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
@@ -15,8 +17,10 @@ class HttpOptions:
         header_forward_pattern: ``--http-header-forward-pattern``, a regular expression; headers whose name it matches
             become request parameters (http.md §4.11). Empty: none does.
         allow_client_shm: whether clients may register shared-memory regions (http.md §6).
+        restrictions: ``--http-restricted-api``: which requests need which header (http.md §8).
     """
 
     max_input_bytes: int = 67_108_864
     header_forward_pattern: str = ""
     allow_client_shm: bool = False
+    restrictions: tuple[Restriction, ...] = ()
