@@ -6,6 +6,8 @@ up the event loop. What waits to be written is bounded; when it is full, lines a
 once there is room again.
 
 Verbose level N shows what is logged at `verbose(N)` and below; `logger.debug` is level 1.
+
+`logging_to` turns the log on and gives the `Log`, whose settings may be changed while it runs.
 """
 
 from __future__ import annotations
@@ -17,14 +19,18 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from ..engine.errors import UnsupportedError
 
 logger = logging.getLogger("trireme")
 
 MAX_WAITING_LINES = 10_000
 CLOSE_LIMIT_S = 2.0
+
+FORMATS = ("default", "ISO8601")
 
 _LETTERS = {logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
 _STDOUT, _STDERR = 1, 2
@@ -37,7 +43,8 @@ class LogSettings:
     """What is logged, how, and where to: the ``--log-…`` flags.
 
     Attributes:
-        format: ``default`` or ``ISO8601``.
+        verbose: level of verbose lines; 0 or less for none.
+        format: one of `FORMATS`.
         file: where everything goes; empty for the console.
         escape: messages are quoted and escaped as JSON strings.
     """
@@ -166,8 +173,50 @@ class LineHandler(logging.Handler):
                 (streams.troubled if troubled else streams.ordinary)(f"{text}\n".encode(errors="backslashreplace"))
 
 
+class Log:
+    """The running log, and what is set about it.
+
+    Attributes:
+        handler: writes the lines.
+        settings: as they are now; where the log goes cannot be changed.
+    """
+
+    def __init__(self, settings: LogSettings, handler: LineHandler) -> None:
+        self.handler = handler
+        self._apply(settings)
+
+    def change(self, **changes: Any) -> None:
+        """Set fields of `LogSettings` (all but ``file``) to new values, from the next line on."""
+        self._apply(replace(self.settings, **changes))
+
+    def _apply(self, settings: LogSettings) -> None:
+        self.settings = settings
+        self.handler.setFormatter(LineFormatter(settings))
+        self.handler.filters[:] = [LevelSwitches(settings)]
+        logger.setLevel(verbose(min(settings.verbose, 9)) if settings.verbose > 0 else logging.INFO)
+
+    def __repr__(self) -> str:
+        return f"<Log: {self.settings}>"
+
+
+def log_file_refused() -> UnsupportedError:
+    """Why a client cannot say where the log goes (http.md §7, grpc.md §2)."""
+    return UnsupportedError("log file location can not be updated through network protocol")
+
+
+def log_unreachable() -> UnsupportedError:
+    """Why a client of a server inside another program cannot ask about the log."""
+    return UnsupportedError("the log belongs to the program that this server runs in, which settles what is logged")
+
+
+def verbose_level(number: int) -> int:
+    """The verbose level that a client asks for: the lower 32 bits, which stand for none if the highest is set."""
+    level = number & 0xFFFF_FFFF
+    return level if level < 1 << 31 else 0
+
+
 @contextlib.contextmanager
-def logging_to(settings: LogSettings) -> Iterator[LineHandler]:
+def logging_to(settings: LogSettings) -> Iterator[Log]:
     """Send the log where the settings say, for the length of a `with` block.
 
     Raises:
@@ -175,21 +224,19 @@ def logging_to(settings: LogSettings) -> Iterator[LineHandler]:
     """
     console = Streams(writer_to(_STDOUT), writer_to(_STDERR))
     with contextlib.ExitStack() as stack:
-        log = console
+        streams = console
         if settings.file:
             descriptor = os.open(settings.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             stack.callback(os.close, descriptor)
-            log = Streams(writer_to(descriptor), writer_to(descriptor))
-        handler = LineHandler(log, console)
+            streams = Streams(writer_to(descriptor), writer_to(descriptor))
+        handler = LineHandler(streams, console)
         stack.callback(handler.close)
-        handler.setFormatter(LineFormatter(settings))
-        handler.addFilter(LevelSwitches(settings))
         level, propagate = logger.level, logger.propagate
-        logger.setLevel(verbose(min(settings.verbose, 9)) if settings.verbose > 0 else logging.INFO)
+        log = Log(settings, handler)
         logger.propagate = False
         logger.addHandler(handler)
         try:
-            yield handler
+            yield log
         finally:
             logger.removeHandler(handler)
             logger.setLevel(level)

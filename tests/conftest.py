@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from logs import unheard_log
 
 from trireme.actors import InferenceServer
 from trireme.api.grpc.application import GrpcApplication
@@ -20,6 +21,7 @@ from trireme.api.grpc.service import GrpcService
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions
 from trireme.api.http.service import HttpService
+from trireme.api.logging import Log
 from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.options import ServerOptions
@@ -56,19 +58,23 @@ def serving(repository: Path, backends: BackendRegistry | None = None, **options
 
     async def serve() -> None:
         settings = ServerOptions(model_repository=(repository,), **options)
-        async with InferenceServer(settings, backends=backends) as server:
-            http = HttpService(HttpApplication(server, HttpOptions()), ServiceOptions(("127.0.0.1:0",)))
-            application = GrpcApplication(server, GrpcOptions())
-            grpc = GrpcService(application.services, GrpcServiceOptions(("127.0.0.1:0",)))
-            stop = trio.Event()
-            async with trio.open_nursery() as nursery:
-                (port,) = await nursery.start(http.serve)
-                (grpc_port,) = await nursery.start(grpc.serve)
-                opened.append((port, grpc_port, server, trio.lowlevel.current_trio_token(), stop))
-                ready.set()
-                await stop.wait()
-                http.close()
-                grpc.close()
+        with unheard_log() as log:
+            async with InferenceServer(settings, backends=backends) as server:
+                await listen(server, log)
+
+    async def listen(server: InferenceServer, log: Log) -> None:
+        http = HttpService(HttpApplication(server, HttpOptions(), log), ServiceOptions(("127.0.0.1:0",)))
+        application = GrpcApplication(server, GrpcOptions(), log)
+        grpc = GrpcService(application.services, GrpcServiceOptions(("127.0.0.1:0",)))
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            (port,) = await nursery.start(http.serve)
+            (grpc_port,) = await nursery.start(grpc.serve)
+            opened.append((port, grpc_port, server, trio.lowlevel.current_trio_token(), stop))
+            ready.set()
+            await stop.wait()
+            http.close()
+            grpc.close()
 
     def run() -> None:
         try:

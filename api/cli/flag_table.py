@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..logging import FORMATS
 from .flags import Flag, Group, by_name
 from .later_flags import (
     BACKEND_LATER,
@@ -60,7 +61,7 @@ _LOGGING = Group(
         Flag("log-error", BOOLEAN, "Whether to log errors.", True),
         Flag(
             "log-format",
-            Kind("<string>", one_of(("default", "ISO8601"), "invalid argument for --log-format")),
+            Kind("<string>", one_of(FORMATS, "invalid argument for --log-format")),
             'How a log line starts: "default" for LMMDD hh:mm:ss.ssssss (L is the level\'s letter), "ISO8601" for '
             "YYYY-MM-DDThh:mm:ssZ L.",
             "default",

@@ -26,7 +26,7 @@ from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
 from ..http.app import HttpApplication
 from ..http.service import HttpService
-from ..logging import LineHandler, log_bare, log_table, logging_to
+from ..logging import Log, log_bare, log_table, logging_to
 from ..metrics.app import MetricsApplication
 from ..metrics.collector import ServerCollector
 from ..metrics.cpu import CpuMeter
@@ -74,11 +74,11 @@ def serve(words: Sequence[str]) -> int:
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
         try:
-            handler = stack.enter_context(logging_to(command.log))
+            log = stack.enter_context(logging_to(command.log))
         except OSError as error:
             sys.stderr.write(f"error: cannot open log file '{command.log.file}': {error.strerror}\n")
             return _FAILED
-        return trio.run(_run, command, handler)
+        return trio.run(_run, command, log)
 
 
 class _Shutdown:
@@ -104,7 +104,7 @@ class _Shutdown:
                 self.everything.cancel()
 
 
-async def _run(command: ServeCommand, handler: LineHandler) -> int:
+async def _run(command: ServeCommand, log: Log) -> int:
     for warning in command.warnings:
         logger.warning("%s", warning)
     open_files = raise_open_file_limit()
@@ -117,18 +117,18 @@ async def _run(command: ServeCommand, handler: LineHandler) -> int:
             nursery.start_soon(shutdown.heed, signals)
             with shutdown.everything:
                 exit_code = _FAILED
-                exit_code = await _serve(command, handler, shutdown)
+                exit_code = await _serve(command, log, shutdown)
             if not shutdown.serving and shutdown.asked.is_set():
                 exit_code = 0
             nursery.cancel_scope.cancel()
     return exit_code
 
 
-async def _serve(command: ServeCommand, handler: LineHandler, shutdown: _Shutdown) -> int:
+async def _serve(command: ServeCommand, log: Log, shutdown: _Shutdown) -> int:
     try:
         async with contextlib.AsyncExitStack() as stack:
-            server = await _load(command, handler, stack)
-            in_time = await _serve_ports(server, command, shutdown)
+            server = await _load(command, log, stack)
+            in_time = await _serve_ports(server, command, log, shutdown)
             if not in_time:
                 logger.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
                 shutdown.everything.cancel()
@@ -138,7 +138,7 @@ async def _serve(command: ServeCommand, handler: LineHandler, shutdown: _Shutdow
     return 0
 
 
-async def _load(command: ServeCommand, handler: LineHandler, stack: contextlib.AsyncExitStack) -> InferenceServer:
+async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStack) -> InferenceServer:
     """Open the server and show what it has got.
 
     Raises:
@@ -149,7 +149,7 @@ async def _load(command: ServeCommand, handler: LineHandler, stack: contextlib.A
         if not command.server.model_repository:
             raise InvalidArgumentError("--model-repository must be specified")
         on_request = _open_request_log(command, stack)
-        with load_display(handler) as on_load:
+        with load_display(log.handler) as on_load:
             server = InferenceServer(command.server, on_load, on_request=on_request)
             await stack.enter_async_context(server)
     except TriremeError as error:
@@ -182,7 +182,7 @@ def _show_tables(server: InferenceServer, command: ServeCommand, index: Sequence
         log_table(text)
 
 
-async def _serve_ports(server: InferenceServer, command: ServeCommand, shutdown: _Shutdown) -> bool:
+async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log, shutdown: _Shutdown) -> bool:
     """Open the ports, serve until a signal comes, and stop in order.
 
     Returns:
@@ -197,10 +197,10 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, shutdown:
         grpc = http = None
         try:
             if command.grpc is not None:
-                grpc = _GrpcEnd(server, command.grpc)
+                grpc = _GrpcEnd(server, command.grpc, log)
                 await _open(grpc.service, "GRPC", "GRPCInferenceService", nursery)
             if command.http is not None:
-                http = HttpService(HttpApplication(server, command.http.options), command.http.service)
+                http = HttpService(HttpApplication(server, command.http.options, log), command.http.service)
                 await _open(http, "HTTP", "HTTPService", nursery)
             if command.metrics is not None:
                 await _start_metrics(server, command.metrics, command.pinned_pool_bytes, nursery)
@@ -225,8 +225,8 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, shutdown:
 class _GrpcEnd:
     """The gRPC front end: what it serves, and where."""
 
-    def __init__(self, server: InferenceServer, settings: GrpcSettings) -> None:
-        self._application = GrpcApplication(server, settings.options)
+    def __init__(self, server: InferenceServer, settings: GrpcSettings, log: Log) -> None:
+        self._application = GrpcApplication(server, settings.options, log)
         self.service = GrpcService(self._application.services, settings.service, guards=self._application.guards)
 
     async def drain(self, budget_s: float) -> float:

@@ -15,6 +15,7 @@ from .restricted import RestrictedProtocols
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
+    from ..logging import Log
 
 
 class GrpcApplication:
@@ -23,6 +24,7 @@ class GrpcApplication:
     Args:
         server: the facade that does the work.
         options: of this front end.
+        log: whose settings clients may see and change; None where they may not.
 
     Attributes:
         services: grpclib services; the inference service also has ``immediate``.
@@ -32,8 +34,8 @@ class GrpcApplication:
         InvalidArgumentError: the options name a header pattern that is none.
     """
 
-    def __init__(self, server: InferenceServer, options: GrpcOptions) -> None:
-        self._context = GrpcContext(server, options)
+    def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
+        self._context = GrpcContext(server, options, log)
         self.services = with_reflection((InferenceService(self._context), Health(self._context)))
         self.guards = (RestrictedProtocols(options.restrictions),) if options.restrictions else ()
 

@@ -12,6 +12,7 @@ from .infer_reader import InferReader
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
+    from ..logging import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,17 @@ class GrpcContext:
 
     Attributes:
         draining: no new inference is taken on, while those in flight are finished.
+        log: whose settings clients may see and change; None where they may not.
 
     Raises:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    __slots__ = ("draining", "forward_pattern", "options", "reader", "server")
+    __slots__ = ("draining", "forward_pattern", "log", "options", "reader", "server")
 
-    def __init__(self, server: InferenceServer, options: GrpcOptions) -> None:
+    def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
         self.server = server
+        self.log = log
         self.options = options
         self.reader = InferReader()
         self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)

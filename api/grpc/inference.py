@@ -12,7 +12,7 @@ from grpclib.const import Cardinality, Handler
 
 from ...proto.messages import inference as pb
 from ..switched_off import not_yet, region_change_refused
-from . import models, repository, server, unsupported
+from . import log_settings, models, repository, server, unsupported
 from .codec import RawMessage
 from .context import GrpcContext
 from .infer import UnaryInfer
@@ -125,4 +125,4 @@ class InferenceService(pb.GrpcInferenceServiceBase):
         raise not_yet("trace settings")
 
     async def log_settings(self, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
-        raise not_yet("log settings")
+        return log_settings.change(self._context, message)

@@ -23,6 +23,7 @@ from .routes import Match, Router
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
+    from ..logging import Log
 
 _ENDING_WITH_CONNECTION = ("1.1", "1.0")
 """HTTP versions whose requests end with their connection, so that whoever runs the connection cancels them."""
@@ -36,13 +37,14 @@ class HttpApplication:
     Args:
         server: the facade that does the work.
         options: of this front end.
+        log: whose settings clients may see and change; None where they may not.
 
     Raises:
         InvalidArgumentError: the options name a header pattern that is none.
     """
 
-    def __init__(self, server: InferenceServer, options: HttpOptions) -> None:
-        self._context = Context(server, options)
+    def __init__(self, server: InferenceServer, options: HttpOptions, log: Log | None = None) -> None:
+        self._context = Context(server, options, log)
         self._router = Router()
         self._guard = RestrictedApis(options.restrictions) if options.restrictions else None
 

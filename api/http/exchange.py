@@ -13,6 +13,7 @@ from .options import HttpOptions
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
+    from ..logging import Log
     from .routes import Match
 
 TEXT = b"text/plain"
@@ -23,15 +24,19 @@ BINARY = b"application/octet-stream"
 class Context:
     """What all requests share: the server, the options, the compiled header pattern, the decoder of infer requests.
 
+    Attributes:
+        log: whose settings clients may see and change; None where they may not.
+
     Raises:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    __slots__ = ("decoder", "forward_pattern", "options", "server")
+    __slots__ = ("decoder", "forward_pattern", "log", "options", "server")
 
-    def __init__(self, server: InferenceServer, options: HttpOptions) -> None:
+    def __init__(self, server: InferenceServer, options: HttpOptions, log: Log | None = None) -> None:
         self.server = server
         self.options = options
+        self.log = log
         self.decoder = InferDecoder(options.max_input_bytes)
         self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)
 

@@ -17,11 +17,6 @@ async def tracing(context: Context, request: HttpRequest) -> Answer:
     raise not_yet("trace settings")
 
 
-async def logging_settings(context: Context, request: HttpRequest) -> Answer:
-    """``GET`` and ``POST /v2/logging``."""
-    raise not_yet("log settings")
-
-
 async def region_status(context: Context, request: HttpRequest) -> Answer:
     """``GET …/status``: there are no regions, as long as none can be registered (http.md §6)."""
     match = request.match

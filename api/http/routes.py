@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ...engine.errors import InvalidArgumentError
 from ...engine.request import LATEST
+from . import handlers_logging as logging
 from . import handlers_models as models
 from . import handlers_repository as repository
 from . import handlers_server as server
@@ -87,7 +88,7 @@ def _route(pattern: bytes, category: str, error_media: bytes = JSON, **handlers:
 
 ROUTES = (
     _route(rb"/v2/models/stats", "statistics", GET=models.statistics),
-    _route(rb"/v2/logging", "logging", GET=unsupported.logging_settings, POST=unsupported.logging_settings),
+    _route(rb"/v2/logging", "logging", GET=logging.settings, POST=logging.change),
     _route(_MODEL + rb"/infer", "inference", TEXT, POST=infer),
     _route(_MODEL + rb"/generate", "inference", POST=unsupported.generate),
     _route(_MODEL + rb"/generate_stream", "inference", POST=unsupported.generate),

@@ -19,6 +19,7 @@ from trireme.api.logging import (
     log_table,
     logging_to,
     verbose,
+    verbose_level,
 )
 
 _DEFAULT = r"([IWE])(\d{4}) (\d\d:\d\d:\d\d\.\d{6}) (\d+) ([\w.]+\.py):(\d+)\] (.*)"
@@ -52,10 +53,10 @@ def test_a_line_tells_level_time_process_and_place(path: Path) -> None:
 def test_time_is_utc(path: Path) -> None:
     record = logging.LogRecord("trireme", logging.INFO, "/x/server.py", 674, "message", None, None)
     record.created = 1_000_000_000.25
-    with logging_to(LogSettings(file=str(path))) as handler:
-        handler.emit(record)
-    with logging_to(LogSettings(file=str(path), format="ISO8601")) as handler:
-        handler.emit(record)
+    with logging_to(LogSettings(file=str(path))) as log:
+        log.handler.emit(record)
+    with logging_to(LogSettings(file=str(path), format="ISO8601")) as log:
+        log.handler.emit(record)
     assert lines_of(path) == [
         f'I0909 01:46:40.250000 {os.getpid()} server.py:674] "message"',
         f'2001-09-09T01:46:40Z I {os.getpid()} server.py:674] "message"',
@@ -219,3 +220,57 @@ def test_a_reader_that_went_away_does_not_end_logging() -> None:
         handler.handle(logging.LogRecord("trireme", logging.INFO, "x.py", 1, message, None, None))
     handler.close()
     assert written == [b"", b"found\n"]
+
+
+# What is changed while it runs.
+
+
+def test_a_change_shows_from_the_next_line_on(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path))) as log:
+        logger.debug("v1")
+        logger.info("i1")
+        log.change(info=False, verbose=1)
+        logger.debug("v2")
+        logger.info("i2")
+        logger.warning("w2")
+        log.change(info=True, warning=False, error=False, verbose=0)
+        logger.debug("v3")
+        logger.info("i3")
+        logger.warning("w3")
+        logger.error("e3")
+    assert re.findall(r'"(..)"$', path.read_text(), re.MULTILINE) == ["i1", "v2", "w2", "i3"]
+    assert log.settings == LogSettings(warning=False, error=False, file=str(path))
+
+
+def test_the_format_can_change(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path))) as log:
+        logger.info("a")
+        log.change(format="ISO8601")
+        logger.info("b")
+        log.change(format="default")
+        logger.info("c")
+    first, second, third = lines_of(path)
+    assert re.fullmatch(_DEFAULT, first)
+    assert re.fullmatch(_ISO, second)
+    assert re.fullmatch(_DEFAULT, third)
+
+
+def test_a_change_reaches_every_logger_of_the_house_and_ends_with_the_block(path: Path) -> None:
+    below = logging.getLogger("trireme.some.part")
+    before = logger.getEffectiveLevel()
+    with logging_to(LogSettings(file=str(path))) as log:
+        assert not below.isEnabledFor(logging.DEBUG)
+        log.change(verbose=4)
+        assert below.isEnabledFor(verbose(4))
+        assert not below.isEnabledFor(verbose(5))
+        below.log(verbose(4), "deep")
+    assert lines_of(path)[0].endswith('"deep"')
+    assert logger.getEffectiveLevel() == before
+
+
+@pytest.mark.parametrize(
+    ("number", "level"),
+    [(0, 0), (9, 9), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**32 - 1, 0), (2**32, 0), (2**32 + 2, 2)],
+)
+def test_a_verbose_level_is_read_as_triton_does(number: int, level: int) -> None:
+    assert verbose_level(number) == level

@@ -15,6 +15,7 @@ from trireme.api.grpc.context import GrpcOptions
 
 if TYPE_CHECKING:
     from trireme.actors import InferenceServer
+    from trireme.api.logging import Log
 
 Pairs = Iterable[tuple[str, str | bytes]]
 
@@ -42,9 +43,9 @@ def head_of(path: str = "", metadata: Pairs = (), user_agent: str | None = None)
 class GrpcClient:
     """Calls the application's handlers as the dispatcher does."""
 
-    def __init__(self, server: FakeServer | InferenceServer, **options: Any) -> None:
+    def __init__(self, server: FakeServer | InferenceServer, log: Log | None = None, **options: Any) -> None:
         self.server = server
-        self.application = GrpcApplication(cast("InferenceServer", server), GrpcOptions(**options))
+        self.application = GrpcApplication(cast("InferenceServer", server), GrpcOptions(**options), log)
         self.handlers = {
             path: handler for service in self.application.services for path, handler in service.__mapping__().items()
         }

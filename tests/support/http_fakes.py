@@ -24,6 +24,7 @@ from trireme.engine.tensor import Tensor
 
 if TYPE_CHECKING:
     from trireme.actors import InferenceServer
+    from trireme.api.logging import Log
 
 Compute = Callable[[InferenceRequest], list[Tensor]]
 
@@ -243,9 +244,9 @@ class HttpReply:
 class HttpClient:
     """Calls the application as an ASGI server does."""
 
-    def __init__(self, server: FakeServer, **options: Any) -> None:
+    def __init__(self, server: FakeServer, log: Log | None = None, **options: Any) -> None:
         self.server = server
-        self.app = HttpApplication(cast("InferenceServer", server), HttpOptions(**options))
+        self.app = HttpApplication(cast("InferenceServer", server), HttpOptions(**options), log)
 
     async def ask(
         self,

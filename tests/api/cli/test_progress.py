@@ -43,7 +43,8 @@ def test_unloading_again_is_not_counted() -> None:
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    with logging_to(LogSettings()) as handler:
+    with logging_to(LogSettings()) as log:
+        handler = log.handler
         before = handler.log
         with load_display(handler) as on_load:
             on_load("a", 1, "LOADING")

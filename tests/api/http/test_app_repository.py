@@ -178,8 +178,6 @@ async def test_shared_memory_is_disabled(client: HttpClient, action: str) -> Non
         ("GET", "/v2/trace/setting"),
         ("POST", "/v2/trace/setting"),
         ("GET", "/v2/models/identity/trace/setting"),
-        ("GET", "/v2/logging"),
-        ("POST", "/v2/logging"),
     ],
 )
 async def test_routes_of_later_versions_say_so(client: HttpClient, method: str, path: str) -> None:
