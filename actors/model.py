@@ -189,6 +189,7 @@ class Model:
                     await self._end.wait()
                 await self._stop_children(nursery)
         finally:
+            self.scheduler.stop()  # a member of an ensemble may die without having been told to stop
             self.scheduler.fail_queued(_stopping_error())
         if isinstance(loaded, LoadedInstances):
             await self._surroundings.executors.offload(loaded.model.close)

@@ -27,7 +27,9 @@ from .events import (
     RequestSubmitted,
     ServerStopped,
     ServerStopping,
+    StepSubmitted,
 )
+from .graphs import is_step
 from .history import Handlers
 from .invariants.queueing import EXPIRED, FULL
 from .invariants.serving import STOPPING, UNKNOWN
@@ -64,6 +66,13 @@ REACHABLE = (
     "stopped in time",
     "stopped before it was drained",
     "the server-wide budget was used up",
+    "an ensemble answered",
+    "an ensemble failed with a step",
+    "an ensemble cancelled amid its steps",
+    "steps side by side",
+    "a step of a step",
+    "a step refused",
+    "a step failed after another one",
 )
 """All that a swarm run may see; each must come up in a thousand of them."""
 
@@ -79,10 +88,14 @@ class Coverage:
         self._open: set[int] = set()
         self._ended: dict[int, int] = {}  # when a request's execution ended
         self._batches: dict[int, BatchSealed] = {}
+        self._parents: dict[int, int] = {}
+        self._steps: dict[int, int] = {}  # by request to an ensemble, how many steps it has in flight
+        self._failed: set[int] = set()  # those of them of which a step has failed
 
     def handlers(self) -> Handlers:
         return {
             RequestSubmitted: self._submitted,
+            StepSubmitted: self._step_submitted,
             RequestAnswered: self._answered,
             RequestAbandoned: self._abandoned,
             RequestQueued: self._queued,
@@ -104,17 +117,42 @@ class Coverage:
         self.counts[what] += 1
 
     def _submitted(self, event: RequestSubmitted) -> None:
-        self._count("requests")
         self._asked[event.request] = event.model
+        if is_step(event.request):
+            return
+        self._count("requests")
         if len(self._open) >= self._max_inflight:
             self._count("the server-wide budget was used up")
 
+    def _step_submitted(self, event: StepSubmitted) -> None:
+        self._parents[event.request] = event.parent
+        inflight = self._steps[event.parent] = self._steps.get(event.parent, 0) + 1
+        if inflight > 1:
+            self._count("steps side by side")
+        if is_step(event.parent):
+            self._count("a step of a step")
+
+    def _step_answered(self, event: RequestAnswered) -> None:
+        parent = self._parents.pop(event.request)
+        if parent not in self._steps:
+            return  # dropped by a server that had no time left
+        self._steps[parent] -= 1
+        if event.error:
+            if parent in self._failed:
+                self._count("a step failed after another one")
+            self._failed.add(parent)
+
     def _queued(self, event: RequestQueued) -> None:
         self._asked.pop(event.request, None)
-        self._open.add(event.request)
+        if not is_step(event.request):
+            self._open.add(event.request)
 
     def _answered(self, event: RequestAnswered) -> None:
         model = self._asked.pop(event.request, None)
+        if event.request in self._parents:
+            self._step_answered(event)
+            if model is not None:
+                self._count("a step refused")
         if model is None or not event.error:
             return
         if event.error.endswith(FULL):
@@ -131,7 +169,10 @@ class Coverage:
             self._count("given up without a reply being held")
 
     def _cancelled(self, event: CancelHeard) -> None:
-        self._count("cancelled in execution" if event.executing else "cancelled in the queue")
+        if self._steps.get(event.request):
+            self._count("an ensemble cancelled amid its steps")
+        else:
+            self._count("cancelled in execution" if event.executing else "cancelled in the queue")
 
     def _rejected(self, event: RequestRejected) -> None:
         if event.error == EXPIRED:
@@ -164,6 +205,9 @@ class Coverage:
 
     def _delivered(self, event: ReplyDelivered) -> None:
         self._open.discard(event.request)
+        if self._steps.pop(event.request, None) is not None:
+            failed = event.request in self._failed
+            self._count("an ensemble failed with a step" if failed else "an ensemble answered")
         ended_ns = self._ended.pop(event.request, event.at_ns)
         if ended_ns != event.at_ns:
             self._count("an answer waited for its turn")

@@ -22,6 +22,7 @@ from ..engine.response import InferenceResponse
 from ..engine.tensor import Tensor
 from .clock import JumpingClock, Sleeper
 from .events import RequestAbandoned, RequestAnswered, RequestSubmitted
+from .graphs import Graphs
 from .history import Recorder, error_text
 from .plan import UNKNOWN_MODEL, Manner, Plan, RequestPlan
 
@@ -50,7 +51,8 @@ class Driver:
         self._clock = clock
         self._recorder = recorder
         self._misled = misled
-        self._requests = _Requests(plan)
+        self._graphs = Graphs(plan)
+        self._requests = _Requests(plan, looked_at=bool(self._graphs.ensembles))
         self._next: dict[int, list[RequestPlan]] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -177,6 +179,11 @@ class Driver:
                 f"request {plan.number} to '{plan.model}' of {plan.rows} rows was given the answer to "
                 f"{response.id} from '{response.model_name}' of {rows} rows"
             )
+        elif self._requests.looked_at:
+            said = [float(output.array.flat[0]) for output in sorted(response.outputs, key=lambda each: each.name)]
+            truth = self._graphs.answers(plan.model, self._requests.value(plan))
+            if said != truth:
+                self._misled(f"request {plan.number} to '{plan.model}' was answered {said}; right is {truth}")
 
     def _answered(self, plan: RequestPlan, error: str) -> None:
         self._recorder.record(RequestAnswered(self._recorder.now_ns(), plan.number, error))
@@ -197,17 +204,26 @@ class Driver:
 
 
 class _Requests:
-    """Makes requests; tensors of one shape are one tensor."""
+    """Makes requests. Tensors of one shape are one tensor, unless answers are looked at."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, looked_at: bool) -> None:
+        self.looked_at = looked_at
         self._unbatched = {model.name for model in plan.models if not model.max_batch_size} | {UNKNOWN_MODEL}
-        self._inputs: dict[tuple[int, ...], list[Tensor]] = {}
+        self._counts = {model.name: model.inputs for model in plan.models} | {UNKNOWN_MODEL: 1}
+        self._inputs: dict[tuple[float, int, tuple[int, ...]], list[Tensor]] = {}
+
+    def value(self, plan: RequestPlan) -> float:
+        """Every element of the inputs."""
+        return plan.number if self.looked_at else 0
 
     def make(self, plan: RequestPlan) -> InferenceRequest:
         shape = (4,) if plan.model in self._unbatched and plan.rows == 1 else (plan.rows, 4)
-        inputs = self._inputs.get(shape)
+        count, value = self._counts[plan.model], self.value(plan)
+        inputs = self._inputs.get((value, count, shape))
         if inputs is None:
-            inputs = self._inputs[shape] = [Tensor("INPUT0", FP32, shape, array=np.zeros(shape, np.float32))]
+            array = np.full(shape, value, np.float32)
+            inputs = [Tensor(f"INPUT{index}", FP32, shape, array=array) for index in range(count)]
+            self._inputs[value, count, shape] = inputs
         return InferenceRequest(
             plan.model,
             id=str(plan.number),

@@ -33,6 +33,17 @@ class RequestSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSubmitted:
+    """An ensemble turns to a member, on behalf of request `parent`; `step` counts from 1. `RequestSubmitted` follows:
+    from there on the step is a request like others, the ensemble its client, and `request` its number."""
+
+    at_ns: int
+    request: int
+    parent: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestAnswered:
     """A client has its answer: an error's text, or "" for a response."""
 
@@ -240,6 +251,7 @@ class PhaseBegan:
 
 Event = (
     RequestSubmitted
+    | StepSubmitted
     | RequestAnswered
     | RequestAbandoned
     | RequestQueued

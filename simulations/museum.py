@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, ResourcePlan, SequencesPlan
+from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, ResourcePlan, SequencesPlan, StepPlan
 
 MS = 1_000_000
 
@@ -201,6 +201,28 @@ BLOCKED_BY_THE_IDLE = Exhibit(
     "stays-in-line",
 )
 
+STUCK_BY_A_LATE_FAILURE = Exhibit(
+    "Two steps of an ensemble were carried out side by side, and both failed. With the first failure the ensemble had "
+    "stopped listening, so the second one went unheard: the request waited for it for ever.",
+    Plan(
+        1,
+        (
+            ModelPlan("quick", fixed_ns=5 * MS),
+            ModelPlan("slow", fixed_ns=20 * MS, dynamic=True),
+            ModelPlan("both", inputs=2),
+            ModelPlan("e", steps=(StepPlan("quick"), StepPlan("slow"), StepPlan("both", (1, 2)))),
+        ),
+        (
+            RequestPlan(1, "e", 10 * MS, fault=Fault.RAISE),
+            RequestPlan(2, "slow", 10 * MS, fault=Fault.CRASH),
+            RequestPlan(3, "e", 400 * MS),
+        ),
+        calm_ns=600 * MS,
+    ),
+    ("a step failed after another one", "an ensemble answered"),
+    "late-failure",
+)
+
 EXHIBITS: Mapping[str, Exhibit] = {
     "unknown-model-while-stopping": UNKNOWN_MODEL,
     "dead-instance-behind-readiness": HEALTHY_CORPSE,
@@ -208,6 +230,7 @@ EXHIBITS: Mapping[str, Exhibit] = {
     "idle-reaper-loops-for-ever": REAPER_NEVER_RESTS,
     "rate-limiter-blocked-at-the-head": BLOCKED_BY_THE_IDLE,
     "resource-gone-with-its-holder": BLOCKED_BY_THE_DEAD,
+    "ensemble-stuck-by-a-late-failure": STUCK_BY_A_LATE_FAILURE,
     "answers-held-behind-a-cancelled-one": HELD_FOR_EVER,
     "burst-refused-by-an-idle-server": REFUSED_IN_ONE_BREATH,
     "reply-lost-with-its-neighbour": LOST_WITH_ITS_NEIGHBOUR,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from ..engine.config.build import model_config
 from ..engine.config.model import (
     DynamicBatching,
     InstanceGroup,
@@ -27,6 +28,7 @@ from ..engine.config.schema import ModelConfigMessage
 from ..engine.config.sequence import ControlKind
 from ..engine.datatypes import FP32, UINT64
 from ..engine.errors import InvalidArgumentError
+from ..engine.request import LATEST
 from .models import BACKEND
 
 UNKNOWN_MODEL = "unknown"
@@ -96,13 +98,29 @@ class ResourcePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A step of an ensemble. Its output is a tensor, named by the number of the step, counted from 1.
+
+    Attributes:
+        takes: for each input of its model, the tensor that it gets; 0 is the input of the ensemble.
+    """
+
+    model: str
+    takes: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """A model. A batch takes ``fixed_ns + per_row_ns * rows``, plus what its requests add.
 
     Attributes:
+        inputs: how many inputs it has, all of one shape.
         preferred: preferred batch sizes; empty for the largest alone.
         demands, priority: what an instance needs of the server's resources, and how urgently (1 is first).
         failing_starts: which attempts to start an instance fail, counted from 1 over all instances.
+        steps: of an ensemble, which has nothing else but the next, a name and a max_batch_size; what no step takes is
+            an output, that of the last step the first.
+        max_inflight: of an ensemble, how many requests each step may have in flight; 0 for any number.
     """
 
     name: str
@@ -121,13 +139,24 @@ class ModelPlan:
     sequences: SequencesPlan | None = None
     demands: tuple[ResourcePlan, ...] = ()
     priority: int = 0
+    inputs: int = 1
+    steps: tuple[StepPlan, ...] = ()
+    max_inflight: int = 0
+
+    @property
+    def sinks(self) -> tuple[int, ...]:
+        """Of an ensemble: the steps that make its outputs, in the order of these."""
+        taken = {tensor for step in self.steps for tensor in step.takes}
+        return tuple(number for number in range(len(self.steps), 0, -1) if number not in taken)
 
     def config(self) -> ModelConfig:
+        if self.steps:
+            return self._ensemble_config()
         config = ModelConfig(
             name=self.name,
             backend=BACKEND,
             max_batch_size=self.max_batch_size,
-            input=(ModelInput("INPUT0", FP32, (4,)),),
+            input=tuple(ModelInput(f"INPUT{index}", FP32, (4,)) for index in range(self.inputs)),
             output=(ModelOutput("OUTPUT0", FP32, (4,)),),
             instance_group=(InstanceGroup(self.name, "KIND_CPU", self.instances),),
             dynamic_batching=self.batching() if self.dynamic else None,
@@ -140,6 +169,23 @@ class ModelPlan:
         if self.sequences is not None:
             self._fill_in(message.sequence_batching, self.sequences)
         return replace(config, has_sequence_batching=self.sequences is not None, message=message)
+
+    def _ensemble_config(self) -> ModelConfig:
+        message = ModelConfigMessage(name=self.name, platform="ensemble", max_batch_size=self.max_batch_size)
+        message.input.add(name="INPUT0", data_type=FP32.number, dims=[4])
+        tensors = [f"T{number}" for number in range(len(self.steps) + 1)]
+        tensors[0] = "INPUT0"
+        for index, sink in enumerate(self.sinks):
+            tensors[sink] = f"OUTPUT{index}"
+            message.output.add(name=tensors[sink], data_type=FP32.number, dims=[4])
+        scheduling = message.ensemble_scheduling
+        scheduling.max_inflight_requests = self.max_inflight
+        for number, planned in enumerate(self.steps, start=1):
+            step = scheduling.step.add(model_name=planned.model, model_version=LATEST)
+            step.output_map["OUTPUT0"] = tensors[number]
+            for index, taken in enumerate(planned.takes):
+                step.input_map[f"INPUT{index}"] = tensors[taken]
+        return model_config(message)
 
     def _fill_in(self, batching: Any, sequences: SequencesPlan) -> None:
         """What the sequence batcher reads of a configuration, with one control of each kind."""
@@ -180,7 +226,8 @@ class RequestPlan:
         at_ns: when it is sent, from the beginning; with `after`, from the answer to that request.
         after: number of the request whose answer its client waits for first; 0 for none.
         give_up_ns: how long its client waits for the answer; 0 for as long as it takes.
-        extra_ns: what it adds to the time of its batch.
+        fault_step: of a request to an ensemble, the execution among those that follow from it which the fault strikes.
+        extra_ns: what it adds to the time of its batch, or of each of its steps'.
         sequence, start, end: correlation id (0 for none), and whether it begins or ends the sequence.
     """
 
@@ -198,6 +245,7 @@ class RequestPlan:
     sequence: int | str = 0
     start: bool = False
     end: bool = False
+    fault_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from ..actors.instance import Instance
 from ..actors.rate_limiter import RateLimiter
 from ..actors.repository import Repository
 from ..actors.scheduler import Scheduler
+from ..engine.ensemble import EnsembleRun, StepCall
+from ..engine.ensemble.run import Iteration, RunState
 from ..engine.errors import NotFoundError, TriremeError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
@@ -141,6 +143,31 @@ def _stays_in_line(original: Any, limiter: RateLimiter, key: Any) -> bool:
     return False
 
 
+def _late_failure(original: Any, run: EnsembleRun, call: StepCall, error: TriremeError, final: bool = True) -> None:
+    """When a step of an ensemble has failed, others that fail later are not taken off the list."""
+    if run.state is not RunState.FAILED:
+        original(run, call, error, final)
+
+
+def _step_taken_twice(original: Any, run: EnsembleRun, arrived: list[str], at: Iteration) -> None:
+    """A step that takes two tensors is carried out when the first of them is there, and once more with the second."""
+    before = run._needed
+    original(run, arrived, at)
+    for call in list(run._ready):
+        if len(dict.fromkeys(name for _, name in call.step.inputs)) > 1 and call.step.index in before:
+            run._ready[StepCall(run, call.step, at)] = None
+            for _, name in call.step.inputs:
+                run._values[name, at].uses += 1
+            break
+
+
+def _members_first(original: Any, repository: Repository) -> None:
+    """A server that stops tells all models at once, the members of ensembles too."""
+    del original
+    for model in repository.models():
+        model.stop()
+
+
 Bug = Callable[..., Any]
 
 PLANTED: Mapping[str, tuple[type, str, Bug]] = {
@@ -156,6 +183,9 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "slot-released-twice": (Vacancies, "add", _slot_released_twice),
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
+    "late-failure": (EnsembleRun, "step_failed", _late_failure),
+    "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
+    "members-first": (Repository, "stop", _members_first),
     "stays-in-line": (RateLimiter, "withdraw", _stays_in_line),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 
 import trio
 
-from ..actors import InferenceServer
+from ..actors import InferenceServer, StartupError
 from ..engine.scheduling.resources import ExplicitResource
 from .clock import JumpingClock, StandstillError
 from .coverage import Coverage
 from .driver import Driver
 from .events import PhaseBegan
 from .faults import SLOWNESS, FaultyModels
+from .graphs import Graphs
 from .history import History, Recorder
 from .invariants import Violation, Watch
 from .invariants.leftovers import leftovers
@@ -79,6 +80,8 @@ def _defect(error: BaseException) -> Violation:
         error = error.__cause__
     if isinstance(error, KeyboardInterrupt):
         raise error
+    if isinstance(error, StartupError):
+        return Violation("models load", str(error))
     if isinstance(error, StandstillError):
         return Violation("time goes on", str(error))
     return Violation("nothing is raised", f"{type(error).__name__}: {error}")
@@ -92,8 +95,9 @@ def drain_bound_s(plan: Plan) -> float:
     drains much faster than that and still late is for `Promptness` to find.)
     """
     models = {model.name: model for model in plan.models}
+    graphs = Graphs(plan)
     total_ns = max((request.at_ns for request in plan.requests if not request.after), default=0)
-    for request in plan.requests:
+    for request in (each for asked in plan.requests for each in graphs.executions(asked)):
         model = models.get(request.model)
         if model is not None:
             alone_ns = model.fixed_ns + model.per_row_ns * request.rows + request.extra_ns + model.delay_us * 1_000
@@ -116,6 +120,7 @@ class _Run:
             state,
             self.recorder,
             self._is_ready,
+            Graphs(plan),
             max_inflight=plan.max_inflight_requests,
             restart_limit=plan.restart_limit,
             demands={model.name: {each.name: each.count for each in model.demands} for model in plan.models},

@@ -33,6 +33,8 @@ def _run(plan: Plan) -> str:
 
 
 def _model(model: ModelPlan) -> str:
+    if model.steps:
+        return _ensemble(model)
     parts = [f"{model.name}: {model.instances} instances of {model.fixed_ns / MS:g} ms"]
     if model.per_row_ns:
         parts.append(f"{model.per_row_ns / MS:g} ms a row")
@@ -56,6 +58,18 @@ def _model(model: ModelPlan) -> str:
     if model.failing_starts:
         parts.append(f"starts {', '.join(map(str, model.failing_starts))} fail")
     return "; ".join(parts)
+
+
+def _ensemble(model: ModelPlan) -> str:
+    def source(tensor: int) -> str:
+        return f"step {tensor}" if tensor else "the input"
+
+    steps = [
+        f"step {number}: {step.model} of {' and '.join(map(source, step.takes))}"
+        for number, step in enumerate(model.steps, start=1)
+    ]
+    limit = [f"at most {model.max_inflight} in a step"] if model.max_inflight else []
+    return "; ".join([f"{model.name}: an ensemble", f"max_batch_size {model.max_batch_size}", *steps, *limit])
 
 
 def _sequences(sequences: SequencesPlan) -> str:
@@ -97,7 +111,7 @@ def _request(request: RequestPlan) -> str:
     if request.extra_ns:
         parts.append(f"adds {request.extra_ns / MS:g} ms")
     if request.fault is not Fault.NONE:
-        parts.append(request.fault.value)
+        parts.append(request.fault.value + f" (execution {request.fault_step + 1})" * bool(request.fault_step))
     return ", ".join(parts)
 
 

@@ -73,8 +73,12 @@ class Shrinker:
 
     def _drop_models(self) -> None:
         for model in self.plan.models:
-            others = tuple(each for each in self.plan.models if each is not model)
-            numbers = frozenset(each.number for each in self.plan.requests if each.model == model.name)
+            gone = {model.name}
+            for ensemble in self.plan.models:  # they come after what they are made of
+                if any(step.model in gone for step in ensemble.steps):
+                    gone.add(ensemble.name)
+            others = tuple(each for each in self.plan.models if each.name not in gone)
+            numbers = frozenset(each.number for each in self.plan.requests if each.model in gone)
             if others:
                 self._keep(replace(self.plan.without_requests(numbers), models=others))
 
@@ -140,6 +144,11 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, dynamic=False)
     yield replace(model, demands=model.demands[1:])
     yield replace(model, sequences=None)
+    yield replace(model, steps=model.steps[:-1])
+    for index, step in enumerate(model.steps):
+        begun = replace(step, takes=(0,) * len(step.takes))
+        yield replace(model, steps=(*model.steps[:index], begun, *model.steps[index + 1 :]))
+    yield replace(model, max_inflight=0)
 
 
 def _with_smaller_batches(plan: Plan, index: int) -> Iterator[Plan]:

@@ -12,7 +12,19 @@ import math
 from dataclasses import replace
 from random import Random
 
-from .plan import UNKNOWN_MODEL, Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, ResourcePlan, SequencesPlan
+from .graphs import Graphs
+from .plan import (
+    UNKNOWN_MODEL,
+    Fault,
+    Manner,
+    ModelPlan,
+    Plan,
+    PolicyPlan,
+    RequestPlan,
+    ResourcePlan,
+    SequencesPlan,
+    StepPlan,
+)
 from .workloads import Arrival, bursty, closed_loop, poisson, sequences
 
 MS = 1_000_000
@@ -25,6 +37,7 @@ class Feature(enum.Enum):
     SEVERAL_INSTANCES = "several instances"
     SEQUENCES = "stateful models"
     RESOURCES = "instances that share resources"
+    ENSEMBLES = "ensembles"
     UNBATCHED = "models without batching"
     PREFERRED = "preferred sizes"
     DELAY = "queue delays"
@@ -51,6 +64,7 @@ RARE = {
     Feature.BAD_REQUESTS: 0.25,
     Feature.STOP_EARLY: 0.25,
     Feature.RESOURCES: 0.3,
+    Feature.ENSEMBLES: 0.3,
 }
 """Features that make runs slow, or most of their requests void."""
 
@@ -81,16 +95,21 @@ class _Draw:
         count = chance.choice((1, 2, 3, 4)) if self.has(Feature.SEVERAL_MODELS) else 1
         resources = self.resources()
         models = tuple(self.sharing(self.model(f"m{index}"), resources) for index in range(count))
+        if self.has(Feature.ENSEMBLES):
+            for index in range(chance.randint(1, 3)):
+                models += (self.ensemble(f"e{index}", models),)
+        plan = Plan(self.seed, models, (), calm_ns=0)
+        graphs = Graphs(plan)
         requests: list[RequestPlan] = []
         for model in models:
-            arrivals = self.arrivals(model, chance.randint(10, 480 // count))
+            arrivals = self.arrivals(model, chance.randint(10, 480 // len(models)), stateful=graphs.is_stateful(model))
             requests += self.dressed(model, arrivals, len(requests))
         end_ns = max(request.at_ns for request in requests)
         hangs = Fault.HANG in self.rates
-        longest_ns = max(_longest_batch_ns(model, requests) for model in models)
-        return Plan(
-            seed=self.seed,
-            models=models,
+        executions = [each for request in requests for each in graphs.executions(request)]
+        longest_ns = max(_longest_batch_ns(model, executions) for model in models)
+        return replace(
+            plan,
             requests=tuple(requests),
             calm_ns=round(end_ns * chance.uniform(0.5, 1.1)),
             stop_ns=round(end_ns * chance.uniform(0.2, 1.0)) if self.has(Feature.STOP_EARLY) else 0,
@@ -129,6 +148,7 @@ class _Draw:
             fixed_ns=round(self.rate(0.5, 30) * MS),
             per_row_ns=chance.choice((0, round(self.rate(0.01, 3) * MS))),
             failing_starts=self.failing_starts(),
+            inputs=2 if self.has(Feature.ENSEMBLES) and chance.random() < 0.4 else 1,
         )
         if self.has(Feature.SEQUENCES) and chance.random() < 0.6:
             return self.stateful(plan)
@@ -149,12 +169,8 @@ class _Draw:
         levels = chance.randint(2, 5) if self.has(Feature.PRIORITIES) else 0
         policies = [self.policy(0)]
         policies += [self.policy(level) for level in range(1, levels + 1) if chance.random() < 0.5]
-        return ModelPlan(
-            plan.name,
-            plan.instances,
-            plan.max_batch_size,
-            plan.fixed_ns,
-            plan.per_row_ns,
+        return replace(
+            plan,
             dynamic=True,
             preferred=preferred,
             delay_us=round(self.rate(100, 50_000)) if self.has(Feature.DELAY) else 0,
@@ -162,7 +178,25 @@ class _Draw:
             levels=levels,
             default_level=chance.randint(1, levels) if levels else 0,
             policies=tuple(policies),
-            failing_starts=plan.failing_starts,
+        )
+
+    def ensemble(self, name: str, models: tuple[ModelPlan, ...]) -> ModelPlan:
+        """A graph over these models, earlier ensembles among them. Its time is what its steps take one by one."""
+        chance = self.chance
+        members = [chance.choice(models) for _ in range(chance.choice((1, 2, 2, 3, 3, 4, 5)))]
+        shape = chance.choice(("chain", "fan", "any"))
+        steps: list[StepPlan] = []
+        for number, member in enumerate(members, start=1):
+            earliest = {"chain": number - 1, "fan": 0, "any": 0}[shape]
+            latest = min(1, number - 1) if shape == "fan" and number < len(members) else number - 1
+            takes = tuple(chance.randint(earliest, latest) for _ in range(member.inputs))
+            steps.append(StepPlan(member.name, takes))
+        return ModelPlan(
+            name,
+            max_batch_size=min(member.max_batch_size for member in members),
+            fixed_ns=sum(member.fixed_ns for member in members),
+            steps=tuple(steps),
+            max_inflight=chance.choice((0, 0, chance.randint(1, 4))),
         )
 
     def stateful(self, plan: ModelPlan) -> ModelPlan:
@@ -189,14 +223,14 @@ class _Draw:
             max_queue_size=chance.randint(1, 12) if self.has(Feature.QUEUE_LIMITS) and chance.random() < 0.7 else 0,
         )
 
-    def arrivals(self, model: ModelPlan, count: int) -> list[Arrival]:
+    def arrivals(self, model: ModelPlan, count: int, *, stateful: bool) -> list[Arrival]:
         """A workload that keeps the model's instances busy for some part of the time, or for more than that."""
         chance = self.chance
         rows = max(1, model.max_batch_size) if model.dynamic else 1
         batch_s = (model.fixed_ns + model.per_row_ns * rows) / 1e9
         load = chance.uniform(1.0, 4.0) if self.has(Feature.OVERLOAD) else chance.uniform(0.1, 1.0)
         rate_hz = load * model.instances * max(1, rows / 2) / batch_s
-        if model.sequences is not None:
+        if stateful:
             return self.sequences(model, count, batch_s, load)
         match chance.randrange(3):
             case 0:
@@ -259,6 +293,7 @@ class _Draw:
             give_up_ns=round(patience_ns) if gives_up else 0,
             manner=self.manner(),
             fault=self.fault(),
+            fault_step=chance.randrange(5) if model.steps else 0,
             extra_ns=round(chance.expovariate(1.0) * model.fixed_ns) if self.has(Feature.UNEVEN_WORK) else 0,
             sequence=arrival.sequence,
             start=arrival.start,

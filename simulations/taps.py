@@ -1,8 +1,10 @@
 """Where a simulation listens in on the actors.
 
-The actors know nothing of it: for the time of a run, models are given a scheduler that is the real one and also tells
-the recorder what it is asked and what its core decides. So events stand in the history in the order in which things
-happened, at the moment of the decision itself.
+The actors know nothing of it: for the time of a run, models are given a scheduler, or an ensemble, that is the real one
+and also tells the recorder what it is asked and what its core decides. So events stand in the history in the order in
+which things happened, at the moment of the decision itself.
+
+What an ensemble asks of its members are requests like those of clients. The tap gives them numbers, as ids.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from ..actors import model as model_module
+from ..actors.ensemble import Ensemble
 from ..actors.scheduler import InstanceAddress, Scheduler
+from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
+from ..engine.errors import TriremeError
 from ..engine.job import Job, Outcome, Reply
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
 from .events import (
@@ -21,11 +26,15 @@ from .events import (
     InstanceAttached,
     InstanceDetached,
     ReplyDelivered,
+    RequestAnswered,
     RequestDropped,
     RequestQueued,
     RequestRejected,
+    RequestSubmitted,
     SchedulerStopped,
+    StepSubmitted,
 )
+from .graphs import step_number
 from .history import Recorder, error_text, request_number
 
 
@@ -80,12 +89,17 @@ class TappedReply:
         return self._reply.deliver(outcome, final)
 
 
-def tapped_scheduler(recorder: Recorder, schedulers: list[Scheduler]) -> type[Scheduler]:
+Door = Scheduler | Ensemble
+"""What takes a model's jobs in."""
+
+
+def tapped_scheduler(recorder: Recorder, schedulers: list[Door]) -> type[Scheduler]:
     """The scheduler actor, with what it is told written down; each one made is added to `schedulers`."""
 
     class TappedScheduler(Scheduler):
         def __init__(self, name: str, core: SchedulerCore, *args: Any, **kwargs: Any) -> None:
             self._tapped = TappedCore(core, recorder)
+            self._told_to_stop = False
             super().__init__(name, cast(SchedulerCore, self._tapped), *args, **kwargs)
             schedulers.append(self)
 
@@ -101,7 +115,9 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Scheduler]) -> type[Sc
             super().cancel(job)
 
         def stop(self) -> None:
-            recorder.record(SchedulerStopped(recorder.now_ns(), self.name))
+            if not self._told_to_stop:
+                self._told_to_stop = True
+                recorder.record(SchedulerStopped(recorder.now_ns(), self.name))
             super().stop()
 
         def attach(self, instance: InstanceId, address: InstanceAddress) -> None:
@@ -118,13 +134,82 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Scheduler]) -> type[Sc
     return TappedScheduler
 
 
+class TappedEnsembleCore(EnsembleCore):
+    """An ensemble's core, with what members refuse at once written down."""
+
+    def __init__(self, plan: EnsemblePlan, recorder: Recorder) -> None:
+        super().__init__(plan)
+        self.asking: StepCall | None = None
+        self.number = 0
+        self._recorder = recorder
+
+    def step_failed(self, call: StepCall, error: TriremeError, final: bool = True) -> None:
+        if call is self.asking:
+            self._recorder.record(RequestAnswered(self._recorder.now_ns(), self.number, error_text(error)))
+        super().step_failed(call, error, final)
+
+
+def tapped_ensemble(recorder: Recorder, schedulers: list[Door]) -> type[Ensemble]:
+    """The ensemble actor, with what it is told and what it asks of its members written down."""
+
+    class TappedEnsemble(Ensemble):
+        def __init__(self, plan: EnsemblePlan, *args: Any) -> None:
+            super().__init__(plan, *args)
+            self._core = self._tapped = TappedEnsembleCore(plan, recorder)
+            self._told_to_stop = False
+            schedulers.append(self)
+
+        def submit(self, job: Job, **options: Any) -> None:
+            number = request_number(job)
+            job.reply = TappedReply(job.reply, number, recorder)
+            super().submit(job, **options)
+            recorder.record(RequestQueued(recorder.now_ns(), number, self.name, job.rows, 0, NEVER_NS))
+
+        def cancel(self, job: Job) -> None:
+            recorder.record(CancelHeard(recorder.now_ns(), request_number(job), False))
+            super().cancel(job)
+
+        def stop(self) -> None:
+            if not self._told_to_stop:
+                self._told_to_stop = True
+                recorder.record(SchedulerStopped(recorder.now_ns(), self.name))
+            super().stop()
+
+        def fail_queued(self, error: TriremeError) -> None:
+            for job in self._runs:
+                recorder.record(RequestDropped(recorder.now_ns(), request_number(job)))
+            super().fail_queued(error)
+
+        def _submit(self, call: StepCall, action: Submit) -> None:
+            parent, step = request_number(call.run.job), call.step.index + 1
+            number = step_number(parent, step)
+            now_ns, request = recorder.now_ns(), action.request
+            request.id = str(number)
+            recorder.record(StepSubmitted(now_ns, number, parent, step))
+            rows, sequence = max(1, call.rows), request.correlation_id
+            flags = (request.sequence_start, request.sequence_end)
+            limits = (request.priority, request.timeout_us)
+            recorder.record(RequestSubmitted(now_ns, number, request.model_name, rows, *limits, sequence or 0, *flags))
+            self._tapped.asking, self._tapped.number = call, number
+            super()._submit(call, action)
+            self._tapped.asking = None
+
+        def hear(self, step: Any, outcome: Outcome, final: bool) -> None:
+            if final:
+                recorder.record(RequestAnswered(recorder.now_ns(), request_number(step.job), error_text(outcome)))
+            super().hear(step, outcome, final)
+
+    return TappedEnsemble
+
+
 @contextmanager
-def tapped(recorder: Recorder) -> Iterator[list[Scheduler]]:
+def tapped(recorder: Recorder) -> Iterator[list[Door]]:
     """Within the block, models that are loaded get a scheduler that is listened to; the list of these."""
-    before = model_module.Scheduler
-    schedulers: list[Scheduler] = []
+    before = model_module.Scheduler, model_module.Ensemble
+    schedulers: list[Door] = []
     model_module.Scheduler = tapped_scheduler(recorder, schedulers)
+    model_module.Ensemble = tapped_ensemble(recorder, schedulers)
     try:
         yield schedulers
     finally:
-        model_module.Scheduler = before
+        model_module.Scheduler, model_module.Ensemble = before

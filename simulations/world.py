@@ -24,7 +24,6 @@ from typing import Any
 import trio
 
 from ..actors import InferenceServer, Reply
-from ..actors.scheduler import Scheduler
 from ..engine.errors import TriremeError
 from ..engine.options import ServerOptions
 from ..engine.request import InferenceRequest
@@ -43,7 +42,7 @@ from .events import (
 from .executors import VirtualExecutors
 from .history import History, Recorder, error_text
 from .models import SimulatedModel, SimulatedRepository
-from .taps import tapped
+from .taps import Door, tapped
 
 Answer = InferenceResponse | TriremeError
 
@@ -64,7 +63,7 @@ class World:
     """
 
     def __init__(
-        self, seed: int, nursery: trio.Nursery, clock: JumpingClock, recorder: Recorder, schedulers: Sequence[Scheduler]
+        self, seed: int, nursery: trio.Nursery, clock: JumpingClock, recorder: Recorder, schedulers: Sequence[Door]
     ) -> None:
         self.random = Random(f"scenario {seed}")
         self.nursery = nursery
@@ -191,7 +190,7 @@ def run_world(scenario: Scenario, seed: int, limit_s: float = 86_400.0) -> Histo
 def play_in_world(scenario: Scenario, seed: int, limit_s: float, clock: JumpingClock, recorder: Recorder) -> None:
     """`run_world`, for those who want to listen to the recorder while it writes."""
 
-    async def play(schedulers: Sequence[Scheduler]) -> None:
+    async def play(schedulers: Sequence[Door]) -> None:
         with trio.move_on_after(limit_s) as limit:
             async with trio.open_nursery() as nursery:
                 await scenario(World(seed, nursery, clock, recorder, schedulers))

@@ -14,6 +14,7 @@ from ..events import (
 )
 from ..history import Handlers
 from .base import Complain, Invariant
+from .batches import TOLERANCE_NS
 from .state import WorldState
 
 DEATHS = frozenset({"InstanceCrash", "ExecutorDiedError", GIVEN_UP})
@@ -57,6 +58,7 @@ class DeathsAreFaults(Invariant):
         self._state = state
         self._restart_limit = restart_limit
         self._stopping = False
+        self._ends_ns: int | None = None  # when a server that stops has no more time
         self._failed_starts: dict[str, int] = {}
 
     def handlers(self) -> Handlers:
@@ -68,8 +70,9 @@ class DeathsAreFaults(Invariant):
             ModelStateChanged: self._changed,
         }
 
-    def _stop(self, _event: ServerStopping) -> None:
+    def _stop(self, event: ServerStopping) -> None:
         self._stopping = True
+        self._ends_ns = event.at_ns + event.limit_ns
 
     def _struck(self, event: FaultStruck) -> None:
         if not event.request:
@@ -81,7 +84,8 @@ class DeathsAreFaults(Invariant):
 
     def _detached(self, event: InstanceDetached) -> None:
         view = self._state.models[event.model]
-        if not view.stopping and event.instance not in view.lost and view.ready:
+        in_time = self._ends_ns is None or event.at_ns + TOLERANCE_NS < self._ends_ns
+        if in_time and not view.stopping and event.instance not in view.lost and view.ready:
             self.broken(f"'{event.instance}' is gone, and no fault struck it")
 
     def _changed(self, event: ModelStateChanged) -> None:

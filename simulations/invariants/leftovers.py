@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...actors import InferenceServer, Reply
-from ...actors.scheduler import Scheduler
 from ...engine.description import ModelState
 from ...engine.statistics import ModelStatisticsEntry
 from ..events import BatchSealed, ReplyDelivered, RequestQueued
 from ..history import Handlers
+from ..taps import Door
 from .base import Complain, Invariant
 
 
-def leftovers(server: InferenceServer, schedulers: Iterable[Scheduler], replies: Mapping[int, Reply]) -> Iterator[str]:
+def leftovers(server: InferenceServer, schedulers: Iterable[Door], replies: Mapping[int, Reply]) -> Iterator[str]:
     """What a stopped server still holds, a text each.
 
     Args:
@@ -38,12 +38,18 @@ def leftovers(server: InferenceServer, schedulers: Iterable[Scheduler], replies:
 
 
 class HonestStatistics(Invariant):
-    """A model's statistics count each accepted request once, as what it came to, and each execution."""
+    """A model's statistics count each accepted request once, as what it came to, and each execution. An ensemble counts
+    a success as an execution, and a failure twice (`engine.ensemble.statistics`).
+
+    Args:
+        ensembles: their names.
+    """
 
     name = "statistics count what happened"
 
-    def __init__(self, complain: Complain) -> None:
+    def __init__(self, complain: Complain, ensembles: frozenset[str]) -> None:
         super().__init__(complain)
+        self._ensembles = ensembles
         self._models: dict[int, str] = {}
         self._counts: dict[str, Counter[str]] = {}
 
@@ -55,8 +61,14 @@ class HonestStatistics(Invariant):
 
     def _delivered(self, event: ReplyDelivered) -> None:
         if event.final and not event.late and event.request in self._models:
-            counts = self._of(self._models[event.request])
-            counts["failures" if event.error else "successes"] += 1
+            model = self._models[event.request]
+            counts = self._of(model)
+            is_ensemble = model in self._ensembles
+            if event.error:
+                counts["failures"] += 1 + is_ensemble
+            else:
+                counts["successes"] += 1
+                counts["executions"] += is_ensemble
 
     def _sealed(self, event: BatchSealed) -> None:
         self._of(event.model)["executions"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..events import BatchSealed, ReplyDelivered, RequestAnswered, RequestQueued
+from ..graphs import is_step
 from ..history import Handlers
 from .base import Complain, Invariant
 from .state import WorldState
@@ -16,6 +17,7 @@ class OneReply(Invariant):
     def __init__(self, complain: Complain, max_inflight: int) -> None:
         super().__init__(complain)
         self._max_inflight = max_inflight
+        self._inflight = 0  # of clients
         self._open: set[int] = set()
         self._final: dict[int, str] = {}  # with the error's text, until its client has it
 
@@ -31,14 +33,16 @@ class OneReply(Invariant):
         if event.request in self._open or event.request in self._final:
             self.broken(f"request {event.request} was queued twice")
         self._open.add(event.request)
-        if len(self._open) > self._max_inflight:
-            self.broken(f"{len(self._open)} requests are in flight; the server's budget is {self._max_inflight}")
+        self._inflight += not is_step(event.request)
+        if self._inflight > self._max_inflight:
+            self.broken(f"{self._inflight} requests are in flight; the server's budget is {self._max_inflight}")
 
     def _delivered(self, event: ReplyDelivered) -> None:
         if event.late or event.request not in self._open:
             self.broken(f"request {event.request} was answered again, with {event.error or 'a response'!r}")
         elif event.final:
             self._open.remove(event.request)
+            self._inflight -= not is_step(event.request)  # a step has no share: its ensemble's request has paid for it
             self._final[event.request] = event.error
 
     def _answered(self, event: RequestAnswered) -> None:

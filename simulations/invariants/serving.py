@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..events import RequestAnswered, RequestQueued, RequestSubmitted, ServerStopping
+from ..events import ModelStateChanged, RequestAnswered, RequestQueued, RequestSubmitted, ServerStopping
+from ..graphs import Graphs
 from ..history import Handlers
 from .base import Complain, Invariant
 from .state import WorldState
@@ -24,14 +25,21 @@ class HonestRefusals(Invariant):
         self._state = state
         self._stopping = False
         self._asked: dict[int, str] = {}
+        self._given_up: set[str] = set()
 
     def handlers(self) -> Handlers:
         return {
+            ModelStateChanged: self._changed,
             RequestSubmitted: self._submitted,
             RequestQueued: self._queued,
             RequestAnswered: self._answered,
             ServerStopping: self._stop,
         }
+
+    def _changed(self, event: ModelStateChanged) -> None:
+        view = self._state.models.get(event.model)
+        if event.state == "UNAVAILABLE" and view is not None and view.ready:
+            self._given_up.add(event.model)
 
     def _submitted(self, event: RequestSubmitted) -> None:
         self._asked[event.request] = event.model
@@ -52,12 +60,14 @@ class HonestRefusals(Invariant):
         elif STOPPING in event.error:
             if not self._stopping and (view is None or view.ready):
                 self.broken(f"request {event.request} was told that the server is stopping, which it is not")
-        elif UNKNOWN in event.error and view is not None and (view.ready or self._stopping):
+        elif model in self._given_up or view is None:
+            return
+        elif UNKNOWN in event.error and (view.ready or self._stopping):
             self.broken(f"request {event.request} for '{model}', which is there, was told: {event.error}")
 
 
 class HonestReadiness(Invariant):
-    """A model is ready if, and only if, it serves and each of its instances is alive.
+    """A model is ready if, and only if, it serves and each of its instances, or its members, is alive.
 
     Args:
         is_ready: asks the server, by a model's name.
@@ -65,14 +75,24 @@ class HonestReadiness(Invariant):
 
     name = "a model is ready if and only if all of it is alive"
 
-    def __init__(self, complain: Complain, state: WorldState, is_ready: Callable[[str], bool]) -> None:
+    def __init__(self, complain: Complain, state: WorldState, is_ready: Callable[[str], bool], graphs: Graphs) -> None:
         super().__init__(complain)
         self._state = state
         self._is_ready = is_ready
+        self._ensembles = graphs.ensembles
+
+    def _is_alive(self, name: str) -> bool:
+        view = self._state.models[name]
+        if not view.ready or len(view.instances) != view.expected_instances:
+            return False
+        ensemble = self._ensembles.get(name)
+        return ensemble is None or all(self._is_alive(step.model) for step in ensemble.steps)
 
     def instant_over(self, now_ns: int) -> None:
-        for name, view in self._state.changed.items():
-            alive = view.ready and len(view.instances) == view.expected_instances
+        if not self._state.changed:
+            return
+        for name in (*self._state.changed, *self._ensembles):
+            view, alive = self._state.models[name], self._is_alive(name)
             if self._is_ready(name) != alive:
                 there = f"{len(view.instances)} of {view.expected_instances} instances are alive"
                 self.broken(f"'{name}' says that it is {'not ' * alive}ready at {now_ns} ns; {there}")

@@ -188,8 +188,10 @@ class WorldState:
         return view
 
     def _queued(self, event: RequestQueued) -> None:
-        view = self._home[event.request] = self._touch(event.model)
-        view.line.join(event)
+        view = self._touch(event.model)
+        if not view.config.has_ensemble_scheduling:  # its requests do not wait: their steps do
+            self._home[event.request] = view
+            view.line.join(event)
 
     def _cancelled(self, event: CancelHeard) -> None:
         view = self._home.get(event.request)

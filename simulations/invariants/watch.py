@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from ..graphs import Graphs
 from ..history import Recorder
 from .base import Invariant, Violation
 from .batches import BatchLimits
+from .ensembles import DrainedInOrder, StepsOnce
 from .instances import DeathsAreFaults, OneBatchAtATime
 from .leftovers import HonestStatistics
 from .queueing import Promptness, QueueLimits, QueueOrder
@@ -24,6 +26,7 @@ class Watch:
     Args:
         state: what the history tells; whoever else reads it listens before it does.
         is_ready: asks the server whether a model is ready.
+        graphs: what ensembles are made of.
         demands, pools: what instances hold while they execute, and what there is, if anything.
         on_violation: called at the first violation, and no more.
 
@@ -37,6 +40,7 @@ class Watch:
         state: WorldState,
         recorder: Recorder,
         is_ready: Callable[[str], bool],
+        graphs: Graphs,
         *,
         max_inflight: int = 65_536,
         restart_limit: int = 5,
@@ -49,7 +53,7 @@ class Watch:
         self._state = state
         complain = self.complain
         resources = ResourceLimits(complain, state, demands if pools else {}, pools)
-        self.statistics = HonestStatistics(complain)
+        self.statistics = HonestStatistics(complain, frozenset(graphs.ensembles))
         self._invariants: tuple[Invariant, ...] = (
             BatchLimits(complain, state),
             QueueOrder(complain, state),
@@ -62,7 +66,9 @@ class Watch:
             DeathsAreFaults(complain, state, restart_limit),
             resources,
             Promptness(complain, state, resources),
-            HonestReadiness(complain, state, is_ready),
+            StepsOnce(complain, graphs),
+            DrainedInOrder(complain),
+            HonestReadiness(complain, state, is_ready, graphs),
             self.statistics,
         )
         for invariant in self._invariants:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from trireme.actors import StartupError
+from trireme.actors import InferenceServer, StartupError
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.description import ModelState
 from trireme.engine.errors import (
@@ -16,7 +16,8 @@ from trireme.engine.errors import (
     UnavailableError,
 )
 from trireme.engine.request import InferenceRequest
-from trireme.simulations.models import Profile
+from trireme.simulations.models import Profile, SimulatedModel
+from trireme.simulations.plan import ModelPlan, StepPlan
 
 
 async def test_a_request_is_answered_with_its_id_model_and_version(
@@ -307,3 +308,27 @@ async def test_arrivals_are_told_each_once_when_there_is_room(
         with pytest.raises(InvalidArgumentError):
             server.submit_nowait(request_for(rows=99))
     assert arrivals == [("first", 2), ("waiting", 1)]
+
+
+async def test_who_waits_for_room_is_refused_when_time_is_up(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    """Room is made when the ensemble's request is failed; its member, which nobody had told to stop, takes nothing."""
+    ensemble = ModelPlan("e", max_batch_size=8, steps=(StepPlan("m"),)).config()
+    models = [simulated(Profile(5.0)), SimulatedModel(ensemble, Profile(0.0))]
+    refused = trio.Event()
+
+    async def wait_for_room(server: InferenceServer) -> None:
+        with pytest.raises(UnavailableError, match="Server is stopping"):
+            await server.infer(request_for())
+        refused.set()
+
+    with trio.fail_after(60):
+        async with (
+            trio.open_nursery() as nursery,
+            open_server(*models, max_inflight_requests=1, exit_timeout_s=0.0) as server,
+        ):
+            await server.submit(request_for("e"))
+            nursery.start_soon(wait_for_room, server)
+            await trio.sleep(1)
+        assert refused.is_set()

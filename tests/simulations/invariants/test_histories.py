@@ -25,10 +25,11 @@ from trireme.simulations.events import (
     SchedulerStopped,
     ServerStopping,
 )
+from trireme.simulations.graphs import Graphs
 from trireme.simulations.history import Recorder
 from trireme.simulations.invariants import Violation, Watch
 from trireme.simulations.invariants.state import WorldState
-from trireme.simulations.plan import ModelPlan, PolicyPlan, ResourcePlan, SequencesPlan
+from trireme.simulations.plan import ModelPlan, Plan, PolicyPlan, ResourcePlan, SequencesPlan
 
 PLAIN = ModelPlan("m", instances=1, max_batch_size=8)
 DYNAMIC = ModelPlan("m", max_batch_size=8, dynamic=True)
@@ -61,6 +62,7 @@ class Tape:
             state,
             recorder,
             lambda _name: (ready or alive)(),
+            Graphs(Plan(1, (model,), (), 0)),
             max_inflight=5,
             demands={"m": {each.name: each.count for each in model.demands}},
             pools={"R": 3} if model.demands else {},

@@ -1,0 +1,90 @@
+"""What a request to an ensemble comes to: its steps, what each of them executes, and what the answer must be.
+
+Whatever an ensemble asks of a member is a request of its own, with a number of its own: see `step_number`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from .plan import Fault, ModelPlan, Plan, RequestPlan
+
+MOST_STEPS = 9
+_FIRST_PARENT = 1_000_000
+_MODULUS = 65_536
+
+
+def step_number(parent: int, step: int) -> int:
+    """The number of the request that a step (from 1) of request `parent` makes: the steps of request 12 are 10000121,
+    10000122 and so on; those of the first of these, if it is for an ensemble again, 100001211 and so on."""
+    assert 0 < step <= MOST_STEPS, f"there is no number for step {step}"
+    return (parent if parent >= _FIRST_PARENT else _FIRST_PARENT + parent) * 10 + step
+
+
+def is_step(request: int) -> bool:
+    """Whether a request was made by an ensemble."""
+    return request >= _FIRST_PARENT
+
+
+def answer(state: float, inputs: Sequence[float]) -> float:
+    """What models answer, element by element, where answers are looked at: a sum that tells who was asked what."""
+    return (state + sum(inputs) + 1) % _MODULUS
+
+
+class Graphs:
+    """The ensembles of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._models = {model.name: model for model in plan.models}
+        self.ensembles = {model.name: model for model in plan.models if model.steps}
+
+    def needed(self, ensemble: str, *, whole: bool) -> frozenset[int]:
+        """The steps of an ensemble that are carried out: all for clients, and for another ensemble those without which
+        its first output cannot be made."""
+        steps = self.ensembles[ensemble].steps
+        if whole:
+            return frozenset(range(1, len(steps) + 1))
+        needed: set[int] = set()
+        wanted = [len(steps)]
+        while wanted:
+            number = wanted.pop()
+            if number and number not in needed:
+                needed.add(number)
+                wanted += steps[number - 1].takes
+        return frozenset(needed)
+
+    def executions(self, request: RequestPlan) -> list[RequestPlan]:
+        """What is executed for a request, each as a request of its own; the fault strikes one of them."""
+        if request.model not in self.ensembles:
+            return [request]
+        found = list(self._walk(request, whole=True))
+        struck = request.fault_step % len(found)
+        return [each if index == struck else replace(each, fault=Fault.NONE) for index, each in enumerate(found)]
+
+    def _walk(self, request: RequestPlan, *, whole: bool) -> Iterator[RequestPlan]:
+        for number in sorted(self.needed(request.model, whole=whole)):
+            model = self.ensembles[request.model].steps[number - 1].model
+            step = replace(request, number=step_number(request.number, number), model=model)
+            if model in self.ensembles:
+                yield from self._walk(step, whole=False)
+            else:
+                yield step
+
+    def answers(self, model: str, value: float) -> list[float]:
+        """What a model's outputs are for an input of this value, in their order. Its inputs are all the same."""
+        plan = self._models[model]
+        if not plan.steps:
+            return [answer(0, [value] * plan.inputs)]
+        tensors = [value]
+        for step in plan.steps:
+            inputs = [tensors[number] for number in step.takes]
+            member = self._models[step.model]
+            tensors.append(self.answers(step.model, inputs[0])[0] if member.steps else answer(0, inputs))
+        return [tensors[sink] for sink in plan.sinks]
+
+    def is_stateful(self, model: ModelPlan) -> bool:
+        """Whether requests to a model must belong to sequences."""
+        if model.steps:
+            return any(self.is_stateful(self._models[step.model]) for step in model.steps)
+        return model.sequences is not None
