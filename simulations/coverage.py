@@ -27,6 +27,7 @@ from .events import (
     RequestSubmitted,
     ServerStopped,
     ServerStopping,
+    StateUsed,
     StepSubmitted,
 )
 from .graphs import is_step
@@ -66,6 +67,8 @@ REACHABLE = (
     "stopped in time",
     "stopped before it was drained",
     "the server-wide budget was used up",
+    "a state kept",
+    "a state found",
     "an ensemble answered",
     "an ensemble failed with a step",
     "an ensemble cancelled amid its steps",
@@ -106,6 +109,7 @@ class Coverage:
             ReplyDelivered: self._delivered,
             ExecutionEnded: self._execution_ended,
             FaultStruck: lambda event: self._count(f"fault: {event.fault}"),
+            StateUsed: self._state_used,
             InstanceAttached: self._attached,
             InstanceDetached: self._detached,
             ModelStateChanged: self._changed,
@@ -211,6 +215,12 @@ class Coverage:
         ended_ns = self._ended.pop(event.request, event.at_ns)
         if ended_ns != event.at_ns:
             self._count("an answer waited for its turn")
+
+    def _state_used(self, event: StateUsed) -> None:
+        if event.found:
+            self._count("a state found")
+        if event.left != event.found:
+            self._count("a state kept")
 
     def _attached(self, event: InstanceAttached) -> None:
         if self._state.models[event.model].ready:

@@ -179,6 +179,16 @@ GIVEN_UP = "given up"
 
 
 @dataclass(frozen=True, slots=True)
+class StateUsed:
+    """A model with implicit state executed a request: what it found of the sequence, and what it left."""
+
+    at_ns: int
+    request: int
+    found: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
 class FaultStruck:
     """The simulator made something go wrong: `fault` is a `Fault`'s value, `request` whose execution it struck, 0 for
     an instance that could not start."""
@@ -265,6 +275,7 @@ Event = (
     | InstanceDetached
     | ExecutionStarted
     | ExecutionEnded
+    | StateUsed
     | FaultStruck
     | KernelStarted
     | KernelEnded

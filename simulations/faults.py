@@ -17,14 +17,15 @@ from ..engine.datatypes import FP32
 from ..engine.errors import InternalError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job
+from ..engine.scheduling.sequence.state import keep_states
 from ..engine.tensor import Tensor
 from .clock import JumpingClock
-from .events import FaultStruck
+from .events import FaultStruck, StateUsed
 from .executors import SimulatedFailure
 from .graphs import Graphs, answer
 from .history import Recorder
 from .models import SimulatedModel
-from .plan import Fault, ModelPlan, Plan, RequestPlan
+from .plan import NEW_SUM, SUM, Fault, ModelPlan, Plan, RequestPlan
 
 SLOWNESS = 20
 """A slow execution takes so many times as long."""
@@ -54,7 +55,7 @@ class FaultyModels:
         self._misled = misled
         graphs = Graphs(plan)
         self._requests = {str(each.number): each for request in plan.requests for each in graphs.executions(request)}
-        self._looked_at = bool(graphs.ensembles)
+        self._looked_at = graphs.looked_at
         self._clock = clock
         self._recorder = recorder
         self._starts = dict.fromkeys((model.name for model in plan.models), 0)
@@ -115,6 +116,8 @@ class FaultyModels:
                 continue
             request = self._requests[job.request.id]
             fault = Fault.NONE if self.calm else request.fault
+            sums = SUM in job.inputs
+            found = left = float(job.inputs[SUM].array.flat[0]) if sums else 0.0
             if fault is Fault.FAIL:
                 self._strike(request)
                 job.fail(InternalError(f"request {request.number} was made to fail"))
@@ -124,11 +127,18 @@ class FaultyModels:
                 self._strike(request)
                 raise SystemExit(request.number)
             else:
-                response = job.response([_sum(job) if self._looked_at else outputs[job.rows]])
+                response = job.response([_sum(job, found) if self._looked_at else outputs[job.rows]])
+                if sums:
+                    left = float(response.outputs[0].array.flat[0])
+                    shape = job.inputs[SUM].shape
+                    state = Tensor(NEW_SUM, FP32, shape, array=np.full(shape, left, np.float32))
+                    keep_states([job], [state], config.max_batch_size > 0)
                 job.respond(response)
                 if fault is Fault.TWICE:
                     self._strike(request)
                     job.respond(response)
+            if sums:
+                self._recorder.record(StateUsed(self._recorder.now_ns(), request.number, found, left))
 
     def _check_controls(self, batch: ExecutionBatch) -> None:
         """Whether a stateful model is told the truth about each row (scheduling.md §6.5)."""
@@ -145,10 +155,10 @@ class FaultyModels:
         self._recorder.record(FaultStruck(self._recorder.now_ns(), request.fault.value, request.model, request.number))
 
 
-def _sum(job: Job) -> Tensor:
+def _sum(job: Job, found: float) -> Tensor:
     """What is answered where somebody looks at it."""
     arrays = [tensor.array for name, tensor in job.inputs.items() if name.startswith("INPUT")]
-    total = answer(0, [float(array.flat[0]) for array in arrays])
+    total = answer(found, [float(array.flat[0]) for array in arrays])
     return Tensor("OUTPUT0", FP32, arrays[0].shape, array=np.full(arrays[0].shape, total, np.float32))
 
 

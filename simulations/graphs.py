@@ -83,6 +83,18 @@ class Graphs:
             tensors.append(self.answers(step.model, inputs[0])[0] if member.steps else answer(0, inputs))
         return [tensors[sink] for sink in plan.sinks]
 
+    def remembers(self, model: str) -> bool:
+        """Whether a model's answers depend on more than the request."""
+        plan = self._models[model]
+        return any(self.remembers(step.model) for step in plan.steps) or (
+            plan.sequences is not None and plan.sequences.sums
+        )
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether there is more to see in answers than zeros."""
+        return any(plan.steps or self.remembers(plan.name) for plan in self._models.values())
+
     def is_stateful(self, model: ModelPlan) -> bool:
         """Whether requests to a model must belong to sequences."""
         if model.steps:

@@ -136,7 +136,7 @@ SLOT_RELEASED_TWICE = Exhibit(
     "sequences got it after that, and each went on with the state of the other.",
     Plan(
         1,
-        (ModelPlan("m", max_batch_size=3, fixed_ns=5 * MS, sequences=SequencesPlan(idle_us=100_000)),),
+        (ModelPlan("m", max_batch_size=3, fixed_ns=5 * MS, sequences=SequencesPlan(idle_us=100_000, sums=True)),),
         tuple(
             request for number in range(1, 9) for request in _sequence(number, number * 10, number * 4 * MS, 9 * MS, 4)
         ),
@@ -223,10 +223,24 @@ STUCK_BY_A_LATE_FAILURE = Exhibit(
     "late-failure",
 )
 
+STATE_OF_ALL = Exhibit(
+    "The state of a sequence was written where it was found. A sequence that had just begun had found what all begin "
+    "with; so every later one began with the sum of those before it.",
+    Plan(
+        1,
+        (ModelPlan("m", fixed_ns=5 * MS, sequences=SequencesPlan(sums=True)),),
+        (*_sequence(1, 10, MS, 2 * MS, 3), *_sequence(2, 20, 60 * MS, 2 * MS, 3)),
+        calm_ns=0,
+    ),
+    ("a state kept", "a state found"),
+    "state-written-in-place",
+)
+
 EXHIBITS: Mapping[str, Exhibit] = {
     "unknown-model-while-stopping": UNKNOWN_MODEL,
     "dead-instance-behind-readiness": HEALTHY_CORPSE,
     "slot-released-twice": SLOT_RELEASED_TWICE,
+    "state-of-all-sequences": STATE_OF_ALL,
     "idle-reaper-loops-for-ever": REAPER_NEVER_RESTS,
     "rate-limiter-blocked-at-the-head": BLOCKED_BY_THE_IDLE,
     "resource-gone-with-its-holder": BLOCKED_BY_THE_DEAD,

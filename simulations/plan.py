@@ -35,6 +35,10 @@ UNKNOWN_MODEL = "unknown"
 """Name of a model that no server has."""
 
 
+SUM, NEW_SUM = "SUM", "NEW_SUM"
+"""What an implicit state is called before and after an execution."""
+
+
 class Fault(enum.Enum):
     """What goes wrong when a request is executed; the rest of its batch suffers as it would in earnest."""
 
@@ -81,12 +85,16 @@ class SequencesPlan:
         candidates: oldest: sequences that an instance takes on at once; 0 for as many as a batch has rows.
         utilization: direct: the part of the slots that need not wait for the delay.
         idle_us: how long a sequence may be silent.
+        sums: the server keeps the sum of a sequence's requests, which are answered with it (implicit state).
+        same_buffer: of `sums`: it is kept in one place.
     """
 
     oldest: bool = False
     candidates: int = 0
     utilization: float = 0.0
     idle_us: int = 1_000_000
+    sums: bool = False
+    same_buffer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +205,9 @@ class ModelPlan:
         else:
             batching.direct.max_queue_delay_microseconds = self.delay_us
             batching.direct.minimum_slot_utilization = sequences.utilization
+        if sequences.sums:
+            state = batching.state.add(input_name=SUM, output_name=NEW_SUM, data_type=FP32.number, dims=[1])
+            state.use_same_buffer_for_input_output = sequences.same_buffer
         for kind in ControlKind:
             control = batching.control_input.add(name=kind.name).control.add(kind=kind.value)
             if kind is ControlKind.CORRID:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from ..actors import InferenceServer
 from ..actors.instance import Instance
 from ..actors.rate_limiter import RateLimiter
@@ -28,7 +30,9 @@ from ..engine.scheduling.ordering import Answer, OrderedRelease
 from ..engine.scheduling.queue import PriorityQueues
 from ..engine.scheduling.sequence.batcher import SequenceBatcher
 from ..engine.scheduling.sequence.slot import Slot, SlotState
+from ..engine.scheduling.sequence.state import SequenceState
 from ..engine.scheduling.sequence.vacancies import Vacancies
+from ..engine.tensor import Tensor
 
 
 def _lost_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch) -> None:
@@ -168,6 +172,13 @@ def _members_first(original: Any, repository: Repository) -> None:
         model.stop()
 
 
+def _state_written_in_place(original: Any, state: SequenceState, output: Tensor) -> None:
+    """A state is written where it is; and that is where all sequences begin."""
+    del original
+    (tensor,) = state.inputs.values()
+    np.copyto(tensor.array, output.array)
+
+
 Bug = Callable[..., Any]
 
 PLANTED: Mapping[str, tuple[type, str, Bug]] = {
@@ -183,6 +194,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "slot-released-twice": (Vacancies, "add", _slot_released_twice),
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
+    "state-written-in-place": (SequenceState, "write", _state_written_in_place),
     "late-failure": (EnsembleRun, "step_failed", _late_failure),
     "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
     "members-first": (Repository, "stop", _members_first),

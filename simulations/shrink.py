@@ -144,6 +144,9 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, dynamic=False)
     yield replace(model, demands=model.demands[1:])
     yield replace(model, sequences=None)
+    if model.sequences is not None:
+        yield replace(model, sequences=replace(model.sequences, sums=False, same_buffer=False))
+        yield replace(model, sequences=replace(model.sequences, same_buffer=False))
     yield replace(model, steps=model.steps[:-1])
     for index, step in enumerate(model.steps):
         begun = replace(step, takes=(0,) * len(step.takes))

@@ -36,6 +36,7 @@ class Feature(enum.Enum):
     SEVERAL_MODELS = "several models"
     SEVERAL_INSTANCES = "several instances"
     SEQUENCES = "stateful models"
+    STATES = "implicit states"
     RESOURCES = "instances that share resources"
     ENSEMBLES = "ensembles"
     UNBATCHED = "models without batching"
@@ -208,6 +209,8 @@ class _Draw:
             candidates=chance.choice((0, 0, 1, 3, 20)),
             utilization=chance.choice((0.0, 0.5, 1.0)),
             idle_us=round(self.rate(5_000, 500_000)),
+            sums=self.has(Feature.STATES) and chance.random() < 0.7,
+            same_buffer=chance.random() < 0.5,
         )
         delay_us = round(self.rate(100, 20_000)) if self.has(Feature.DELAY) else 0
         return replace(plan, preferred=preferred, delay_us=delay_us, sequences=sequences)

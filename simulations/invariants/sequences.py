@@ -8,10 +8,12 @@ from ...engine.config.sequence import DirectStrategy, sequence_batching
 from ..events import (
     BatchSealed,
     InstanceDetached,
+    ReplyDelivered,
     RequestDropped,
     RequestQueued,
     RequestRejected,
     RequestSubmitted,
+    StateUsed,
 )
 from ..history import Handlers
 from .base import Complain, Invariant
@@ -26,12 +28,14 @@ class Run:
         waiting: its requests that are queued, in order.
         place: the instance that it is bound to, and which life of that instance; None until it is executed first.
         slot: under the direct strategy, its row in its instance's batches.
+        left: the implicit state that its last request left.
     """
 
     name: int | str
     waiting: dict[int, None] = field(default_factory=dict)
     place: tuple[str, str, int] | None = None
     slot: int = -1
+    left: float = 0.0
 
 
 class SequenceOrder(Invariant):
@@ -46,6 +50,7 @@ class SequenceOrder(Invariant):
     def __init__(self, complain: Complain, state: WorldState) -> None:
         super().__init__(complain)
         self._state = state
+        self.executing: dict[int, Run] = {}  # by request
         self._asked: dict[int, RequestSubmitted] = {}
         self._open: dict[tuple[str, int | str], Run] = {}
         self._runs: dict[int, Run] = {}  # by queued request
@@ -59,6 +64,7 @@ class SequenceOrder(Invariant):
             RequestRejected: self._left,
             RequestDropped: self._left,
             BatchSealed: self._sealed,
+            ReplyDelivered: self._delivered,
             InstanceDetached: self._detached,
         }
 
@@ -110,10 +116,14 @@ class SequenceOrder(Invariant):
                 self.broken(f"request {request} of sequence {run.name} is in row {row}; its slot is {run.slot}")
             elif direct and run.place is not None and self._owners[*place, row] is not run:
                 self.broken(f"slot {row} of {place} was given away while sequence {run.name} had it")
+            self.executing[request] = run
             run.place = place
             run.slot = row
             self._owners[*place, row] = run
             seen.append(run)
+
+    def _delivered(self, event: ReplyDelivered) -> None:
+        self.executing.pop(event.request, None)
 
     def _is_direct(self, model: str) -> bool:
         batching = sequence_batching(self._state.models[model].config)
@@ -122,3 +132,27 @@ class SequenceOrder(Invariant):
     def _detached(self, event: InstanceDetached) -> None:
         where = (event.model, event.instance)
         self._lives[where] = self._lives.get(where, 0) + 1
+
+
+class StatesKept(Invariant):
+    """A request finds the implicit state that the one before it in its sequence left, and a START finds none
+    (scheduling.md §6.8).
+
+    Args:
+        order: knows which sequences are executed.
+    """
+
+    name = "a sequence's state is its own"
+
+    def __init__(self, complain: Complain, order: SequenceOrder) -> None:
+        super().__init__(complain)
+        self._order = order
+
+    def handlers(self) -> Handlers:
+        return {StateUsed: self._used}
+
+    def _used(self, event: StateUsed) -> None:
+        run = self._order.executing[event.request]
+        if event.found != run.left:
+            self.broken(f"request {event.request} of sequence {run.name} found {event.found:g}, not {run.left:g}")
+        run.left = event.left

@@ -15,7 +15,7 @@ from .leftovers import HonestStatistics
 from .queueing import Promptness, QueueLimits, QueueOrder
 from .replies import AnswersInOrder, OneReply
 from .resources import Demands, ResourceLimits
-from .sequences import SequenceOrder
+from .sequences import SequenceOrder, StatesKept
 from .serving import HonestReadiness, HonestRefusals
 from .state import WorldState
 
@@ -53,6 +53,7 @@ class Watch:
         self._state = state
         complain = self.complain
         resources = ResourceLimits(complain, state, demands if pools else {}, pools)
+        order = SequenceOrder(complain, state)
         self.statistics = HonestStatistics(complain, frozenset(graphs.ensembles))
         self._invariants: tuple[Invariant, ...] = (
             BatchLimits(complain, state),
@@ -61,7 +62,8 @@ class Watch:
             OneBatchAtATime(complain, state),
             OneReply(complain, max_inflight),
             AnswersInOrder(complain, state),
-            SequenceOrder(complain, state),
+            order,
+            StatesKept(complain, order),
             HonestRefusals(complain, state),
             DeathsAreFaults(complain, state, restart_limit),
             resources,

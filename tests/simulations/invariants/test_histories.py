@@ -24,6 +24,7 @@ from trireme.simulations.events import (
     RequestSubmitted,
     SchedulerStopped,
     ServerStopping,
+    StateUsed,
 )
 from trireme.simulations.graphs import Graphs
 from trireme.simulations.history import Recorder
@@ -187,12 +188,15 @@ GOOD: dict[str, tuple[ModelPlan, list[Event]]] = {
             InstanceAttached(0, "m", "m_1"),
             *told(1, 1, 7, start=True),
             sealed(1, 1, 1),
+            StateUsed(2, 1, 0, 5),
             *done(2, 1, 1),
             *told(3, 2, 7, end=True),
             sealed(3, 2, 2),
+            StateUsed(4, 2, 5, 8),
             *done(4, 2, 2),
             *told(5, 3, 7, start=True),
             sealed(5, 3, 0, 3, to="m_1"),
+            StateUsed(6, 3, 0, 1),
         ],
     ),
 }
@@ -376,6 +380,32 @@ BAD: dict[str, tuple[str, ModelPlan, list[Event]]] = {
             sealed(2, 2, 3),
             *done(3, 2, 3),
             sealed(3, 3, 2),
+        ],
+    ),
+    "a state of another sequence": (
+        "a sequence's state is its own",
+        STATEFUL,
+        [
+            *told(1, 1, 7, start=True),
+            sealed(1, 1, 1),
+            StateUsed(2, 1, 0, 5),
+            *done(2, 1, 1),
+            *told(3, 2, 8, start=True),
+            sealed(3, 2, 0, 2),
+            StateUsed(4, 2, 5, 6),
+        ],
+    ),
+    "a state that is forgotten": (
+        "a sequence's state is its own",
+        STATEFUL,
+        [
+            *told(1, 1, 7, start=True),
+            *told(1, 2, 7),
+            sealed(1, 1, 1),
+            StateUsed(2, 1, 0, 5),
+            *done(2, 1, 1),
+            sealed(3, 2, 2),
+            StateUsed(4, 2, 0, 6),
         ],
     ),
     "a sequence that never began": (
