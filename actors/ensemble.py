@@ -202,7 +202,11 @@ class Ensemble:
     # Clients.
 
     def _respond(self, run: EnsembleRun, response: Outcome, final: bool) -> None:
-        window = run.job.window
+        job = run.job
+        if not job.responded and response is not None:
+            job.responded = True
+            self._statistics.record_first_response(job.received_ns, self._clock.now_ns())
+        window = job.window
         if window is not None:
             window.on_room = self._leave_word
             window.enter()

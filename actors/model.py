@@ -26,6 +26,7 @@ from ..engine.config.model import InstanceGroup, ModelConfig
 from ..engine.config.rate_limiter import UNLIMITED, RateLimit, rate_limits
 from ..engine.description import ModelDescription, ModelState
 from ..engine.errors import InternalError, TriremeError, UnavailableError
+from ..engine.latencies import RecentLatencies, first_response_histogram
 from ..engine.options import ServerOptions
 from ..engine.repository.source import ModelSource
 from ..engine.restart import RestartPolicy
@@ -220,6 +221,10 @@ class Model:
             raise InternalError(f"{type(error).__name__}: {error}") from error
         self.config, self.labels = loaded.config, loaded.labels
         self._validator = RequestValidator(self.config)
+        if surroundings.options.summary_latencies:
+            self.statistics.recent = RecentLatencies()
+        if surroundings.options.histogram_latencies:
+            self.statistics.first_responses = first_response_histogram(self.config)
         return loaded
 
     async def _start_children(self, nursery: trio.Nursery, loaded: LoadedInstances | LoadedEnsemble) -> None:

@@ -315,6 +315,9 @@ class Scheduler:
 
     def _streamed(self, job: Job, outcome: Outcome, final: bool) -> None:
         now_ns = self._clock.now_ns()
+        if not job.responded and outcome is not None:
+            job.responded = True
+            self._statistics.record_first_response(job.received_ns, now_ns)
         if isinstance(outcome, TriremeError):
             self._statistics.record_failure(job.received_ns, now_ns, outcome.reason)
         elif final:

@@ -47,6 +47,7 @@ class Job:
         received_ns, enqueued_ns: when the server took the request, when its scheduler queued it.
         enqueued_s: the same as `enqueued_ns`, for decisions.
         deadline_s: when its time in the queue is over; None for never.
+        responded: its first response is out (decoupled models).
         answered: its final answer is out; nothing more may follow.
     """
 
@@ -70,6 +71,7 @@ class Job:
         "reply",
         "request",
         "requested_outputs",
+        "responded",
         "rows",
         "state",
         "window",
@@ -103,6 +105,7 @@ class Job:
         self.enqueued_ns = 0
         self.enqueued_s = 0.0
         self.deadline_s: float | None = None
+        self.responded = False
         self.answered = False
         self.batch: ExecutionBatch | None = None
 

@@ -60,10 +60,11 @@ def _position(suffix: str) -> int:
 def _line(name: str, labels: Mapping[str, str], value: float) -> str:
     names = sorted(labels, key=lambda label: (label in _LAST_LABELS, label))
     written = ",".join(f'{label}="{_escape_value(labels[label])}"' for label in names)
-    return f"{name}{{{written}}} {_number(value)}" if written else f"{name} {_number(value)}"
+    return f"{name}{{{written}}} {number_text(value)}" if written else f"{name} {number_text(value)}"
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """A number as it is printed: without decimals if it is whole."""
     if math.isnan(value):
         return "Nan"
     if math.isinf(value):

@@ -34,6 +34,7 @@ class ServerOptions:
         restart_limit, restart_window_s: an instance that dies more often than this within the window is not
             restarted; its model is then unready, with the reason.
         rate_limit: whether instances share resources, as their groups say (``--rate-limit=execution_count``).
+        summary_latencies, histogram_latencies: ``--metrics-config``: which distributions of latencies are kept.
         rate_limit_resources: what there is of them; if nothing is said, as much as the most demanding instance needs.
     """
 
@@ -53,6 +54,8 @@ class ServerOptions:
     hang_limit_s: float = 0.0
     restart_limit: int = 5
     restart_window_s: float = 60.0
+    summary_latencies: bool = False
+    histogram_latencies: bool = False
     rate_limit: bool = False
     rate_limit_resources: tuple[ExplicitResource, ...] = ()
 

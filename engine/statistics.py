@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from .errors import FailureReason
 from .execution import Phase, SealReason
+from .latencies import Histogram, RecentLatencies
 
 
 @dataclass(slots=True)
@@ -46,6 +47,8 @@ class ModelStatistics:
         sealed: executions by the reason for which their batch was closed.
         *_us: sums of per-request durations, each cut to whole microseconds.
         load_duration_s: how long loading took.
+        recent: latencies of the last minute; None where they are not kept.
+        first_responses: milliseconds from a request to its first response; None where they are not kept.
     """
 
     pending: int = 0
@@ -69,6 +72,8 @@ class ModelStatistics:
     compute_infer_us: int = 0
     compute_output_us: int = 0
     load_duration_s: float = 0.0
+    recent: RecentLatencies | None = None
+    first_responses: Histogram | None = None
 
     def record_execution(self, rows: int, marks: Sequence[int], wall_ms: int, sealed: SealReason) -> None:
         """One backend execution of `rows` rows, in a batch closed because of `sealed`, is over, well or badly."""
@@ -108,6 +113,13 @@ class ModelStatistics:
         self.compute_input_us += (infer - start) // 1000 * times
         self.compute_infer_us += (output - infer) // 1000 * times
         self.compute_output_us += (end - output) // 1000 * times
+        if self.recent is not None:
+            self.recent.record_successes(requests, marks, released_ns)
+
+    def record_first_response(self, received_ns: int, sent_ns: int) -> None:
+        """The first response to a request, an error perhaps, went out."""
+        if self.first_responses is not None:
+            self.first_responses.add((sent_ns - received_ns) // 1_000_000)
 
     def record_failure(self, received_ns: int, released_ns: int, reason: FailureReason) -> None:
         """An accepted request failed."""

@@ -10,7 +10,16 @@ from ...engine.options import ControlMode, ServerOptions
 from ..logging import LogSettings, escape_wanted
 from .flags import ParsedFlags
 from .getopt import UsageError
-from .services import GrpcSettings, HttpSettings, MetricsSettings, grpc_settings, http_settings, metrics_settings
+from .services import (
+    GrpcSettings,
+    HttpSettings,
+    MetricsSettings,
+    bad_quantiles,
+    grpc_settings,
+    http_settings,
+    metrics_config,
+    metrics_settings,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,8 @@ def _server_options(flags: ParsedFlags) -> ServerOptions:
         max_inflight_requests=flags["max-inflight-requests"],
         max_inflight_bytes=flags["max-inflight-bytes"],
         hang_limit_s=flags["hang-limit-secs"],
+        summary_latencies=flags["allow-metrics"] and metrics_config(flags, "summary_latencies", "true"),
+        histogram_latencies=flags["allow-metrics"] and metrics_config(flags, "histogram_latencies", "true"),
         rate_limit=flags["rate-limit"] == "execution_count",
         rate_limit_resources=flags["rate-limit-resource"],
     )
@@ -166,9 +177,4 @@ def _deprecations(flags: ParsedFlags) -> Iterator[str]:
 def _warnings(flags: ParsedFlags) -> Iterator[str]:
     for flag in flags.without_effect():
         yield f"--{flag.name} has no effect in this version: {flag.missing}"
-    for setting in flags["metrics-config"]:
-        if setting.setting in ("summary_latencies", "histogram_latencies") and setting.value == "true":
-            yield (
-                f"--metrics-config {setting.setting}=true has no effect in this version: latencies are counted, "
-                "and not sorted into quantiles or buckets"
-            )
+    yield from bad_quantiles(flags)

@@ -185,7 +185,9 @@ _METRICS = Group(
         Flag(
             "metrics-config",
             Kind("<<string>=<string>>", read_metrics_setting),
-            "Setting of the metrics. counter_latencies=false leaves out all counters of times and stops the others.",
+            "Setting of the metrics. counter_latencies=false leaves out all counters of times and stops the others; "
+            "summary_latencies=true adds quantiles of times: those of summary_quantiles=<quantile>:<error>,...; "
+            "histogram_latencies=true adds a histogram of the times until the first response of decoupled models.",
             repeatable=True,
         ),
         *METRICS_LATER,

@@ -262,7 +262,9 @@ async def _start_metrics(
 
     if settings.cpu:
         nursery.start_soon(keep_reading)
-    collector = ServerCollector(server, host, counter_latencies=settings.counter_latencies)
+    collector = ServerCollector(
+        server, host, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles
+    )
     await _open(HttpService(MetricsApplication(collector), settings.service), "Metrics", "Metrics Service", nursery)
 
 

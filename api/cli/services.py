@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...engine.metrics_latencies import DEFAULT_QUANTILES
 from ..grpc.compression import CompressionLevel
 from ..grpc.context import GrpcOptions
 from ..grpc.http2.limits import Http2Limits, KeepaliveOptions
@@ -15,7 +18,7 @@ from ..sockets.service import ServiceOptions
 from ..sockets.tls import TlsOptions
 from .flags import ParsedFlags
 from .getopt import UsageError
-from .values import INT32_MAX
+from .values import INT32_MAX, BadValueError, read_quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +29,14 @@ class MetricsSettings:
         cpu: whether the CPU's families are there.
         interval_s: CPU readings are taken twice in each.
         counter_latencies: False with ``--metrics-config counter_latencies=false``.
+        quantiles: ``--metrics-config summary_quantiles``.
     """
 
     service: ServiceOptions
     cpu: bool
     interval_s: float
     counter_latencies: bool
+    quantiles: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +144,44 @@ def _tls(flags: ParsedFlags, protocol: str, *, verify: bool) -> TlsOptions:
 
 def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
     """From the flags of the group Metrics."""
-    config = {setting.setting: setting.value for setting in flags["metrics-config"]}
     return MetricsSettings(
         ServiceOptions(
             bind=(_bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),), name="Metrics"
         ),
         cpu=flags["allow-cpu-metrics"],
         interval_s=flags["metrics-interval-ms"] / 1000,
-        counter_latencies=config.get("counter_latencies") != "false",
+        counter_latencies=not metrics_config(flags, "counter_latencies", "false"),
+        quantiles=_quantiles(flags),
     )
+
+
+def metrics_config(flags: ParsedFlags, name: str, value: str) -> bool:
+    """Whether a ``--metrics-config`` gives the setting `name` this value, if another one gives it another, too."""
+    return any((setting.setting, setting.value) == (name, value) for setting in flags["metrics-config"])
+
+
+def bad_quantiles(flags: ParsedFlags) -> Iterator[str]:
+    """What to log about the pairs of ``summary_quantiles`` that are none."""
+    for setting in flags["metrics-config"]:
+        if setting.setting == "summary_quantiles":
+            for pair in setting.value.split(","):
+                try:
+                    read_quantile(pair)
+                except BadValueError as error:
+                    yield error.message
+
+
+def _quantiles(flags: ParsedFlags) -> tuple[float, ...]:
+    """Those of the last setting that names any, each once."""
+    quantiles = DEFAULT_QUANTILES
+    for setting in flags["metrics-config"]:
+        if setting.setting == "summary_quantiles":
+            named: dict[float, None] = {}
+            for pair in setting.value.split(","):
+                with contextlib.suppress(BadValueError):
+                    named[read_quantile(pair)] = None
+            quantiles = tuple(named) or quantiles
+    return quantiles
 
 
 def _bind(address: str, port: int) -> str:

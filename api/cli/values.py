@@ -196,6 +196,18 @@ def read_metrics_setting(text: str) -> Setting:
     return Setting("", setting, value)
 
 
+def read_quantile(text: str) -> float:
+    """``<quantile>:<error>``; the error must be a number, but nothing depends on it."""
+    quantile, found, error = text.partition(":")
+    if not found:
+        raise BadValueError(f"Invalid option: [{text}]. No ':' delimiter found. Expected format is <quantile>:<error>")
+    try:
+        read_float(error)
+        return read_float(quantile)
+    except BadValueError:
+        raise BadValueError(f"Invalid option: [{text}]. Error: stod") from None
+
+
 def read_host_policy(text: str) -> Setting:
     policy = named_setting("--host-policy", "policy", name_needed=True)(text)
     if policy.setting not in ("numa-node", "cpu-cores"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ...engine.clock import Clock, SystemClock
 from ...engine.metrics import HostReadings, host_families, model_families, sealed_families
+from ...engine.metrics_latencies import DEFAULT_QUANTILES, latency_families
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
@@ -21,14 +23,24 @@ class ServerCollector(Collector):
     Args:
         host: reads the machine; called at each collection.
         counter_latencies: see `model_families`.
+        quantiles: what summaries show, of those models that keep them.
+        clock: the server's, if that is not the machine's.
     """
 
     def __init__(
-        self, server: InferenceServer, host: Callable[[], HostReadings], *, counter_latencies: bool = True
+        self,
+        server: InferenceServer,
+        host: Callable[[], HostReadings],
+        *,
+        counter_latencies: bool = True,
+        quantiles: Sequence[float] = DEFAULT_QUANTILES,
+        clock: Clock | None = None,
     ) -> None:
         self._server = server
         self._host = host
         self._counter_latencies = counter_latencies
+        self._quantiles = tuple(quantiles)
+        self._clock = clock or SystemClock()
 
     def describe(self) -> Iterable[Metric]:
         """No names in advance: a registry would collect once to learn them."""
@@ -38,6 +50,7 @@ class ServerCollector(Collector):
         entries = self._server.statistics()
         yield from model_families(entries, counter_latencies=self._counter_latencies)
         yield from host_families(self._host())
+        yield from latency_families(entries, self._quantiles, self._clock.now_ns())
         yield from sealed_families(entries)
         yield from _instance_families(self._server.model_statistics())
         budget = self._server.budget_statistics()

@@ -81,6 +81,10 @@ def model_config(message: Any) -> ModelConfig:
         instance_group=tuple(_instance_group(group) for group in message.instance_group),
         default_model_filename=message.default_model_filename,
         metric_tags=dict(message.metric_tags),
+        histogram_buckets={
+            control.metric_identifier.family: tuple(control.histogram_options.buckets)
+            for control in message.model_metrics.metric_control
+        },
         parameters={key: value.string_value for key, value in message.parameters.items()},
         op_library_filenames=tuple(message.model_operations.op_library_filename),
         decoupled=message.model_transaction_policy.decoupled,

@@ -150,6 +150,7 @@ class ModelConfig:
     instance_group: tuple[InstanceGroup, ...] = ()
     default_model_filename: str = ""
     metric_tags: Mapping[str, str] = field(default_factory=dict)
+    histogram_buckets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     op_library_filenames: tuple[str, ...] = ()
     decoupled: bool = False

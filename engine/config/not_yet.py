@@ -28,6 +28,5 @@ def unused_settings(message: Any) -> list[str]:
         "instance_group.passive": any(group.passive for group in groups),
         "instance_group.host_policy": any(group.host_policy for group in groups),
         "cc_model_filenames": len(message.cc_model_filenames) > 0,
-        "model_metrics": len(message.model_metrics.metric_control) > 0,
     }
     return [setting for setting, given in asked.items() if given]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any
 
 from ..errors import InvalidArgumentError
@@ -110,3 +112,5 @@ def _validate_metrics(message: Any) -> None:
             raise InvalidArgumentError("metric control must specify 'histogram_options'")
         if not control.histogram_options.buckets:
             raise InvalidArgumentError("histogram options must specify non-empty 'buckets'")
+        if not all(low < high for low, high in pairwise((-math.inf, *control.histogram_options.buckets, math.inf))):
+            raise InvalidArgumentError("histogram options must specify finite 'buckets' in increasing order")

@@ -182,6 +182,42 @@ def test_counters_can_be_frozen() -> None:
     assert frozen.interval_s == 0.5
 
 
+def test_latencies_can_be_sorted() -> None:
+    """What a setting turned on or off no later one undoes, as in Triton."""
+    given = command(
+        "--metrics-config=summary_latencies=true",
+        "--metrics-config=summary_latencies=false",
+        "--metrics-config=histogram_latencies=true",
+        "--metrics-config=counter_latencies=false",
+        "--metrics-config=counter_latencies=true",
+    )
+    assert given.metrics is not None
+    assert (given.server.summary_latencies, given.server.histogram_latencies) == (True, True)
+    assert not given.metrics.counter_latencies
+    for words in ((), ("--metrics-config=summary_latencies=TRUE",), ("--metrics-config=histogram_latencies=1",)):
+        server = command(*words).server
+        assert (server.summary_latencies, server.histogram_latencies) == (False, False)
+    assert not command("--allow-metrics=0", "--metrics-config=summary_latencies=true").server.summary_latencies
+
+
+@pytest.mark.parametrize(
+    ("settings", "quantiles"),
+    [
+        ([], (0.5, 0.9, 0.95, 0.99, 0.999)),
+        (["0.5:0.1,0.25:0.01"], (0.5, 0.25)),
+        (["0.5:0.1", "0.7:0.1,x"], (0.7,)),
+        (["0.5:0.1", "x,y:1"], (0.5,)),
+        (["foo"], (0.5, 0.9, 0.95, 0.99, 0.999)),
+        (["0.5:0.1,x,0.9,1.5:0.1,0.7:2,abc:0.1,0.2:,:0.2,0.3:0.1x,-0.1:0.1,0.5:0.2"], (0.5, 1.5, 0.7, 0.3, -0.1)),
+    ],
+)
+def test_quantiles(settings: list[str], quantiles: tuple[float, ...]) -> None:
+    """The last setting with any good pair counts; bad pairs are left out."""
+    metrics = command(*(f"--metrics-config=summary_quantiles={setting}" for setting in settings)).metrics
+    assert metrics is not None
+    assert metrics.quantiles == quantiles
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -267,15 +303,14 @@ def test_flags_without_effect_are_warned_about_once_each_and_only_if_they_ask_fo
         "--grpc-infer-thread-count=4",
         "--grpc-infer-thread-count=5",
         "--trace-config=level=TIMESTAMPS",
-        "--metrics-config=summary_latencies=true",
+        "--metrics-config=summary_quantiles=0.5:0.1,0.9,x:0.1,0.2:",
     )
     assert given.warnings == (
         "--grpc-infer-thread-count has no effect in this version: one event loop serves all connections",
         "--trace-config has no effect in this version: requests are not traced yet",
-        (
-            "--metrics-config summary_latencies=true has no effect in this version: latencies are counted, and not "
-            "sorted into quantiles or buckets"
-        ),
+        "Invalid option: [0.9]. No ':' delimiter found. Expected format is <quantile>:<error>",
+        "Invalid option: [x:0.1]. Error: stod",
+        "Invalid option: [0.2:]. Error: stod",
     )
     assert command().warnings == ()
 

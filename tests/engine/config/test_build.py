@@ -50,6 +50,7 @@ metric_tags { key: "t" value: "u" }
 parameters { key: "p" value { string_value: "q" } }
 model_operations { op_library_filename: [ "a.so", "b.so" ] }
 model_transaction_policy { decoupled: true }
+model_metrics { metric_control { metric_identifier { family: "f" } histogram_options { buckets: [ 1, 2.5 ] } } }
 """
 
 
@@ -85,6 +86,7 @@ def test_every_field_is_taken_over() -> None:
         instance_group=(InstanceGroup("g", "KIND_GPU", 2, (0, 1), True, "h", ("1",)),),
         default_model_filename="f.onnx",
         metric_tags={"t": "u"},
+        histogram_buckets={"f": (1.0, 2.5)},
         parameters={"p": "q"},
         op_library_filenames=("a.so", "b.so"),
         decoupled=True,

@@ -165,6 +165,13 @@ SETTINGS: list[tuple[str, str]] = [
 ]
 
 
+@pytest.mark.parametrize("buckets", ["2, 1", "1, 1", "nan", "inf", "1, nan, 2"])
+def test_the_bounds_of_a_histogram_increase(poll: Callable[[str], ModelConfig], buckets: str) -> None:
+    control = f'metric_identifier {{ family: "f" }} histogram_options {{ buckets: [ {buckets} ] }}'
+    with pytest.raises(InvalidArgumentError, match=r"^histogram options must specify finite 'buckets' in increasing"):
+        poll(f"model_metrics {{ metric_control {{ {control} }} }}")
+
+
 @pytest.mark.parametrize(("text", "reason"), SETTINGS)
 def test_settings_are_refused_in_the_poll_phase(poll: Callable[[str], ModelConfig], text: str, reason: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:

@@ -1,0 +1,95 @@
+"""Distributions of latencies as metric families: the histogram, then the summaries (observability.md §1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric, SummaryMetricFamily
+
+from .latencies import FIRST_RESPONSE_FAMILY, RecentDurations, RecentLatencies
+from .metrics import model_labels
+from .metrics_text import number_text
+from .statistics import ModelStatistics, ModelStatisticsEntry
+
+DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """One summary of a model version; `count_and_sum` are those of the counters, so the two agree."""
+
+    name: str
+    help: str
+    durations: Callable[[RecentLatencies], RecentDurations]
+    count_and_sum: Callable[[ModelStatistics], tuple[int, int]]
+
+
+_SUMMARIES = (
+    _Summary(
+        "nv_inference_request_summary_us",
+        "Summary of inference request duration in microseconds (includes cached requests)",
+        lambda recent: recent.request,
+        lambda statistics: (statistics.success.count, statistics.request_us),
+    ),
+    _Summary(
+        "nv_inference_queue_summary_us",
+        "Summary of inference queuing duration in microseconds (includes cached requests)",
+        lambda recent: recent.queue,
+        lambda statistics: (statistics.queue.count, statistics.queue_us),
+    ),
+    _Summary(
+        "nv_inference_compute_input_summary_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda recent: recent.compute_input,
+        lambda statistics: (statistics.compute_input.count, statistics.compute_input_us),
+    ),
+    _Summary(
+        "nv_inference_compute_infer_summary_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda recent: recent.compute_infer,
+        lambda statistics: (statistics.compute_infer.count, statistics.compute_infer_us),
+    ),
+    _Summary(
+        "nv_inference_compute_output_summary_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda recent: recent.compute_output,
+        lambda statistics: (statistics.compute_output.count, statistics.compute_output_us),
+    ),
+)
+
+
+def latency_families(
+    entries: Sequence[ModelStatisticsEntry], quantiles: Sequence[float], now_ns: int
+) -> Iterator[Metric]:
+    """The distributions of those model versions that keep any."""
+    yield _first_response_family(entries)
+    for summary in _SUMMARIES:
+        family = SummaryMetricFamily(summary.name, summary.help)
+        for entry in entries:
+            recent = entry.statistics.recent
+            if recent is None:
+                continue
+            labels = model_labels(entry)
+            count, total_us = summary.count_and_sum(entry.statistics)
+            family.add_sample(f"{summary.name}_count", labels, count)
+            family.add_sample(f"{summary.name}_sum", labels, total_us)
+            values = summary.durations(recent).quantiles(quantiles, now_ns)
+            for quantile, value in zip(quantiles, values, strict=True):
+                family.add_sample(summary.name, {**labels, "quantile": number_text(quantile)}, value)
+        yield family
+
+
+def _first_response_family(entries: Sequence[ModelStatisticsEntry]) -> Metric:
+    family = HistogramMetricFamily(FIRST_RESPONSE_FAMILY, "Duration from request to first response in milliseconds")
+    for entry in entries:
+        histogram = entry.statistics.first_responses
+        if histogram is None:
+            continue
+        labels = model_labels(entry)
+        buckets = histogram.buckets()
+        family.add_sample(f"{FIRST_RESPONSE_FAMILY}_count", labels, buckets[-1][1])
+        family.add_sample(f"{FIRST_RESPONSE_FAMILY}_sum", labels, histogram.total)
+        for bound, count in buckets:
+            family.add_sample(f"{FIRST_RESPONSE_FAMILY}_bucket", {**labels, "le": number_text(bound)}, count)
+    return family

@@ -1,0 +1,98 @@
+"""What a running server tells about its latencies: parsable at any moment, and at one with its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_stub import MESSAGES, OpenStream, infer_request, stub_for
+from prometheus_client.parser import text_string_to_metric_families
+from scripted_server import ScriptedServer, scripted_server
+
+from trireme.api.metrics.collector import ServerCollector
+from trireme.engine.metrics import HostReadings
+from trireme.engine.metrics_text import write_text
+
+FIRST = "nv_inference_first_response_histogram_ms"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ScriptedServer]:
+    with scripted_server(tmp_path / "models", summary_latencies=True, histogram_latencies=True) as running:
+        yield running
+
+
+@pytest.fixture
+def stub(server: ScriptedServer) -> Iterator[Any]:
+    with stub_for(server.url) as made:
+        yield made
+
+
+def scrape(server: ScriptedServer) -> dict[tuple[str, str], float]:
+    """Values by name and model; a quantile or bucket's bound is part of the name."""
+
+    def collect() -> str:
+        return write_text(ServerCollector(server.server, HostReadings, quantiles=(0.5, 1.0)).collect())
+
+    values: dict[tuple[str, str], float] = {}
+    for family in text_string_to_metric_families(server.call(collect)):
+        for sample in family.samples:
+            name = sample.name + "".join(
+                f" {key}={sample.labels[key]}" for key in ("quantile", "le") if key in sample.labels
+            )
+            values.setdefault((name, sample.labels.get("model", "")), sample.value)
+    return values
+
+
+def test_under_load_and_after_it(server: ScriptedServer, stub: Any) -> None:
+    """A scrape parses whatever goes on; in the end, counters, summaries and the statistics RPC agree."""
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(stub.ModelInfer, infer_request("queued")) for _ in range(200)]
+        while not all(call.done() for call in calls):
+            values = scrape(server)
+            count = values["nv_inference_request_summary_us_count", "queued"]
+            assert count == values["nv_inference_request_success_total", "queued"]
+    with pytest.raises(grpc.RpcError):
+        stub.ModelInfer(infer_request("queued", "fail:no"))
+    values = scrape(server)
+    (model,) = stub.ModelStatistics(MESSAGES.ModelStatisticsRequest(name="queued")).model_stats
+    told = model.inference_stats
+    for part, duration in (
+        ("request", told.success),
+        ("queue", told.queue),
+        ("compute_input", told.compute_input),
+        ("compute_infer", told.compute_infer),
+        ("compute_output", told.compute_output),
+    ):
+        name = f"nv_inference_{part}_summary_us"
+        assert values[f"{name}_count", "queued"] == duration.count == 200
+        total_us = values[f"{name}_sum", "queued"]
+        assert total_us == values[f"nv_inference_{part}_duration_us_total", "queued"]
+        assert 0 <= duration.ns / 1000 - total_us <= 200, "each request's time is cut to whole microseconds"
+        median, largest = (values[f"{name} quantile={quantile}", "queued"] for quantile in ("0.5", "1"))
+        assert 0 <= median <= largest <= total_us * 257 / 256
+
+
+def test_first_responses_of_decoupled_models_are_sorted(server: ScriptedServer, stub: Any) -> None:
+    """One entry a request, however many responses it has, an error too; none for one without any response."""
+    before = scrape(server)
+    assert (f"{FIRST}_count", "plain") not in before
+    assert before[f"{FIRST}_count", "many"] == 0
+    for script in ("say say say!", "say end", "end", "fail:x"):
+        stream = OpenStream(stub)
+        stream.say("many", script)
+        stream.rest()
+    stub.ModelInfer(infer_request("plain"))
+    after = scrape(server)
+    assert after[f"{FIRST}_count", "many"] == after[f"{FIRST}_bucket le=+Inf", "many"] == 3
+    assert after[f"{FIRST}_bucket le=5000", "many"] == 3
+    assert (f"{FIRST}_count", "plain") not in after
+
+
+def test_where_they_are_not_asked_for_none_are_kept(tmp_path: Path) -> None:
+    with scripted_server(tmp_path / "models") as running:
+        assert not any("summary" in name or "histogram" in name for name, _ in scrape(running))
