@@ -29,6 +29,7 @@ from ..engine.repository.local import LocalRepository
 from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.response import InferenceResponse
+from ..engine.shared_memory import Regions
 from ..engine.statistics import ModelStatisticsEntry
 from ..engine.tensor import Tensor
 from .budget import BudgetStatistics, InflightBudget
@@ -86,6 +87,7 @@ class InferenceServer:
         on_request: Callable[[InferenceRequest, int], None] | None = None,
     ) -> None:
         self.options = options
+        self.shared_memory = Regions()
         self._on_load_progress = on_load_progress
         self._on_request = on_request
         self._source = source or LocalRepository(options.model_repository)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engine.errors import NotFoundError, UnsupportedError
+from ..engine.errors import UnsupportedError
 
 
 def not_yet(features: str) -> UnsupportedError:
@@ -10,19 +10,13 @@ def not_yet(features: str) -> UnsupportedError:
     return UnsupportedError(f"{features} are not supported by this version of the server yet")
 
 
-def region_change_refused(allow_client_shm: bool) -> UnsupportedError:
-    """Why a client cannot register or unregister shared memory (http.md §6, grpc.md §2)."""
-    if allow_client_shm:
-        return not_yet("shared-memory regions")
-    return UnsupportedError(
-        "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-    )
+def refuse_region_changes(allow_client_shm: bool) -> None:
+    """Clients register and unregister shared memory only where they are allowed to (http.md §6, grpc.md §2).
 
-
-def no_such_region(kind: str, name: str) -> NotFoundError:
-    """The answer to a question about a shared-memory region: there are none, as long as none can be registered.
-
-    Args:
-        kind: ``system`` or ``cuda``.
+    Raises:
+        UnsupportedError: they are not.
     """
-    return NotFoundError(f"Unable to find {kind} shared memory region: '{name}'")
+    if not allow_client_shm:
+        raise UnsupportedError(
+            "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+        )

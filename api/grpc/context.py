@@ -48,7 +48,7 @@ class GrpcContext:
         self.server = server
         self.log = log
         self.options = options
-        self.reader = InferReader()
+        self.reader = InferReader(server.shared_memory)
         self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)
         self.draining = False
 

@@ -7,9 +7,10 @@ import numpy as np
 from ...engine import datatypes
 from ...engine.datatypes import BOOL, BY_NAME, BYTES, INVALID, DataType
 from ...engine.errors import InvalidArgumentError
+from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor, pack_bytes
 from .infer_messages import WireContents, WireInput, WireRequest
-from .infer_parameters import names_region, unknown_region
+from .infer_parameters import find_slice, names_region
 
 _FIELDS: tuple[tuple[int, str, tuple[DataType, ...]], ...] = (
     (1, "BOOL", (BOOL,)),
@@ -25,12 +26,14 @@ _FIELDS: tuple[tuple[int, str, tuple[DataType, ...]], ...] = (
 the datatypes that the field may hold."""
 
 
-def read_inputs(request: WireRequest) -> list[Tensor]:
-    """The tensors of a request, in order. Raw ones are views on the message, and so are FP32 and FP64 contents.
+def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
+    """The tensors of a request, in order. Raw ones are views on the message, and so are FP32 and FP64 contents;
+    those in shared memory are views on that.
 
     Raises:
-        InvalidArgumentError: no data, several sources of data, or contents that do not fit the datatype.
-        NotFoundError: an input is in shared memory.
+        InvalidArgumentError: no data, several sources of data, contents that do not fit the datatype, or a region that
+            has no such part.
+        NotFoundError: an input is in a region that is not registered.
     """
     tensors: list[Tensor] = []
     raw = iter(request.raw)
@@ -40,9 +43,9 @@ def read_inputs(request: WireRequest) -> list[Tensor]:
             if given.contents is not None:
                 where = _where(given, request)
                 raise InvalidArgumentError(f"unexpected 'content' provided when using shared memory {where}")
-            raise unknown_region(given.parameters)
-        if given.contents is None:
-            data: Buffer | None = next(raw, None)
+            data: Buffer | None = find_slice(given.parameters, regions).view()
+        elif given.contents is None:
+            data = next(raw, None)
             if data is None:
                 raise InvalidArgumentError(f"unable to find data {_where(given, request)} in request.")
         elif request.raw:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ...engine.errors import InvalidArgumentError, NotFoundError
+from ...engine.errors import InvalidArgumentError
 from ...engine.request import InferenceRequest
+from ...engine.shared_memory import Regions, RegionSlice
 from ..request_parameters import RESERVED_PREFIX
 from .infer_messages import ParameterChoice, Parameters, UnsignedInt
 
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 
 _UINT64_MASK = 2**64 - 1
-_REGION = "shared_memory_region"
+REGION = "shared_memory_region"
 _OFFSET = "shared_memory_offset"
 _BYTE_SIZE = "shared_memory_byte_size"
 
@@ -58,28 +59,37 @@ def names_region(parameters: Parameters, tensor: str) -> bool:
     Raises:
         InvalidArgumentError: they are incomplete or of the wrong type.
     """
-    if _REGION not in parameters:
+    if REGION not in parameters:
         for name in (_OFFSET, _BYTE_SIZE):
             if name in parameters:
                 raise InvalidArgumentError(
-                    f"'{name}' can not be specified without '{_REGION}' parameter for tensor '{tensor}'"
+                    f"'{name}' can not be specified without '{REGION}' parameter for tensor '{tensor}'"
                 )
         return False
-    for name, kind, choice in ((_REGION, str, "string_param"), (_OFFSET, int, "int64_param")):
+    for name, kind, choice in ((REGION, str, "string_param"), (_OFFSET, int, "int64_param")):
         if name in parameters and type(parameters[name]) is not kind:
             raise _bad_type(name, f"{choice}.", f" for tensor '{tensor}'")
     if _BYTE_SIZE not in parameters:
         raise InvalidArgumentError(
-            f"'{_BYTE_SIZE}' must be specified along with '{_REGION}' parameter for tensor '{tensor}'"
+            f"'{_BYTE_SIZE}' must be specified along with '{REGION}' parameter for tensor '{tensor}'"
         )
     if type(parameters[_BYTE_SIZE]) is not int:
         raise _bad_type(_BYTE_SIZE, "int64_param.", f" for tensor '{tensor}'")
     return True
 
 
-def unknown_region(parameters: Parameters) -> NotFoundError:
-    """There are no regions, so naming one is an error (http.md §4.12)."""
-    return NotFoundError(f"Unable to find shared memory region: '{parameters[_REGION]}'")
+def find_slice(parameters: Parameters, regions: Regions) -> RegionSlice:
+    """Where in shared memory a tensor is to be, whose parameters name a region (http.md §4.12).
+
+    Raises:
+        NotFoundError: there is no such region.
+        InvalidArgumentError: the region has no such part.
+    """
+    region, offset, byte_size = parameters[REGION], parameters.get(_OFFSET, 0), parameters[_BYTE_SIZE]
+    assert isinstance(region, str), "names_region has looked at the types"
+    assert isinstance(offset, int)
+    assert isinstance(byte_size, int)
+    return regions.slice(region, offset & _UINT64_MASK, byte_size & _UINT64_MASK)
 
 
 def read_class_count(parameters: Parameters) -> int | None:

@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 
 from ...engine.datatypes import DataType
 from ...engine.request import InferenceRequest
+from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
+from .infer_messages import WireInput
+from .infer_parameters import REGION
 from .infer_request import DecodedGrpcInfer, Describe, decode_infer, read_infer_request
 from .wire import LENGTH, MAX_SIZE_BYTES, MalformedMessageError, read_varint, tag
 
@@ -61,11 +64,16 @@ class _Head:
 
 
 class InferReader:
-    """Decodes ``ModelInferRequest`` messages, with a memory of bounded size."""
+    """Decodes ``ModelInferRequest`` messages, with a memory of bounded size.
 
-    __slots__ = ("_heads",)
+    Args:
+        regions: shared memory, where tensors may be.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_heads", "_regions")
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
         self._heads: dict[bytes, _Head] = {}
 
     def decode(self, message: Buffer, describe: Describe) -> DecodedGrpcInfer:
@@ -82,14 +90,14 @@ class InferReader:
             message = bytes(message)
         split = _split(message)
         if split is None:
-            return decode_infer(read_infer_request(message), describe)
+            return decode_infer(read_infer_request(message), describe, self._regions)
         key, request_id, raw = split
         head = self._heads.get(key)
         if head is not None and len(raw) >= len(head.inputs):
             return head.decode(message, raw, request_id, describe)
         wire = read_infer_request(message)
-        decoded = decode_infer(wire, describe)
-        if all(given.contents is None for given in wire.inputs):
+        decoded = decode_infer(wire, describe, self._regions)
+        if not decoded.places and all(map(_is_raw, wire.inputs)):
             self._remember(key, decoded)
         return decoded
 
@@ -108,6 +116,10 @@ class InferReader:
             dict(decoded.class_counts),
             decoded.enable_empty_final_response,
         )
+
+
+def _is_raw(given: WireInput) -> bool:
+    return given.contents is None and REGION not in given.parameters
 
 
 def _split(data: Buffer) -> tuple[bytes, str, _Spans] | None:

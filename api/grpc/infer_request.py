@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...engine.description import ModelDescription
 from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.request import InferenceRequest
+from ...engine.shared_memory import Regions, RegionSlice
 from ...engine.tensor import Buffer
 from ...engine.validation import refuse_duplicates
 from .codec import UNREADABLE
 from .infer_contents import read_inputs
 from .infer_messages import WireOutput, WireRequest, read_infer_message
-from .infer_parameters import names_region, read_class_count, read_parameters, unknown_region
+from .infer_parameters import find_slice, names_region, read_class_count, read_parameters
 from .versions import parse_version
 from .wire import MalformedMessageError
 
@@ -31,6 +32,7 @@ class DecodedGrpcInfer:
         version_text: the version as the request spells it, for errors on a stream.
         class_counts: how many top classes to return in place of an output, by its name.
         enable_empty_final_response: whether a final response is wanted that has nothing to say but that it is final.
+        places: where in shared memory to put an output, instead of into the answer, by its name.
     """
 
     request: InferenceRequest
@@ -38,6 +40,7 @@ class DecodedGrpcInfer:
     version_text: str
     class_counts: Mapping[str, int]
     enable_empty_final_response: bool
+    places: Mapping[str, RegionSlice] = field(default_factory=dict)
 
 
 def read_infer_request(message: Buffer) -> WireRequest:
@@ -52,9 +55,12 @@ def read_infer_request(message: Buffer) -> WireRequest:
         raise InternalError(UNREADABLE) from None
 
 
-def decode_infer(wire: WireRequest, describe: Describe) -> DecodedGrpcInfer:
+def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> DecodedGrpcInfer:
     """What a request means. Its faults are found in the order in which Triton finds them: the version, the model,
     parameters, an input given twice, the inputs' data, the outputs.
+
+    Args:
+        regions: shared memory, where tensors may be.
 
     Raises:
         TriremeError: what `describe` raises.
@@ -65,20 +71,23 @@ def decode_infer(wire: WireRequest, describe: Describe) -> DecodedGrpcInfer:
     request = InferenceRequest(wire.model_name, version, wire.id)
     empty_final_response = read_parameters(wire.parameters, request)
     refuse_duplicates(wire.id, (given.name for given in wire.inputs))
-    request.inputs = read_inputs(wire)
-    class_counts = _read_outputs(wire.outputs)
+    request.inputs = read_inputs(wire, regions)
+    class_counts, places = _read_outputs(wire.outputs, regions)
     request.requested_outputs = tuple(dict.fromkeys(output.name for output in wire.outputs))
-    return DecodedGrpcInfer(request, model, wire.model_version, class_counts, empty_final_response)
+    return DecodedGrpcInfer(request, model, wire.model_version, class_counts, empty_final_response, places)
 
 
-def _read_outputs(outputs: list[WireOutput]) -> dict[str, int]:
-    """The class counts of the outputs that are to be classified; of an output listed twice, the first.
+def _read_outputs(outputs: list[WireOutput], regions: Regions) -> tuple[dict[str, int], dict[str, RegionSlice]]:
+    """The class counts of the outputs that are to be classified, and the places of those that are to go to shared
+    memory; of an output listed twice, the first of each.
 
     Raises:
-        InvalidArgumentError: a parameter of the wrong type, or shared memory together with another form.
-        NotFoundError: an output is to go to shared memory.
+        InvalidArgumentError: a parameter of the wrong type, or shared memory together with another form, or a region
+            that has no such part.
+        NotFoundError: an output is to go to a region that is not registered.
     """
     class_counts: dict[str, int] = {}
+    places: dict[str, RegionSlice] = {}
     for output in outputs:
         parameters = output.parameters
         if not parameters:
@@ -88,7 +97,7 @@ def _read_outputs(outputs: list[WireOutput]) -> dict[str, int]:
         if has_region:
             if class_count is not None:
                 raise InvalidArgumentError("output can't set both 'shared_memory_region' and 'classification'")
-            raise unknown_region(parameters)
-        if class_count is not None:
+            places.setdefault(output.name, find_slice(parameters, regions))
+        elif class_count is not None:
             class_counts.setdefault(output.name, class_count)
-    return class_counts
+    return class_counts, places

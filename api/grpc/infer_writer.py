@@ -1,7 +1,8 @@
 """Writes infer responses, for unary calls and for streams (grpc.md §3, §4).
 
 Fields stand in the order of their numbers, as protobuf writes them. A message comes as pieces to be sent one behind the
-other, so that an output's bytes go out from where they lie. Data is always raw; typed contents are never written.
+other, so that an output's bytes go out from where they lie. Data is always raw, and empty if it
+is put into shared memory; typed contents are never written.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def write_infer_response(response: InferenceResponse, decoded: DecodedGrpcInfer)
     """The ``ModelInferResponse`` to a request that the model has answered.
 
     Raises:
+        InternalError: an output does not fit into the shared memory given for it.
         InvalidArgumentError: an output cannot be classified, or the message would be too large for gRPC.
         UnsupportedError: a response parameter that the protocol cannot carry.
     """
@@ -84,7 +86,7 @@ def write_stream_response(outcome: Outcome, decoded: DecodedGrpcInfer, final: bo
         final: whether no other response to the request will follow.
 
     Raises:
-        InvalidArgumentError, UnsupportedError: as `write_infer_response`.
+        InternalError, InvalidArgumentError, UnsupportedError: as `write_infer_response`.
     """
     if outcome is None:
         return [_delimited(2, _echo(decoded, final))]
@@ -119,12 +121,15 @@ def _response(response: InferenceResponse, decoded: DecodedGrpcInfer, more_param
     head += more_parameters
     blobs: list[Buffer] = []
     for tensor in response.outputs:
-        if tensor.name in decoded.class_counts:
+        place = decoded.places.get(tensor.name)
+        if place is not None:
+            place.write(tensor.name, tensor.buffer)
+        elif tensor.name in decoded.class_counts:
             model = decoded.model
             labels = model.labels.get(tensor.name, ())
             tensor = classify(tensor, decoded.class_counts[tensor.name], labels, model.config.max_batch_size > 0)
         head += _output(tensor.name, tensor.datatype.name, tensor.shape)
-        blobs.append(tensor.buffer)
+        blobs.append(tensor.buffer if place is None else b"")
     if not blobs:
         return [head]
     pieces: list[Buffer] = []

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from grpclib.const import Cardinality, Handler
 
 from ...proto.messages import inference as pb
-from ..switched_off import not_yet, region_change_refused
-from . import log_settings, models, repository, server, unsupported
+from ..switched_off import not_yet
+from . import log_settings, models, repository, server, shared_memory
 from .codec import RawMessage
 from .context import GrpcContext
 from .infer import UnaryInfer
@@ -92,32 +92,32 @@ class InferenceService(pb.GrpcInferenceServiceBase):
     async def system_shared_memory_status(
         self, message: pb.SystemSharedMemoryStatusRequest
     ) -> pb.SystemSharedMemoryStatusResponse:
-        return unsupported.system_region_status(message.name)
+        return shared_memory.system_status(self._context, message)
 
     async def system_shared_memory_register(
         self, message: pb.SystemSharedMemoryRegisterRequest
     ) -> pb.SystemSharedMemoryRegisterResponse:
-        raise region_change_refused(self._context.options.allow_client_shm)
+        return shared_memory.register_system(self._context, message)
 
     async def system_shared_memory_unregister(
         self, message: pb.SystemSharedMemoryUnregisterRequest
     ) -> pb.SystemSharedMemoryUnregisterResponse:
-        raise region_change_refused(self._context.options.allow_client_shm)
+        return shared_memory.unregister_system(self._context, message)
 
     async def cuda_shared_memory_status(
         self, message: pb.CudaSharedMemoryStatusRequest
     ) -> pb.CudaSharedMemoryStatusResponse:
-        return unsupported.cuda_region_status(message.name)
+        return shared_memory.cuda_status(self._context, message)
 
     async def cuda_shared_memory_register(
         self, message: pb.CudaSharedMemoryRegisterRequest
     ) -> pb.CudaSharedMemoryRegisterResponse:
-        raise region_change_refused(self._context.options.allow_client_shm)
+        return shared_memory.register_cuda(self._context, message)
 
     async def cuda_shared_memory_unregister(
         self, message: pb.CudaSharedMemoryUnregisterRequest
     ) -> pb.CudaSharedMemoryUnregisterResponse:
-        raise region_change_refused(self._context.options.allow_client_shm)
+        return shared_memory.unregister_cuda(self._context, message)
 
     # What it records.
 

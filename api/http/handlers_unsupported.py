@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...engine.errors import UnsupportedError
-from ..switched_off import no_such_region, not_yet, region_change_refused
-from .exchange import JSON, Answer, Context, HttpRequest
+from ..switched_off import not_yet
+from .exchange import Answer, Context, HttpRequest
 
 
 async def generate(context: Context, request: HttpRequest) -> Answer:
@@ -15,16 +15,3 @@ async def generate(context: Context, request: HttpRequest) -> Answer:
 async def tracing(context: Context, request: HttpRequest) -> Answer:
     """``GET`` and ``POST …/trace/setting``."""
     raise not_yet("trace settings")
-
-
-async def region_status(context: Context, request: HttpRequest) -> Answer:
-    """``GET …/status``: there are no regions, as long as none can be registered (http.md §6)."""
-    match = request.match
-    if match.name:
-        raise no_such_region(match.kind, match.name)
-    return Answer(200, JSON, b"[]")
-
-
-async def change_regions(context: Context, request: HttpRequest) -> Answer:
-    """``POST …/register`` and ``POST …/unregister``."""
-    raise region_change_refused(context.options.allow_client_shm)

@@ -1,8 +1,9 @@
 """Remembers the JSON heads of infer requests, so that a client that repeats itself is decoded once.
 
-A head that describes binary tensors only, and names no request id, says the same every time: which slices of the bytes
-behind it are which tensors, and which outputs are wanted in which form. Clients send it again with other bytes behind
-it, request after request. Everything else goes the long way, `decode_infer`, which also words all errors.
+A head that describes binary tensors only, and names no request id and no shared memory, says the same every time: which
+slices of the bytes behind it are which tensors, and which outputs are wanted in which form. Clients send it again with
+other bytes behind it, request after request. Everything else goes the long way, `decode_infer`, which also words all
+errors.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ...engine.datatypes import DataType
 from ...engine.request import InferenceRequest
+from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
 from .infer_outputs import OutputForm
 from .infer_request import DecodedInfer, decode_infer
@@ -53,25 +55,27 @@ class InferDecoder:
 
     Args:
         limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
+        regions: shared memory, where tensors may be.
     """
 
-    __slots__ = ("_heads", "_limit_bytes")
+    __slots__ = ("_heads", "_limit_bytes", "_regions")
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, regions: Regions) -> None:
+        self._regions = regions
         self._limit_bytes = limit_bytes
         self._heads: dict[bytes, _Head] = {}
 
     def decode(self, body: Buffer, json_length: int, model_name: str, version: int) -> DecodedInfer:
         """See `decode_infer`."""
         if not 0 < json_length <= _HEAD_BYTES or json_length == len(body):
-            return decode_infer(body, json_length, model_name, version, self._limit_bytes)
+            return decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions)
         view = memoryview(body)
         text = bytes(view[:json_length])
         head = self._heads.get(text)
         if head is not None and head.nbytes == len(body) - json_length:
             return head.decode(view[json_length:], model_name, version)
-        decoded = decode_infer(body, json_length, model_name, version, self._limit_bytes)
-        if not decoded.request.id:
+        decoded = decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions)
+        if not decoded.request.id and not decoded.in_regions:
             self._remember(text, decoded, len(body) - json_length)
         return decoded
 

@@ -1,4 +1,7 @@
-"""The ``inputs`` of an infer request: tensors from JSON, or views on the bytes behind it (http.md §4.2, §4.4, §4.5)."""
+"""The ``inputs`` of an infer request: tensors from JSON, or views on the bytes behind it, or on shared memory.
+
+Rules: http.md §4.2, §4.4, §4.5, §4.12.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,30 @@ from typing import Any
 
 from ...engine.datatypes import BY_NAME, BYTES, INVALID, DataType
 from ...engine.errors import InvalidArgumentError
+from ...engine.shared_memory import Regions
 from ...engine.tensor import Tensor
 from . import json_reader
-from .json_access import converted, members_of, read_member, refuse_shared_memory
+from .json_access import converted, find_slice, members_of, read_member
 
 _INT64_MAX = 2**63 - 1
 
 
-def read_inputs(inputs: list[Any], blobs: memoryview, model_name: str, limit_bytes: int) -> list[Tensor]:
+def read_inputs(
+    inputs: list[Any], blobs: memoryview, model_name: str, limit_bytes: int, regions: Regions
+) -> list[Tensor]:
     """The tensors of a request, in order.
 
     Args:
         inputs: the JSON member ``inputs``.
         blobs: the bytes that follow the JSON text; binary tensors become views on them.
         limit_bytes: bound on a tensor given as JSON.
+        regions: shared memory; tensors there become views on it.
 
     Raises:
         InternalError: a member is missing or has the wrong type.
-        InvalidArgumentError: no or several sources of data, bytes missing or left over, a bad shape or datatype.
-        NotFoundError: an input is in shared memory.
+        InvalidArgumentError: no or several sources of data, bytes missing or left over, a bad shape or datatype;
+            or a region has no such part.
+        NotFoundError: an input is in a region that is not registered.
     """
     tensors: list[Tensor] = []
     at = 0
@@ -38,8 +46,11 @@ def read_inputs(inputs: list[Any], blobs: memoryview, model_name: str, limit_byt
         datatype = BY_NAME.get(read_member(json_reader.as_string, members, "datatype"), INVALID)
         shape = _read_shape(members)
         if "binary_data_size" not in parameters:
-            refuse_shared_memory(parameters)
-            tensors.append(_from_json(name, datatype, shape, members.get("data"), limit_bytes))
+            place = find_slice(parameters, regions)
+            if place is not None:
+                tensors.append(Tensor(name, datatype, shape, place.view()))
+            else:
+                tensors.append(_from_json(name, datatype, shape, members.get("data"), limit_bytes))
             continue
         size = converted(json_reader.as_unsigned, parameters["binary_data_size"], "binary_data_size")
         stop = at + size

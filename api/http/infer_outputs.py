@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine.errors import InvalidArgumentError
+from ...engine.shared_memory import Regions, RegionSlice
 from . import json_reader
-from .json_access import converted, members_of, read_member, refuse_shared_memory
+from .json_access import converted, find_slice, members_of, read_member
 
 _UINT32_MASK = 2**32 - 1
 
@@ -19,36 +20,39 @@ class OutputForm:
     Attributes:
         binary: as bytes behind the JSON text, else as JSON.
         class_count: how many top classes to return in place of the tensor; 0 for the tensor itself.
+        place: where in shared memory to put it, instead of into the answer.
     """
 
     binary: bool = False
     class_count: int = 0
+    place: RegionSlice | None = None
 
 
 AS_JSON = OutputForm()
 AS_BINARY = OutputForm(binary=True)
 
 
-def read_outputs(outputs: list[Any]) -> dict[str, OutputForm]:
+def read_outputs(outputs: list[Any], regions: Regions) -> dict[str, OutputForm]:
     """The forms of the outputs asked for, by name; of an output listed twice, the first.
 
     Args:
         outputs: the JSON member ``outputs``.
+        regions: shared memory.
 
     Raises:
         InternalError: a member is missing or has the wrong type.
-        InvalidArgumentError: shared memory together with another form.
-        NotFoundError: an output is to go to shared memory.
+        InvalidArgumentError: shared memory together with another form, or a region has no such part.
+        NotFoundError: an output is to go to a region that is not registered.
     """
     forms: dict[str, OutputForm] = {}
     for value in outputs:
         name = read_member(json_reader.as_string, value, "name")
-        form = _read_form(members_of(value.get("parameters")))
+        form = _read_form(members_of(value.get("parameters")), regions)
         forms.setdefault(name, form)
     return forms
 
 
-def _read_form(parameters: dict[str, Any]) -> OutputForm:
+def _read_form(parameters: dict[str, Any], regions: Regions) -> OutputForm:
     if not parameters:
         return AS_JSON
     if "shared_memory_region" in parameters:
@@ -59,7 +63,9 @@ def _read_form(parameters: dict[str, Any]) -> OutputForm:
         class_count = _UINT32_MASK & converted(
             json_reader.as_unsigned, parameters["classification"], "classification", "set"
         )
-    refuse_shared_memory(parameters)
+    place = find_slice(parameters, regions)
+    if place is not None:
+        return OutputForm(place=place)
     binary = False
     if "binary_data" in parameters:
         binary = converted(json_reader.as_bool, parameters["binary_data"], "binary_data")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...engine.errors import InvalidArgumentError
 from ...engine.request import InferenceRequest
+from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer
 from . import json_reader
 from .bodies import parse_json
 from .infer_inputs import read_inputs
 from .infer_outputs import AS_BINARY, AS_JSON, OutputForm, read_outputs
 from .infer_parameters import read_parameters
-from .json_access import converted, read_member
+from .json_access import converted, members_of, read_member
 
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _INTEGER = re.compile(r"[ \t]*([+-]?[0-9]+)")
@@ -28,11 +30,14 @@ class DecodedInfer:
         request: for the engine.
         forms: forms of the outputs listed, by name; shared by requests that ask for the same.
         default_form: form of outputs that are not listed.
+        in_regions: whether an input or an output is in shared memory, so that the same text may mean something else
+            when it comes again.
     """
 
     request: InferenceRequest
     forms: Mapping[str, OutputForm]
     default_form: OutputForm
+    in_regions: bool = False
 
 
 def header_length(text: bytes | None, body_length: int) -> int:
@@ -67,7 +72,9 @@ def header_length(text: bytes | None, body_length: int) -> int:
     return length
 
 
-def decode_infer(body: Buffer, json_length: int, model_name: str, version: int, limit_bytes: int) -> DecodedInfer:
+def decode_infer(
+    body: Buffer, json_length: int, model_name: str, version: int, limit_bytes: int, regions: Regions
+) -> DecodedInfer:
     """The request that `body` holds.
 
     Args:
@@ -75,9 +82,10 @@ def decode_infer(body: Buffer, json_length: int, model_name: str, version: int, 
         json_length: how much of it is JSON, from `header_length`.
         version: as asked for in the path.
         limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
+        regions: shared memory, where tensors may be.
 
     Raises:
-        InternalError, InvalidArgumentError, NotFoundError: http.md §4.2 to §4.7, first failure wins.
+        InternalError, InvalidArgumentError, NotFoundError: http.md §4.2 to §4.7 and §4.12, first failure wins.
     """
     if json_length == 0:
         return _decode_raw(body, model_name, version, limit_bytes)
@@ -91,12 +99,19 @@ def decode_infer(body: Buffer, json_length: int, model_name: str, version: int, 
     if "parameters" in members and read_parameters(members["parameters"], request):
         default_form = AS_BINARY
     inputs = read_member(json_reader.as_array, members, "inputs")
-    request.inputs = read_inputs(inputs, view[json_length:], model_name, limit_bytes)
+    request.inputs = read_inputs(inputs, view[json_length:], model_name, limit_bytes, regions)
     forms: dict[str, OutputForm] = {}
     if "outputs" in members:
-        forms = read_outputs(converted(json_reader.as_array, members["outputs"], "outputs"))
+        forms = read_outputs(converted(json_reader.as_array, members["outputs"], "outputs"), regions)
         request.requested_outputs = tuple(forms)
-    return DecodedInfer(request, forms, default_form)
+    return DecodedInfer(request, forms, default_form, _uses_regions(inputs, forms))
+
+
+def _uses_regions(inputs: list[Any], forms: Mapping[str, OutputForm]) -> bool:
+    """Whether any tensor of a request that was read is in shared memory."""
+    if any(form.place is not None for form in forms.values()):
+        return True
+    return any("shared_memory_region" in members_of(value.get("parameters")) for value in inputs)
 
 
 def _decode_raw(body: Buffer, model_name: str, version: int, limit_bytes: int) -> DecodedInfer:

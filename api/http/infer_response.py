@@ -1,4 +1,4 @@
-"""Encodes infer responses: JSON by hand, binary tensors behind it (http.md §4.8)."""
+"""Encodes infer responses: JSON by hand, binary tensors behind it, or in shared memory (http.md §4.8, §4.12)."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
         model: for labels, and for whether there is a batch dimension.
 
     Raises:
+        InternalError: an output does not fit into the shared memory given for it.
         InvalidArgumentError: an output cannot be given in the form asked for.
         UnsupportedError: a response parameter that JSON cannot carry.
     """
@@ -39,13 +40,16 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
         if form.class_count:
             labels = model.labels.get(tensor.name, ())
             tensor = classify(tensor, form.class_count, labels, model.config.max_batch_size > 0)
-        if form.binary:
+        if form.place is not None:
+            form.place.write(tensor.name, tensor.buffer)
+            data = b""
+        elif form.binary:
             blob = tensor.buffer
             if blob:
                 blobs.append(blob)
-            data = b'"parameters":{"binary_data_size":%d}' % len(blob)
+            data = b',"parameters":{"binary_data_size":%d}' % len(blob)
         else:
-            data = b'"data":' + json_writer.tensor_data(tensor)
+            data = b',"data":' + json_writer.tensor_data(tensor)
         outputs.append(b"%b%b}" % (_opening(tensor.name, tensor.datatype.name, tensor.shape), data))
     head = _head(response.model_name, response.model_version)
     if response.id:
@@ -70,7 +74,7 @@ def _head(model_name: str, model_version: int) -> bytes:
 def _opening(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     """An output up to where its data begins. Responses repeat names, and most repeat shapes."""
     dims = ",".join(map(str, shape)).encode()
-    return b'{"name":%b,"datatype":"%b","shape":[%b],' % (json_writer.string(name), datatype.encode(), dims)
+    return b'{"name":%b,"datatype":"%b","shape":[%b]' % (json_writer.string(name), datatype.encode(), dims)
 
 
 def _parameters(parameters: Mapping[str, ParameterValue]) -> bytes:

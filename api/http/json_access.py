@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ...engine.errors import InternalError, NotFoundError
+from ...engine.errors import InternalError
+from ...engine.shared_memory import Regions, RegionSlice
 from . import json_reader
 
 T = TypeVar("T")
@@ -40,18 +41,19 @@ def members_of(value: Any) -> dict[str, Any]:
     return value if type(value) is dict else {}
 
 
-def refuse_shared_memory(parameters: dict[str, Any]) -> None:
-    """Check the shared-memory parameters of a tensor. There are no regions, so naming one is an error (http.md §4.12).
+def find_slice(parameters: dict[str, Any], regions: Regions) -> RegionSlice | None:
+    """Where in shared memory a tensor is to be, by its parameters; None if they name no region (http.md §4.12).
 
     Raises:
-        InternalError: one of them has the wrong type.
-        NotFoundError: they name a region.
+        InternalError: one of them has the wrong type, with or without a region.
+        NotFoundError: there is no such region.
+        InvalidArgumentError: the region has no such part.
     """
     region = None
     if "shared_memory_region" in parameters:
         region = read_member(json_reader.as_string, parameters, "shared_memory_region")
-    for name in ("shared_memory_offset", "shared_memory_byte_size"):
+    place = {"shared_memory_offset": 0, "shared_memory_byte_size": 0}
+    for name in place:
         if name in parameters:
-            read_member(json_reader.as_unsigned, parameters, name)
-    if region is not None:
-        raise NotFoundError(f"Unable to find shared memory region: '{region}'")
+            place[name] = read_member(json_reader.as_unsigned, parameters, name)
+    return None if region is None else regions.slice(region, *place.values())

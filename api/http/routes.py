@@ -16,6 +16,7 @@ from . import handlers_logging as logging
 from . import handlers_models as models
 from . import handlers_repository as repository
 from . import handlers_server as server
+from . import handlers_shared_memory as shared_memory
 from . import handlers_unsupported as unsupported
 from .exchange import JSON, TEXT, Handler
 from .handlers_infer import infer
@@ -105,9 +106,9 @@ ROUTES = (
     _route(_REPOSITORY + rb"/index", "model-repository", POST=repository.index),
     _route(_REPOSITORY + rb"/models/(?P<name>[^/]+)/load", "model-repository", POST=repository.load),
     _route(_REPOSITORY + rb"/models/(?P<name>[^/]+)/unload", "model-repository", POST=repository.unload),
-    _route(_REGION + rb"/status", "shared-memory", GET=unsupported.region_status),
-    _route(_REGION + rb"/register", "shared-memory", POST=unsupported.change_regions),
-    _route(_REGION + rb"/unregister", "shared-memory", POST=unsupported.change_regions),
+    _route(_REGION + rb"/status", "shared-memory", GET=shared_memory.status),
+    _route(_REGION + rb"/register", "shared-memory", POST=shared_memory.register),
+    _route(_REGION + rb"/unregister", "shared-memory", POST=shared_memory.unregister),
 )
 """The first route whose pattern matches wins."""
 

@@ -12,6 +12,7 @@ from trireme.api.grpc.infer_request import DecodedGrpcInfer, decode_infer, read_
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import TriremeError
+from trireme.engine.shared_memory import Regions
 
 PB: Any = service_pb2
 """The type checker sees nothing of what protobuf makes at import."""
@@ -47,7 +48,7 @@ def with_parameters(message: Any, **values: tuple[str | None, Any]) -> Any:
 
 
 def decode(request: Any, find: Callable[[str, int], ModelDescription] = describe) -> DecodedGrpcInfer:
-    return decode_infer(read_infer_request(request.SerializeToString()), find)
+    return decode_infer(read_infer_request(request.SerializeToString()), find, Regions())
 
 
 def refusal(request: Any, find: Callable[[str, int], ModelDescription] = describe) -> TriremeError:

@@ -19,6 +19,7 @@ from trireme.engine.description import IndexEntry, ModelDescription, ServerMetad
 from trireme.engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from trireme.engine.request import LATEST, InferenceRequest, ParameterValue
 from trireme.engine.response import InferenceResponse
+from trireme.engine.shared_memory import Regions
 from trireme.engine.statistics import ModelStatisticsEntry
 from trireme.engine.tensor import Tensor
 
@@ -63,6 +64,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.exiting = False
+        self.shared_memory = Regions()
         self.is_live = True
         self.is_ready = True
         self.submitted: list[InferenceRequest] = []

@@ -16,6 +16,7 @@ from trireme.api.grpc.infer_reader import InferReader
 from trireme.api.grpc.infer_request import DecodedGrpcInfer, decode_infer, read_infer_request
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
+from trireme.engine.shared_memory import Regions
 from trireme.engine.tensor import Buffer
 
 
@@ -37,7 +38,7 @@ def outcome(decode: Any, message: Buffer) -> Any:
 
 
 def fully(message: Buffer) -> DecodedGrpcInfer:
-    return decode_infer(read_infer_request(message), describe)
+    return decode_infer(read_infer_request(message), describe, Regions())
 
 
 def identity(data: bytes = b"x" * 64, request_id: str = "") -> Any:
@@ -52,7 +53,7 @@ def identity(data: bytes = b"x" * 64, request_id: str = "") -> Any:
 
 def test_a_repeated_head_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the id is, and whatever the bytes are, also how many: that is for validation to judge."""
-    reader = InferReader()
+    reader = InferReader(Regions())
     reader.decode(identity().SerializeToString(), describe)
     monkeypatch.delattr(infer_reader, "read_infer_request")
     for data, request_id in ((b"y" * 64, "1"), (b"", "é"), (b"z" * 300, ""), (b"w" * 70_000, "x" * 200)):
@@ -88,7 +89,7 @@ given_requests = st.builds(
 @given(st.lists(given_requests, min_size=2, max_size=8))
 def test_a_reader_with_a_memory_reads_what_one_without_does(requests: list[Any]) -> None:
     """Twice each, so that whatever is remembered is also used."""
-    reader = InferReader()
+    reader = InferReader(Regions())
     for request in [*requests, *requests]:
         message = request.SerializeToString()
         assert outcome(lambda data: reader.decode(data, describe), message) == outcome(fully, message)
@@ -97,7 +98,7 @@ def test_a_reader_with_a_memory_reads_what_one_without_does(requests: list[Any])
 @settings(max_examples=100, deadline=None)
 @given(given_requests, st.data())
 def test_a_damaged_request_is_not_taken_for_the_one_remembered(request: Any, data: st.DataObject) -> None:
-    reader = InferReader()
+    reader = InferReader(Regions())
     message = bytearray(request.SerializeToString())
     outcome(lambda data: reader.decode(data, describe), bytes(message))
     at = data.draw(st.integers(0, len(message)))
@@ -120,14 +121,14 @@ def test_a_damaged_request_is_not_taken_for_the_one_remembered(request: Any, dat
     ],
 )
 def test_unusual_endings(tail: bytes) -> None:
-    reader = InferReader()
+    reader = InferReader(Regions())
     message = identity().SerializeToString()
     reader.decode(message, describe)
     assert outcome(lambda data: reader.decode(data, describe), message + tail) == outcome(fully, message + tail)
 
 
 def test_ids_are_checked_in_known_heads_too() -> None:
-    reader = InferReader()
+    reader = InferReader(Regions())
     message = identity(request_id="ab").SerializeToString()
     reader.decode(message, describe)
     with pytest.raises(InternalError):
@@ -138,7 +139,7 @@ def test_ids_are_checked_in_known_heads_too() -> None:
 
 def test_the_model_is_looked_for_every_time() -> None:
     """A model may be gone that was there when the head was remembered."""
-    reader = InferReader()
+    reader = InferReader(Regions())
     message = identity().SerializeToString()
     reader.decode(message, describe)
 
@@ -150,7 +151,7 @@ def test_the_model_is_looked_for_every_time() -> None:
 
 
 def test_requests_share_nothing_that_can_change() -> None:
-    reader = InferReader()
+    reader = InferReader(Regions())
     message = with_parameters(identity(), own=("int64_param", 1)).SerializeToString()
     for _ in range(3):
         request = reader.decode(message, describe).request
@@ -161,7 +162,7 @@ def test_requests_share_nothing_that_can_change() -> None:
 
 def test_a_message_is_not_kept() -> None:
     """A head in memory must not hold on to megabytes."""
-    reader = InferReader()
+    reader = InferReader(Regions())
     array = np.frombuffer(identity(b"x" * 1_000_000).SerializeToString(), np.uint8)
     gone = weakref.ref(array)
     reader.decode(array.data, describe)
@@ -171,7 +172,7 @@ def test_a_message_is_not_kept() -> None:
 
 
 def test_large_data_is_not_copied() -> None:
-    reader = InferReader()
+    reader = InferReader(Regions())
     message = bytearray(identity(b"x" * 100_000).SerializeToString())
     for fill in (b"1234", b"5678"):
         (tensor,) = reader.decode(message, describe).request.inputs
@@ -181,7 +182,7 @@ def test_large_data_is_not_copied() -> None:
 
 def test_the_memory_is_bounded() -> None:
     """In heads, and in the size of one."""
-    reader = InferReader()
+    reader = InferReader(Regions())
     for number in range(infer_reader._HEADS * 2 + 10):
         reader.decode(Request(model_name=f"m{number}").SerializeToString(), describe)
         assert len(reader._heads) <= infer_reader._HEADS

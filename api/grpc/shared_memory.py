@@ -1,0 +1,90 @@
+"""RPCs about shared-memory regions (grpc.md §2, http.md §6). `engine.shared_memory` says what regions are."""
+
+from __future__ import annotations
+
+from ...engine.shared_memory import RegionKind, Regions
+from ...proto.messages import inference as pb
+from ..switched_off import refuse_region_changes
+from .context import GrpcContext
+
+
+def system_status(
+    context: GrpcContext, message: pb.SystemSharedMemoryStatusRequest
+) -> pb.SystemSharedMemoryStatusResponse:
+    """SystemSharedMemoryStatus: one region, or all.
+
+    Raises:
+        NotFoundError: there is no such region.
+    """
+    regions = context.server.shared_memory.status(RegionKind.SYSTEM, message.name)
+    return pb.SystemSharedMemoryStatusResponse(
+        regions={
+            region.name: pb.SystemSharedMemoryStatusResponseRegionStatus(
+                name=region.name, key=region.key, offset=region.offset, byte_size=region.byte_size
+            )
+            for region in regions
+        }
+    )
+
+
+def cuda_status(context: GrpcContext, message: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
+    """CudaSharedMemoryStatus: there are none.
+
+    Raises:
+        NotFoundError: there is no such region, or it is a system region.
+    """
+    context.server.shared_memory.status(RegionKind.CUDA, message.name)
+    return pb.CudaSharedMemoryStatusResponse()
+
+
+def register_system(
+    context: GrpcContext, message: pb.SystemSharedMemoryRegisterRequest
+) -> pb.SystemSharedMemoryRegisterResponse:
+    """SystemSharedMemoryRegister.
+
+    Raises:
+        TriremeError: clients may not, or the region cannot be registered.
+    """
+    _changeable(context).register_system(message.name, message.key, message.offset, message.byte_size)
+    return pb.SystemSharedMemoryRegisterResponse()
+
+
+def register_cuda(
+    context: GrpcContext, message: pb.CudaSharedMemoryRegisterRequest
+) -> pb.CudaSharedMemoryRegisterResponse:
+    """CudaSharedMemoryRegister.
+
+    Raises:
+        TriremeError: always.
+    """
+    _changeable(context).register_cuda(message.name)
+
+
+def unregister_system(
+    context: GrpcContext, message: pb.SystemSharedMemoryUnregisterRequest
+) -> pb.SystemSharedMemoryUnregisterResponse:
+    """SystemSharedMemoryUnregister: one region, or all.
+
+    Raises:
+        UnsupportedError: clients may not.
+    """
+    _changeable(context).unregister(RegionKind.SYSTEM, message.name)
+    return pb.SystemSharedMemoryUnregisterResponse()
+
+
+def unregister_cuda(
+    context: GrpcContext, message: pb.CudaSharedMemoryUnregisterRequest
+) -> pb.CudaSharedMemoryUnregisterResponse:
+    """CudaSharedMemoryUnregister: one region, or all.
+
+    Raises:
+        UnsupportedError: clients may not.
+    """
+    _changeable(context).unregister(RegionKind.CUDA, message.name)
+    return pb.CudaSharedMemoryUnregisterResponse()
+
+
+def _changeable(context: GrpcContext) -> Regions:
+    """The regions, for a client that wants to change them."""
+    refuse_region_changes(context.options.allow_client_shm)
+    return context.server.shared_memory

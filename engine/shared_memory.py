@@ -1,0 +1,277 @@
+"""Memory that clients and the server share: named regions of POSIX shared-memory segments (http.md §4.12, §6).
+
+Rules:
+ 1. A region is a part of a segment in ``/dev/shm`` that a client has registered under a name. The server reads inputs
+    from regions and writes outputs to them, always through a `RegionSlice`, which lies inside its region.
+ 2. A slice is read as a view on a mapping of the region; nothing is copied. It is written through the segment's
+    descriptor, which reports what is wrong where a mapping would end the process with SIGBUS.
+ 3. The client owns the segment and may cut it short at any time. So its real size is asked for whenever a slice is
+    read or written.
+ 4. A region's name is free as soon as it is unregistered. Its memory stays mapped as long as anyone holds a slice of it
+    or a view on one: that is, until the last request that uses it is over.
+
+What rule 3 cannot prevent: a client that cuts its segment short while a request still reads an input from there, or
+that leaves pages of an input unwritten while there is no memory left for them, ends the server with SIGBUS. And what a
+client writes to an input while a request reads it may or may not be seen. That is why clients may register regions
+only where the operator allows it.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import mmap
+import os
+import stat
+import weakref
+from dataclasses import dataclass
+from typing import NoReturn
+
+from .errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, UnavailableError
+from .tensor import Buffer
+
+MAX_REGIONS = 1_024
+"""Regions that may be registered at a time; each has two descriptors of the process."""
+
+_DIRECTORY = "/dev/shm"  # where Linux keeps POSIX shared memory
+_RESERVED_PREFIX = "triton_python_backend_shm_region_"
+_UINT64_MAX = 2**64 - 1
+
+
+class RegionKind(enum.Enum):
+    """Whose memory a region is in."""
+
+    SYSTEM = "system"
+    CUDA = "cuda"
+
+
+class Region:
+    """A mapped part of a segment.
+
+    Args:
+        name: what the client calls it.
+        key: the segment's name as the client gave it.
+        offset, byte_size: which part of the segment it is, in bytes.
+        descriptor: of the segment; the region closes it.
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int) -> None:
+        self.name = name
+        self.key = key
+        self.offset = offset
+        self.byte_size = byte_size
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+        if not byte_size:  # which mmap would take for the whole segment
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._memory = memoryview(mmap.mmap(descriptor, byte_size, access=mmap.ACCESS_READ, offset=offset))
+
+    def read(self, start: int, end: int) -> memoryview:
+        """A view on the bytes from `start` to `end`. It keeps the mapping, not this object.
+
+        Raises:
+            InvalidArgumentError: the segment does not reach there any more.
+        """
+        self._check_segment(end)
+        return self._memory[start:end]
+
+    def write(self, start: int, data: Buffer) -> None:
+        """Put bytes into the segment.
+
+        Raises:
+            InvalidArgumentError: the segment does not reach there any more.
+            OSError: there is no memory for them.
+        """
+        self._check_segment(start + len(data))
+        rest = memoryview(data)
+        at = self.offset + start
+        while rest:
+            written = os.pwrite(self._descriptor, rest, at)
+            rest = rest[written:]
+            at += written
+
+    def _check_segment(self, end: int) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size < self.offset + end:
+            raise InvalidArgumentError(
+                f"shared memory region '{self.name}' has lost its memory: '{self.key}' was cut to {size} bytes, but "
+                f"byte {self.offset + end - 1} of it is needed"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Region {self.name}: {self.byte_size} bytes from {self.offset} of {self.key}>"
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSlice:
+    """A part of a region, inside its bounds: where a tensor is, or is to go. `Regions.slice` makes them.
+
+    Attributes:
+        offset, byte_size: which part of the region it is, in bytes.
+    """
+
+    region: Region
+    offset: int
+    byte_size: int
+
+    def view(self) -> memoryview:
+        """What is there, without a copy.
+
+        Raises:
+            InvalidArgumentError: the segment was cut short.
+        """
+        return self.region.read(self.offset, self.offset + self.byte_size)
+
+    def write(self, output: str, data: Buffer) -> None:
+        """Put the data of an output there, from the start.
+
+        Raises:
+            InternalError: it does not fit, or there is no memory for it.
+            InvalidArgumentError: the segment was cut short.
+        """
+        if len(data) > self.byte_size:
+            raise InternalError(
+                f"shared memory size specified with the request for output '{output}' ({self.byte_size} bytes) should "
+                f"be at least {len(data)} bytes to hold the results"
+            )
+        try:
+            self.region.write(self.offset, data)
+        except OSError as error:
+            raise InternalError(
+                f"unable to write output '{output}' to shared memory region '{self.region.name}': {error.strerror}"
+            ) from error
+
+
+class Regions:
+    """The regions that are registered, of all protocols together. There are none in CUDA memory yet."""
+
+    def __init__(self) -> None:
+        self._regions: dict[str, Region] = {}
+
+    def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Make a part of a segment known.
+
+        Args:
+            name: for requests to refer to it.
+            key: of the segment, as for ``shm_open``.
+            offset: where the part begins, in bytes; a multiple of the page size.
+            byte_size: how long it is.
+
+        Raises:
+            AlreadyExistsError: there is a region of that name.
+            InvalidArgumentError: the key is none, or the segment has no such part, or it cannot be mapped.
+            InternalError: there is no such segment, or it may not be opened for reading and writing.
+            UnavailableError: there are too many regions.
+        """
+        self._refuse_known(name)
+        if len(self._regions) >= MAX_REGIONS:
+            raise UnavailableError(
+                f"cannot register shared memory region '{name}': there are {MAX_REGIONS} regions already, which is the "
+                "most that there can be"
+            )
+        descriptor = _open_segment(name, key)
+        if offset + byte_size > os.fstat(descriptor).st_size:
+            os.close(descriptor)
+            raise InvalidArgumentError(f"failed to register shared memory region '{name}': invalid args")
+        try:
+            self._regions[name] = Region(name, key, offset, byte_size, descriptor)
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"failed to register shared memory region '{name}': unable to process address space{error.strerror}"
+            ) from error
+
+    def register_cuda(self, name: str) -> NoReturn:
+        """Refuse to make a part of a GPU's memory known.
+
+        Raises:
+            AlreadyExistsError: there is a region of that name.
+            InvalidArgumentError: there is no GPU.
+        """
+        self._refuse_known(name)
+        raise InvalidArgumentError(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+
+    def unregister(self, kind: RegionKind, name: str = "") -> None:
+        """Forget a region, or all of a kind. One that is unknown, or of the other kind, is none of the caller's."""
+        if kind is RegionKind.CUDA:
+            return
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
+
+    def status(self, kind: RegionKind, name: str = "") -> list[Region]:
+        """One region, or all of a kind in the order of their names.
+
+        Raises:
+            NotFoundError: there is none of that name, or it is of the other kind.
+        """
+        if not name:
+            return [] if kind is RegionKind.CUDA else [self._regions[each] for each in sorted(self._regions)]
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFoundError(f"Unable to find {kind.value} shared memory region: '{name}'")
+        if kind is RegionKind.CUDA:
+            raise NotFoundError(
+                f"The region named '{name}' is registered as system shared memory, not CUDA shared memory"
+            )
+        return [region]
+
+    def slice(self, name: str, offset: int, byte_size: int) -> RegionSlice:
+        """The part of a region where a tensor is, or is to go. As in Triton, no tensor is empty at offset 0.
+
+        Args:
+            offset, byte_size: which part of the region, in bytes, as unsigned numbers.
+
+        Raises:
+            NotFoundError: there is no such region.
+            InvalidArgumentError: it has no such part.
+        """
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFoundError(f"Unable to find shared memory region: '{name}'")
+        end = offset + byte_size
+        if offset >= region.byte_size:
+            raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
+        if end > _UINT64_MAX:
+            raise InvalidArgumentError(
+                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value "
+                f"({_UINT64_MAX}) for region '{name}'"
+            )
+        if not 0 < end <= region.byte_size:
+            raise InvalidArgumentError(f"Invalid offset + byte size for shared memory region: '{name}'")
+        return RegionSlice(region, offset, byte_size)
+
+    def _refuse_known(self, name: str) -> None:
+        if name in self._regions:
+            raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+
+    def __repr__(self) -> str:
+        return f"<Regions: {', '.join(sorted(self._regions)) or 'none'}>"
+
+
+def _open_segment(name: str, key: str) -> int:
+    """A descriptor of the segment that `key` names, for the region `name`."""
+    segment = key.lstrip("/")
+    if segment.startswith(_RESERVED_PREFIX):
+        raise InvalidArgumentError(
+            f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix "
+            f"'{_RESERVED_PREFIX}'"
+        )
+    if not segment:
+        raise InvalidArgumentError(f"cannot register shared memory region '{name}' - invalid shm key '{key}'")
+    missing = InternalError(f"Unable to open shared memory region: '{key}'")
+    if "/" in segment or segment in (".", ".."):
+        raise missing
+    try:
+        # No links, which could lead anywhere; and no waiting for the other end of a pipe.
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(f"{_DIRECTORY}/{segment}", flags)
+    except (OSError, ValueError):  # a ValueError: no file can have such a name
+        raise missing from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise missing
+    return descriptor

@@ -1,0 +1,367 @@
+"""Regions of shared memory: nothing outside of one is ever read or written, and nothing of it outlives its use."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import mmap
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from segments import Segment, open_segments
+
+from trireme.engine import shared_memory
+from trireme.engine.datatypes import BYTES, FP32
+from trireme.engine.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    TriremeError,
+    UnavailableError,
+)
+from trireme.engine.shared_memory import RegionKind, Regions
+from trireme.engine.tensor import Tensor, pack_bytes
+
+PAGE = mmap.ALLOCATIONGRANULARITY
+DATA = bytes(range(251)) * 40  # 10,040 bytes, no two pages alike
+BAD_ADDRESS = "failed to register shared memory region 'r': unable to process address spaceInvalid argument"
+
+MakeSegment = Callable[[bytes], Segment]
+
+
+@pytest.fixture
+def make_segment() -> Iterator[MakeSegment]:
+    with open_segments() as make:
+        yield make
+
+
+@pytest.fixture
+def segment(make_segment: MakeSegment) -> Segment:
+    return make_segment(DATA)
+
+
+@pytest.fixture
+def regions() -> Regions:
+    return Regions()
+
+
+def refusal(call: Callable[[], object]) -> tuple[type[TriremeError], str]:
+    with pytest.raises(TriremeError) as refused:
+        call()
+    return type(refused.value), refused.value.message
+
+
+def open_descriptors() -> int:
+    gc.collect()  # what earlier tests have left, too
+    return len(os.listdir("/proc/self/fd"))
+
+
+def is_mapped(segment: Segment) -> bool:
+    return segment.key in Path("/proc/self/maps").read_text()
+
+
+# Registering.
+
+
+def test_status_lists_what_was_registered_by_name(regions: Regions, segment: Segment) -> None:
+    regions.register_system("b", segment.key, PAGE, 100)
+    regions.register_system("a", segment.key[1:], 0, len(DATA))
+    regions.register_system("c", "//" + segment.key, 0, 1)
+    shown = [(each.name, each.key, each.offset, each.byte_size) for each in regions.status(RegionKind.SYSTEM)]
+    assert shown == [
+        ("a", segment.key[1:], 0, len(DATA)),
+        ("b", segment.key, PAGE, 100),
+        ("c", "//" + segment.key, 0, 1),
+    ]
+    assert [each.name for each in regions.status(RegionKind.SYSTEM, "b")] == ["b"]
+    assert regions.status(RegionKind.CUDA) == []
+    assert repr(regions) == "<Regions: a, b, c>"
+
+
+def test_regions_of_another_kind_or_of_no_kind_are_not_found(regions: Regions, segment: Segment) -> None:
+    regions.register_system("r", segment.key, 0, 8)
+    for kind in RegionKind:
+        text = f"Unable to find {kind.value} shared memory region: 'q'"
+        assert refusal(lambda kind=kind: regions.status(kind, "q")) == (NotFoundError, text)
+    assert refusal(lambda: regions.status(RegionKind.CUDA, "r")) == (
+        NotFoundError,
+        "The region named 'r' is registered as system shared memory, not CUDA shared memory",
+    )
+
+
+def test_a_name_is_given_once(regions: Regions, segment: Segment) -> None:
+    regions.register_system("r", segment.key, 0, 8)
+    expected = (AlreadyExistsError, "shared memory region 'r' already in manager")
+    assert refusal(lambda: regions.register_system("r", "/no-such-segment", 0, 8)) == expected
+    assert refusal(lambda: regions.register_cuda("r")) == expected
+
+
+def test_there_is_no_cuda_memory(regions: Regions) -> None:
+    text = "failed to register CUDA shared memory region: 'r', GPUs not supported"
+    assert refusal(lambda: regions.register_cuda("r")) == (InvalidArgumentError, text)
+
+
+@pytest.mark.parametrize(
+    ("offset", "byte_size", "text"),
+    [
+        (0, len(DATA) + 1, "failed to register shared memory region 'r': invalid args"),
+        (len(DATA), 1, "failed to register shared memory region 'r': invalid args"),
+        (PAGE, 2**64 - 1, "failed to register shared memory region 'r': invalid args"),
+        (2**64 - 1, 2**64 - 1, "failed to register shared memory region 'r': invalid args"),
+        (8, len(DATA), "failed to register shared memory region 'r': invalid args"),
+        (8, 64, BAD_ADDRESS),
+        (0, 0, BAD_ADDRESS),
+        (PAGE, 0, BAD_ADDRESS),
+    ],
+)
+def test_a_part_that_the_segment_has_not(
+    regions: Regions, segment: Segment, offset: int, byte_size: int, text: str
+) -> None:
+    """Whatever is refused leaves nothing open behind."""
+    before = open_descriptors()
+    assert refusal(lambda: regions.register_system("r", segment.key, offset, byte_size)) == (InvalidArgumentError, text)
+    assert regions.status(RegionKind.SYSTEM) == []
+    assert open_descriptors() == before
+    assert not is_mapped(segment)
+
+
+@pytest.mark.parametrize("key", ["", "/", "///"])
+def test_a_key_that_names_nothing(regions: Regions, key: str) -> None:
+    assert refusal(lambda: regions.register_system("r", key, 0, 8)) == (
+        InvalidArgumentError,
+        f"cannot register shared memory region 'r' - invalid shm key '{key}'",
+    )
+
+
+@pytest.mark.parametrize("slashes", ["", "/", "//"])
+def test_the_python_backends_own_memory_is_out_of_bounds(regions: Regions, slashes: str) -> None:
+    key = slashes + "triton_python_backend_shm_region_1"
+    assert refusal(lambda: regions.register_system("r", key, 0, 8)) == (
+        InvalidArgumentError,
+        (
+            f"cannot register shared memory region 'r' with key '{key}' as the key contains the reserved prefix "
+            "'triton_python_backend_shm_region_'"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["/no-such-segment", "..", "/.", "/../../etc/passwd", "/a/b", "/x\0y", "/" + "a" * 300, "/\udcff\ud800"]
+)
+def test_a_key_that_is_no_segment(regions: Regions, key: str) -> None:
+    """No key leads out of the folder of segments."""
+    expected = (InternalError, f"Unable to open shared memory region: '{key}'")
+    assert refusal(lambda: regions.register_system("r", key, 0, 8)) == expected
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_only_segments_are_opened(regions: Regions, tmp_path: Path, kind: str) -> None:
+    """Not a folder; not a link, which could lead to any file; not a pipe, for whose other end nobody should wait."""
+    key = f"/trireme-test-{uuid.uuid4().hex}"
+    path = Path("/dev/shm" + key)
+    target = tmp_path / "secret"
+    target.write_bytes(DATA)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(target)
+    else:
+        os.mkfifo(path)
+    before = open_descriptors()
+    try:
+        expected = (InternalError, f"Unable to open shared memory region: '{key}'")
+        assert refusal(lambda: regions.register_system("r", key, 0, 8)) == expected
+        assert open_descriptors() == before
+    finally:
+        if kind == "folder":
+            path.rmdir()
+        else:
+            path.unlink()
+
+
+def test_the_number_of_regions_is_bounded(regions: Regions, segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "MAX_REGIONS", 2)
+    regions.register_system("a", segment.key, 0, 8)
+    regions.register_system("b", segment.key, 0, 8)
+    kind, text = refusal(lambda: regions.register_system("c", segment.key, 0, 8))
+    assert kind is UnavailableError
+    assert "there are 2 regions already" in text
+    regions.unregister(RegionKind.SYSTEM, "a")
+    regions.register_system("c", segment.key, 0, 8)
+
+
+# Slices.
+
+REGION_OFFSET, REGION_SIZE = PAGE, 5_000
+EDGES = (0, 1, 16, REGION_SIZE - 1, REGION_SIZE, REGION_SIZE + 1, 2**63, 2**64 - 2, 2**64 - 1)
+NUMBERS = st.sampled_from(EDGES) | st.integers(0, REGION_SIZE) | st.integers(0, 2**64 - 1)
+
+
+@settings(deadline=None, max_examples=300)
+@given(NUMBERS, NUMBERS)
+@example(0, 0)
+@example(0, REGION_SIZE)
+@example(REGION_SIZE - 1, 2)
+@example(1, 2**64 - 1)
+def test_a_slice_is_inside_its_region_or_refused(offset: int, byte_size: int) -> None:
+    """And it is read from, and written to, exactly there."""
+    with open_segments() as make:
+        segment, regions = make(DATA), Regions()
+        regions.register_system("r", segment.key, REGION_OFFSET, REGION_SIZE)
+        texts = {
+            offset >= REGION_SIZE: "Invalid offset for shared memory region: 'r'",
+            offset < REGION_SIZE and offset + byte_size >= 2**64: (
+                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value "
+                "(18446744073709551615) for region 'r'"
+            ),
+            REGION_SIZE < offset + byte_size < 2**64 and offset < REGION_SIZE: (
+                "Invalid offset + byte size for shared memory region: 'r'"
+            ),
+            offset == byte_size == 0: "Invalid offset + byte size for shared memory region: 'r'",
+        }
+        if True in texts:
+            assert refusal(lambda: regions.slice("r", offset, byte_size)) == (InvalidArgumentError, texts[True])
+            return
+        place = regions.slice("r", offset, byte_size)
+        start = REGION_OFFSET + offset
+        assert place.view() == DATA[start : start + byte_size]
+        place.write("OUT", b"\xff" * byte_size)
+        assert segment.data == DATA[:start] + b"\xff" * byte_size + DATA[start + byte_size :]
+
+
+def test_an_unknown_region(regions: Regions) -> None:
+    expected = (NotFoundError, "Unable to find shared memory region: 'r'")
+    assert refusal(lambda: regions.slice("r", 0, 8)) == expected
+
+
+def test_tensors_are_views(regions: Regions, make_segment: MakeSegment) -> None:
+    """Numbers and strings alike: what the client writes later is seen, so nothing was copied."""
+    numbers = make_segment(np.arange(4, dtype=np.float32).tobytes())
+    texts = make_segment(pack_bytes([b"ab", b"c"]) + b"more")
+    regions.register_system("numbers", numbers.key, 0, 16)
+    regions.register_system("texts", texts.key, 0, 15)
+    first = Tensor("A", FP32, (4,), regions.slice("numbers", 0, 16).view())
+    second = Tensor("B", BYTES, (2,), regions.slice("texts", 0, 11).view())
+    assert first.array.tolist() == [0, 1, 2, 3]
+    assert not first.array.flags.writeable, "a model must not write to a client's input"
+    numbers.put(np.float32(9).tobytes(), 4)
+    texts.put(b"xy", 4)
+    assert first.array.tolist() == [0, 9, 2, 3]
+    assert second.array.tolist() == [b"xy", b"c"]
+
+
+def test_an_output_that_does_not_fit(regions: Regions, segment: Segment) -> None:
+    regions.register_system("r", segment.key, 0, 100)
+    place = regions.slice("r", 0, 8)
+    assert refusal(lambda: place.write("OUT", b"x" * 9)) == (
+        InternalError,
+        (
+            "shared memory size specified with the request for output 'OUT' (8 bytes) should be at least 9 bytes to hold "
+            "the results"
+        ),
+    )
+    assert segment.data == DATA
+    place.write("OUT", b"x" * 3)
+    assert segment.data == b"xxx" + DATA[3:]
+
+
+def test_outputs_are_written_in_as_many_pieces_as_it_takes(
+    regions: Regions, segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: pwrite(descriptor, bytes(data[:3]), at))
+    regions.register_system("r", segment.key, 0, 100)
+    regions.slice("r", 10, 8).write("OUT", memoryview(b"12345678"))
+    assert segment.data[8:20] == DATA[8:10] + b"12345678" + DATA[18:20]
+
+
+def test_memory_that_has_run_out(regions: Regions, segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    regions.register_system("r", segment.key, 0, 100)
+    monkeypatch.setattr(os, "pwrite", full)
+    assert refusal(lambda: regions.slice("r", 0, 8).write("OUT", b"x")) == (
+        InternalError,
+        "unable to write output 'OUT' to shared memory region 'r': No space left on device",
+    )
+
+
+# What clients do to their segments.
+
+
+def test_a_segment_that_was_cut_short_is_not_touched(regions: Regions, segment: Segment) -> None:
+    """Reading there would end the process, and writing there would make the segment longer again."""
+    regions.register_system("r", segment.key, PAGE, 5_000)
+    place = regions.slice("r", 100, 50)
+    for size in (0, 1, PAGE, PAGE + 149):
+        segment.cut(size)
+        expected = (
+            InvalidArgumentError,
+            (
+                f"shared memory region 'r' has lost its memory: '{segment.key}' was cut to {size} bytes, but byte "
+                f"{PAGE + 149} of it is needed"
+            ),
+        )
+        assert refusal(place.view) == expected
+        assert refusal(lambda: place.write("OUT", bytes(50))) == expected
+        assert segment.path.stat().st_size == size
+    segment.cut(PAGE + 150)
+    assert bytes(place.view()) == bytes(50)
+    place.write("OUT", b"x" * 50)
+    assert segment.data[-50:] == b"x" * 50
+
+
+def test_a_segment_whose_name_is_gone_is_still_there(regions: Regions, segment: Segment) -> None:
+    regions.register_system("r", segment.key, 0, 100)
+    segment.path.unlink()
+    place = regions.slice("r", 0, 4)
+    place.write("OUT", b"1234")
+    assert bytes(place.view()) == b"1234"
+
+
+# Lifetime.
+
+
+def test_a_region_in_use_stays_until_it_is_not(regions: Regions, segment: Segment) -> None:
+    """Its name is free at once; its memory goes with the last slice and the last view."""
+    before = open_descriptors()
+    regions.register_system("r", segment.key, 0, 100)
+    place = regions.slice("r", 0, 8)
+    view = place.view()
+    regions.unregister(RegionKind.SYSTEM, "r")
+    assert refusal(lambda: regions.slice("r", 0, 8))[0] is NotFoundError
+    regions.register_system("r", segment.key, PAGE, 100)
+    regions.unregister(RegionKind.SYSTEM)
+    place.write("OUT", b"12345678")
+    assert bytes(view) == b"12345678"
+    del place
+    assert bytes(view) == b"12345678"
+    assert is_mapped(segment)
+    del view
+    assert not is_mapped(segment)
+    assert open_descriptors() == before
+
+
+def test_unregistering(regions: Regions, segment: Segment) -> None:
+    """One, or all; of the other kind, or unknown: nothing happens."""
+    before = open_descriptors()
+    for name in ("a", "b", "c"):
+        regions.register_system(name, segment.key, 0, 8)
+    regions.unregister(RegionKind.CUDA, "a")
+    regions.unregister(RegionKind.CUDA)
+    regions.unregister(RegionKind.SYSTEM, "nothing")
+    assert [each.name for each in regions.status(RegionKind.SYSTEM)] == ["a", "b", "c"]
+    regions.unregister(RegionKind.SYSTEM, "b")
+    assert [each.name for each in regions.status(RegionKind.SYSTEM)] == ["a", "c"]
+    regions.unregister(RegionKind.SYSTEM)
+    assert regions.status(RegionKind.SYSTEM) == []
+    assert open_descriptors() == before
+    assert not is_mapped(segment)
