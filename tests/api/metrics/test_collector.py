@@ -20,8 +20,21 @@ from trireme.engine.metrics_text import write_text
 FIRST = "nv_inference_first_response_histogram_ms"
 
 
+ENSEMBLE = """
+platform: "ensemble"
+input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }
+ensemble_scheduling { step {
+  model_name: "%s" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } } }
+"""
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ScriptedServer]:
+    for member in ("many", "plain"):
+        folder = tmp_path / "models" / f"ensemble_of_{member}"
+        (folder / "1").mkdir(parents=True)
+        (folder / "config.pbtxt").write_text(ENSEMBLE % member)
     with scripted_server(tmp_path / "models", summary_latencies=True, histogram_latencies=True) as running:
         yield running
 
@@ -91,6 +104,16 @@ def test_first_responses_of_decoupled_models_are_sorted(server: ScriptedServer, 
     assert after[f"{FIRST}_count", "many"] == after[f"{FIRST}_bucket le=+Inf", "many"] == 3
     assert after[f"{FIRST}_bucket le=5000", "many"] == 3
     assert (f"{FIRST}_count", "plain") not in after
+
+
+def test_an_ensemble_of_decoupled_members_has_first_responses_of_its_own(server: ScriptedServer, stub: Any) -> None:
+    for name in ("many", "plain"):
+        stream = OpenStream(stub)
+        stream.say(f"ensemble_of_{name}")
+        stream.rest()
+    values = scrape(server)
+    assert values[f"{FIRST}_count", "ensemble_of_many"] == values[f"{FIRST}_count", "many"] == 1
+    assert (f"{FIRST}_count", "ensemble_of_plain") not in values
 
 
 def test_where_they_are_not_asked_for_none_are_kept(tmp_path: Path) -> None:
