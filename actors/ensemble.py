@@ -36,8 +36,8 @@ from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.job import Job, Outcome
 from ..engine.statistics import ModelStatistics
-from .loading import FindModel
 from .mailbox import Mailbox
+from .members import FindModel
 from .messages import QUEUE_CHANGED, QueueChanged
 from .reply import WINDOW
 from .scheduler import SchedulerStatistics

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..engine.backends.interface import LoadedModel
 from ..engine.backends.registry import BackendRegistry
-from ..engine.config.ensemble import ensemble_scheduling, with_decoupled
+from ..engine.config.ensemble import with_decoupled
 from ..engine.config.model import ModelConfig
 from ..engine.config.sequence import sequence_batching
 from ..engine.ensemble import EnsemblePlan
@@ -20,7 +20,6 @@ from ..engine.scheduling.sequence.initial_state import state_layout
 if TYPE_CHECKING:
     from .model import Model
 
-FindModel = Callable[[str, int], "Model"]
 Labels = Mapping[str, tuple[str, ...]]
 
 
@@ -93,12 +92,3 @@ def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Mo
             if inherited is not None:
                 labels[output.name] = inherited
     return LoadedEnsemble(config, labels, plan)
-
-
-def find_members(config: ModelConfig, find: FindModel) -> list[Model]:
-    """The model of each step of an ensemble.
-
-    Raises:
-        TriremeError: one is not there.
-    """
-    return [find(step.model_name, step.model_version) for step in ensemble_scheduling(config).steps]

@@ -1,7 +1,9 @@
 """The model actor: one version of a model, from loading to unloading, and the supervisor of its parts.
 
 States (repository.md §5): LOADING -> READY -> UNLOADING -> UNAVAILABLE, or UNAVAILABLE straight from LOADING (the load
-failed) or from READY (a part died too often). `reason` says why a version is unavailable.
+failed) or from READY (a part died too often). `reason` says why a version is unavailable. A version that is loaded
+stays LOADING until `serve` is called, so that all versions of one load begin to serve in the same moment; one that is
+told to stop while ensembles hold it is UNLOADING, and goes on working for them until the last has let it go.
 
 Its children are a scheduler and the instances; those of an ensemble are the ensemble actor alone. An instance that
 dies is buried and started again after a growing delay; one that dies more often than the restart policy allows takes
@@ -36,11 +38,15 @@ from ..engine.validation import RequestValidator
 from .ensemble import Ensemble
 from .executors import Executors
 from .instance import Instance, InstanceHungError, InstanceState, obituary
-from .loading import FindModel, LoadedEnsemble, LoadedInstances, find_members, load_ensemble, load_instances
+from .loading import LoadedEnsemble, LoadedInstances, load_ensemble, load_instances
+from .members import FindModel, Members
 from .rate_limiter import RateLimiter
 from .scheduler import Scheduler
 
 logger = logging.getLogger("trireme.model")
+
+UNLOADED = "unloaded"
+"""The reason of a version that is unavailable because it was told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ class Model:
         self.reason = ""
         self.statistics = ModelStatistics()
         self.labels: Mapping[str, tuple[str, ...]] = {}
-        self._source = source
+        self.source = source
         self._surroundings = surroundings
         self._find = find
         self._on_state = on_state
@@ -106,7 +112,11 @@ class Model:
         self._abandoned = 0
         self._failure: TriremeError | None = None
         self._end = trio.Event()
+        self._loaded = False
+        self._stopping = False
+        self._holds = 0
         self._drained = False
+        self._members: Members | None = None
         self._scheduler: Scheduler | Ensemble | None = None
         self._validator: RequestValidator | None = None
 
@@ -122,16 +132,34 @@ class Model:
         return self.state is ModelState.UNLOADING and not self._drained
 
     @property
+    def ended(self) -> bool:
+        """It has been unloaded, has failed or was given up."""
+        return self.state is ModelState.UNAVAILABLE
+
+    @property
+    def loaded(self) -> bool:
+        """It waits for `serve`."""
+        return self._loaded and self.state is ModelState.LOADING and not self._stopping and self._failure is None
+
+    @property
+    def serving(self) -> bool:
+        """It takes requests, if only those of ensembles that hold it."""
+        return self.ready or (self.held and self.state is ModelState.UNLOADING and self._failure is None)
+
+    @property
+    def held(self) -> bool:
+        """An ensemble needs it."""
+        return self._holds > 0
+
+    @property
+    def intact(self) -> bool:
+        """Every instance is alive (none hung, none waiting for its restart); so are those of its members."""
+        return self._alive() == self._expected and (self._members is None or self._members.healthy)
+
+    @property
     def healthy(self) -> bool:
-        """Ready, and every instance is alive (none hung, none waiting for its restart); so are its members."""
-        if not self.ready or self._alive() != self._expected:
-            return False
-        if not self.config.has_ensemble_scheduling:
-            return True
-        try:
-            return all(member.healthy for member in find_members(self.config, self._find))
-        except TriremeError:
-            return False
+        """Ready and intact."""
+        return self.ready and self.intact
 
     @property
     def scheduler(self) -> Scheduler | Ensemble:
@@ -159,19 +187,46 @@ class Model:
             0 if self._scheduler is None else self._scheduler.inflight,
         )
 
+    def serve(self) -> None:
+        """Become ready, once `loaded`."""
+        if self.loaded:
+            self._enter(ModelState.READY)
+
     def stop(self) -> None:
-        """Begin to drain: refuse new requests, answer those in flight, then end `run`."""
+        """Begin to drain: refuse new requests, answer those in flight, then end `run`; not before all let it go that
+        hold it."""
+        self._stopping = True
         if self.state is ModelState.READY:
             self._enter(ModelState.UNLOADING)
-        if self._scheduler is not None:
-            self._scheduler.stop()
-        self._end.set()
+        self._wind_down()
+
+    def hold(self) -> None:
+        """An ensemble needs this version."""
+        self._holds += 1
+
+    def let_go(self) -> None:
+        """The ensemble needs it no more."""
+        self._holds -= 1
+        self._wind_down()
+
+    def _wind_down(self) -> None:
+        if self._stopping and not self.held:
+            if self._scheduler is not None:
+                self._scheduler.stop()
+            self._end.set()
 
     # Its life.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load, serve, drain, unload. `task_status` is started when loading has succeeded or failed; see `state`."""
-        status = _Once(task_status)
+        """Load, serve, drain, unload. `task_status` is started when loading has succeeded or failed; see `loaded`."""
+        try:
+            await self._live(_Once(task_status))
+        finally:
+            self._instances = {}
+            if self._members is not None:
+                self._members.let_go()
+
+    async def _live(self, status: _Once) -> None:
         self._enter(ModelState.LOADING)
         began_s = self._surroundings.clock.now_s()
         try:
@@ -185,7 +240,7 @@ class Model:
                 await self._start_children(nursery, loaded)
                 if self._failure is None:
                     self.statistics.load_duration_s = self._surroundings.clock.now_s() - began_s
-                    self._enter(ModelState.READY)
+                    self._loaded = True
                     status.started()
                     await self._end.wait()
                 await self._stop_children(nursery)
@@ -198,16 +253,16 @@ class Model:
             self._fail(self._failure)
             status.started()
         else:
-            self._enter(ModelState.UNAVAILABLE, "unloaded")
+            self._enter(ModelState.UNAVAILABLE, UNLOADED)
 
     async def _load(self) -> LoadedInstances | LoadedEnsemble:
         surroundings = self._surroundings
         offload = surroundings.executors.offload
-        source, config = self._source, self.config
+        source, config = self.source, self.config
         try:
             if config.has_ensemble_scheduling:
-                members = find_members(config, self._find)
-                loaded = await offload(lambda: load_ensemble(source, config, members))
+                members = self._members = Members(config, self._find)
+                loaded = await offload(lambda: load_ensemble(source, config, members.steps))
             else:
                 auto_complete = surroundings.options.auto_complete
                 loaded = await offload(
@@ -230,7 +285,8 @@ class Model:
     async def _start_children(self, nursery: trio.Nursery, loaded: LoadedInstances | LoadedEnsemble) -> None:
         clock = self._surroundings.clock
         if isinstance(loaded, LoadedEnsemble):
-            self._scheduler = Ensemble(loaded.plan, self._find, clock, self.statistics)
+            assert self._members is not None, "an ensemble was loaded with its members"
+            self._scheduler = Ensemble(loaded.plan, self._members.find, clock, self.statistics)
             nursery.start_soon(self._keep_scheduler, self._scheduler)
             return
         limits = () if self._surroundings.limiter is None else rate_limits(self.config)

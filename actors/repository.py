@@ -1,25 +1,23 @@
 """The repository actor: which models there are, in which versions and states, and who answers a request.
 
-It owns the model actors. Looking things up (`find`, `index` …) is synchronous, for it happens on every request. Loading
-is serialised per model name, runs in parallel across models, and is all or nothing per model: if one of the
-selected versions fails, the others are released again (repository.md §3).
+It owns the model actors. Looking things up (`find`, `index` …) is synchronous, for it happens on every request. What is
+loaded when is decided in `model_control`; here it is carried out, all or nothing per model.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from ..engine.config.model import ModelConfig
 from ..engine.description import IndexEntry, ModelDescription, ModelState
-from ..engine.ensemble import Dependencies, check_members
 from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
-from ..engine.repository.source import ModelSource, RepositorySource, Scan
+from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import LATEST
 from ..engine.statistics import ModelStatisticsEntry
-from .model import Model, Surroundings
+from .model import UNLOADED, Model, Surroundings
 
 logger = logging.getLogger("trireme.repository")
 
@@ -31,118 +29,132 @@ class Repository:
     """All models of a server.
 
     Args:
-        source: tells which models exist.
         nursery: the model actors' owner.
         on_progress: told about every change of a version's state.
+        on_unused: told when all versions of one load have ended.
     """
 
     def __init__(
         self,
-        source: RepositorySource,
         surroundings: Surroundings,
         nursery: trio.Nursery,
         on_progress: LoadProgress,
+        on_unused: Callable[[ModelSource], Awaitable[None]],
     ) -> None:
-        self._source = source
         self._surroundings = surroundings
         self._nursery = nursery
         self._on_progress = on_progress
+        self._on_unused = on_unused
         self._models: dict[str, dict[int, Model]] = {}
         self._latest: dict[str, Model] = {}
         self._descriptions: dict[Model, ModelDescription] = {}
+        self._hidden: dict[Model, None] = {}
+        self.stopping = False
         self._scan = Scan(())
-        self._dependencies = Dependencies({})
         self._watchers = trio.lowlevel.ParkingLot()
 
-    # Loading.
+    # Changing what is served. Whoever calls this sees to it that nobody else changes the same model meanwhile.
 
-    async def load_all(self) -> bool:
-        """Load every model of every repository; True if all of them are ready.
+    def look_at(self, scan: Scan) -> None:
+        """What the repositories hold now; the index lists that."""
+        self._scan = scan
+
+    @property
+    def scan(self) -> Scan:
+        return self._scan
+
+    async def replace(self, source: ModelSource, config: ModelConfig, versions: Sequence[int]) -> str:
+        """Load versions of a model, and when all of them are loaded, let them serve in place of those that do so now.
+
+        If one fails the others are released again, and those that serve now go on (repository.md §3, §6.3).
+
+        Returns:
+            Why it failed, one sentence a version (http.md §3.7); empty if it did not.
 
         Raises:
-            TriremeError: a repository cannot be read at all.
+            UnavailableError: everything is being unloaded.
         """
-        self._scan = await self._surroundings.executors.offload(self._source.scan)
-        for name in self._scan.duplicates:
-            logger.error("failed to load model '%s': model appears in two or more repositories", name)
-        outcomes: list[bool] = [not self._scan.duplicates]
-        sources = {source.name: source for source in self._scan.models}
-        configs: dict[str, ModelConfig] = {}
-
-        async def read(source: ModelSource) -> None:
-            config = await self._read(source)
-            if config is not None:
-                configs[source.name] = config
-
-        async def load(name: str) -> None:
-            outcomes.append(await self._load(sources[name], configs[name]))
-
-        async with trio.open_nursery() as nursery:
-            for source in self._scan.models:
-                nursery.start_soon(read, source)
-        self._dependencies = dependencies = Dependencies(configs)
-        for name, problem in dependencies.problems.items():
-            logger.error("Poll failed for model directory '%s': %s", name, problem)
-        outcomes.append(len(configs) == len(sources) and not dependencies.problems)
-        for wave in dependencies.waves():
-            async with trio.open_nursery() as nursery:
-                for name in wave:
-                    nursery.start_soon(load, name)
-        return all(outcomes)
-
-    async def _read(self, source: ModelSource) -> ModelConfig | None:
-        try:
-            return await self._surroundings.executors.offload(lambda: source.read(self._surroundings.options))
-        except TriremeError as error:
-            logger.error("Poll failed for model directory '%s': %s", source.name, error)
-            return None
-
-    async def _load(self, source: ModelSource, config: ModelConfig) -> bool:
-        try:
-            if config.has_ensemble_scheduling:
-                check_members(config, self._ready_versions(), self._load_errors())
-            versions = await self._surroundings.executors.offload(lambda: source.versions(config))
-        except TriremeError as error:
-            logger.error("failed to load '%s': %s", source.name, error.message)
-            return False
+        if self.stopping:
+            raise UnavailableError("Server is stopping, models are not loaded or unloaded any more")
+        name = source.name
         models = {
             version: Model(source, config, version, self._surroundings, self.find, self._changed)
             for version in versions
         }
-        self._models[source.name] = models
-        async with trio.open_nursery() as nursery:
+        shown = self._models.setdefault(name, {})
+        for version, model in models.items():
+            before = shown.get(version)
+            if before is not None and before.ready:
+                self._hidden[model] = None
+            else:
+                self._show(model)
+        await self._nursery.start(self._keep, tuple(models.values()))
+        failed = [model for model in models.values() if not model.loaded]
+        if failed:
             for model in models.values():
-                nursery.start_soon(self._nursery.start, model.run)
-        if all(model.ready for model in models.values()):
-            logger.info("successfully loaded '%s'", source.name)
-            return True
-        for model in models.values():
-            if model.ready:
                 model.stop()
-        return False
+            return "".join(f"version {each.version} is at {each.state.value} state: {each.reason};" for each in failed)
+        former = [model for model in shown.values() if model not in models.values()]
+        for model in models.values():
+            self._show(model)
+        for model in models.values():
+            model.serve()
+        for model in former:
+            if not model.ended:
+                model.stop()
+            elif model.reason != UNLOADED:
+                del shown[model.version]  # it failed once, and nobody asks for it any more
+        logger.info("successfully loaded '%s'", name)
+        return ""
 
-    def _ready_versions(self) -> dict[str, list[int]]:
+    async def _keep(self, models: Sequence[Model], *, task_status: trio.TaskStatus[None]) -> None:
+        """Run the versions of one load to their end. Started when each of them is loaded, or has failed."""
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as starting:
+                for model in models:
+                    starting.start_soon(nursery.start, model.run)
+            task_status.started()
+        await self._on_unused(models[0].source)
+
+    def _show(self, model: Model) -> None:
+        """From now on this is what is known under its name and version. One that it displaces drains out of sight."""
+        shown = self._models[model.name]
+        before = shown.get(model.version)
+        if before is not None and before is not model and not before.ended:
+            self._hidden[before] = None
+        self._hidden.pop(model, None)
+        shown[model.version] = model
+
+    def unload(self, name: str) -> None:
+        """Begin to drain all versions of a model."""
+        for model in self._versions(name):
+            if not model.ended:
+                model.stop()
+
+    def serves(self, name: str) -> bool:
+        """Whether any version of a model is ready."""
+        return name in self._latest
+
+    def uses(self, source: ModelSource) -> bool:
+        """Whether any version that was loaded from `source` is not unloaded yet."""
+        return any(model.source is source and not model.ended for model in self._all())
+
+    def ready_versions(self) -> dict[str, list[int]]:
+        """By name of each model, ascending."""
         return {name: [each.version for each in self._versions(name) if each.ready] for name in self._models}
-
-    def _load_errors(self) -> dict[str, str]:
-        """By name of each model that failed to load, why (http.md §3.7)."""
-        errors: dict[str, str] = {}
-        for model in self.models():
-            if not model.ready and model.reason:
-                reason = f"version {model.version} is at UNAVAILABLE state: {model.reason};"
-                errors[model.name] = f"{errors.get(model.name, '')}{reason}"
-        return {name: f"load failed for model '{name}': {text}\n" for name, text in errors.items()}
 
     def _changed(self, model: Model) -> None:
         """A version entered another state: remember who is latest, and tell whoever watches."""
         match model.state:
             case ModelState.LOADING:
                 logger.info("loading: %s:%d", model.name, model.version)
-            case ModelState.UNAVAILABLE if model.reason == "unloaded":
+            case ModelState.UNAVAILABLE if model.reason == UNLOADED:
                 logger.info("successfully unloaded '%s' version %d", model.name, model.version)
             case ModelState.UNAVAILABLE:
                 logger.error("failed to load '%s' version %d: %s", model.name, model.version, model.reason)
         self._descriptions.clear()
+        if model.ended:
+            self._hidden.pop(model, None)
         ready = [each for each in self._models.get(model.name, {}).values() if each.ready]
         if ready:
             self._latest[model.name] = max(ready, key=lambda each: each.version)
@@ -244,38 +256,42 @@ class Repository:
 
     def all_ready(self) -> bool:
         """Strict readiness (cli.md §6): every version that was loaded or tried is well, unless it was unloaded."""
-        return all(model.healthy or model.reason == "unloaded" for model in self.models())
+        return all(model.healthy or model.reason == UNLOADED for model in self.models())
 
     def inflight_versions(self) -> int:
         """Versions that still have requests in flight."""
-        return sum(model.actor_statistics().inflight > 0 for model in self.models())
+        return sum(model.actor_statistics().inflight > 0 for model in self._all())
 
     def live_versions(self) -> int:
         """Versions not yet unloaded."""
-        return sum(model.state is not ModelState.UNAVAILABLE for model in self.models())
+        return sum(not model.ended for model in self._all())
 
     async def changed(self) -> None:
         """Wait until a version changes its state."""
         await self._watchers.park()
 
     def stop(self) -> None:
-        """Drain every model; each ends when it has answered what it accepted, and what an ensemble needs for that is
+        """Drain every model; each ends when it has answered what it accepted. What an ensemble needs for that is
         drained after it."""
-        needed = {member for members in self._dependencies.members.values() for member in members}
-        for model in self.models():
-            if model.name not in needed:
-                model.stop()
-        if needed:
+        self.stopping = True
+        if self._stop_unheld():
             self._nursery.start_soon(self._stop_members)
 
-    async def _stop_members(self) -> None:
-        """Ensembles of ensembles go first, and each wave when those that depend on it have ended."""
-        for wave in reversed(self._dependencies.waves()):
-            models = [model for name in wave for model in self._versions(name)]
-            for model in models:
+    def _stop_unheld(self) -> bool:
+        """Whether some are left, which ensembles hold."""
+        models = self._all()
+        for model in models:
+            if not model.held:
                 model.stop()
-            while any(model.state in (ModelState.UNLOADING, ModelState.READY) for model in models):
-                await self._watchers.park()
+        return any(model.held for model in models)
+
+    async def _stop_members(self) -> None:
+        while self._stop_unheld():
+            await self._watchers.park()
+
+    def _all(self) -> list[Model]:
+        """Those out of sight too: loading in order to replace another one, or replaced and still at work."""
+        return [*self.models(), *self._hidden]
 
     def _versions(self, name: str) -> list[Model]:
         return [model for _, model in sorted(self._models.get(name, {}).items())]

@@ -3,8 +3,8 @@
     async with InferenceServer(ServerOptions(model_repository=(Path("model_repository"),))) as server:
         response = await server.infer(InferenceRequest("simple", inputs=[...]))
 
-Arguments and results are plain engine values. Opening the block loads the models; leaving it drains them: nothing new
-is accepted, what is in flight is answered, for at most ``exit_timeout_s``.
+Arguments and results are plain engine values. Opening the block loads the models that the control mode names; leaving
+it drains them: nothing new is accepted, what is in flight is answered, for at most ``exit_timeout_s``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..engine.clock import Clock
 from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
 from ..engine.errors import InternalError, UnavailableError, request_prefix
 from ..engine.job import Job
-from ..engine.options import ServerOptions
+from ..engine.options import ControlMode, ServerOptions
 from ..engine.repository.local import LocalRepository
 from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest
@@ -37,9 +37,10 @@ from .clock import TrioClock
 from .ensemble import Ensemble
 from .executors import Executors, ThreadExecutors
 from .model import Model, ModelActorStatistics, Surroundings
+from .model_control import ModelControl
 from .rate_limiter import RateLimiter
 from .reply import Reply
-from .repository import LoadProgress, Repository
+from .repository import LoadProgress
 from .scheduler import Scheduler
 
 logger = logging.getLogger("trireme.server")
@@ -113,7 +114,8 @@ class InferenceServer:
         self._nursery = await self._nursery_manager.__aenter__()
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
         surroundings = Surroundings(self.options, self._clock, executors, self._backends, limiter)
-        self._repository = Repository(self._source, surroundings, self._nursery, self._on_load_progress)
+        self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
+        self._repository = self._control.repository
         started = False
         try:
             await self._start()
@@ -124,7 +126,10 @@ class InferenceServer:
         return self
 
     async def _start(self) -> None:
-        if await self._repository.load_all():
+        everything_ready = await self._control.start()
+        if self.options.model_control_mode is ControlMode.POLL and self.options.repository_poll_s > 0:
+            self._nursery.start_soon(self._control.keep_polling, self.options.repository_poll_s)
+        if everything_ready:
             return
         self._startup_failed = True
         logger.error("failed to load all models")
@@ -144,6 +149,7 @@ class InferenceServer:
         self._exiting = True
         self._nursery.cancel_scope.cancel()
         await self._nursery_manager.__aexit__(None, None, None)
+        self._control.close()
 
     async def stop(self, timeout_s: float) -> bool:
         """Stop accepting, answer what is in flight, unload.
@@ -193,6 +199,8 @@ class InferenceServer:
         model, inputs, rows, nbytes = self._check(request)
         if not self._budget.acquire_nowait(nbytes):
             await self._budget.acquire(nbytes)
+            if not model.ready:
+                model, inputs, rows = self._check_again(request, nbytes)
         return self._queue(model, request, inputs, rows, nbytes, received_ns)
 
     def submit_nowait(self, request: InferenceRequest, *, attended: bool = False) -> Reply | None:
@@ -232,6 +240,17 @@ class InferenceServer:
         for tensor in inputs.values():
             nbytes += tensor.nbytes
         return model, inputs, rows, nbytes
+
+    def _check_again(self, request: InferenceRequest, nbytes: int) -> tuple[Model, Mapping[str, Tensor], int]:
+        """While the request waited for room, for which the budget has been taken, its model was replaced."""
+        accepted = False
+        try:
+            model, inputs, rows, _ = self._check(request)
+            accepted = True
+        finally:
+            if not accepted:
+                self._budget.release(nbytes)
+        return model, inputs, rows
 
     def _queue(
         self,
@@ -327,20 +346,37 @@ class InferenceServer:
     # Model control.
 
     async def load_model(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
-        """Load a model.
+        """Load a model, or load it again if it has changed; its members first, if it is an ensemble. Requests are
+        answered by what is loaded until the new versions are ready, all at once. Cancelling this does not stop it.
+
+        Args:
+            parameters: ``config``, a configuration in JSON; ``file:<path>``, files that make up the model's directory.
 
         Raises:
-            UnavailableError: not in this control mode.
+            UnavailableError: not in this control mode, or stopping.
+            InvalidArgumentError: it cannot be loaded (http.md §3.7).
+            InternalError: there is no such model, or its configuration is invalid.
         """
-        raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
+        await self._control.load(name, parameters)
 
     async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
-        """Unload a model.
+        """Begin to unload a model, and the ensembles that need it. Does not wait for requests in flight.
+
+        Args:
+            unload_dependents: also those of its members that only it needs and nobody has loaded by name.
 
         Raises:
-            UnavailableError: not in this control mode.
+            UnavailableError: not in this control mode, or stopping.
         """
-        raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
+        await self._control.unload(name, unload_dependents)
+
+    async def rescan(self) -> None:
+        """Look at the repositories, so that `repository_index` lists what they hold now.
+
+        Raises:
+            TriremeError: one cannot be read.
+        """
+        await self._control.rescan()
 
     def __repr__(self) -> str:
         return f"<InferenceServer {self.options.server_id}: {'exiting' if self._exiting else 'serving'}>"

@@ -28,6 +28,8 @@ class ServerOptions:
         exit_timeout_s: seconds that a graceful shutdown may take.
         auto_complete: False with ``--disable-auto-complete-config``.
         backend_config: settings by backend name; those for every backend under the empty name.
+        startup_models: ``--load-model``, in explicit mode; ``*`` for all.
+        repository_poll_s: seconds between two looks at the repositories in poll mode; 0 for none.
         max_inflight_requests, max_inflight_bytes: server-wide budget of accepted, unanswered requests; at the bound,
             callers wait.
         hang_limit_s: an instance whose batch takes longer is given up and replaced; 0 for no limit.
@@ -46,6 +48,7 @@ class ServerOptions:
     auto_complete: bool = True
     model_control_mode: ControlMode = ControlMode.NONE
     startup_models: tuple[str, ...] = ()
+    repository_poll_s: float = 0.0
     model_config_name: str = ""
     model_load_thread_count: int = 4
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

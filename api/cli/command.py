@@ -79,16 +79,10 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
 
 def _check_supported(flags: ParsedFlags) -> None:
     """What would do harm if it silently did nothing is refused."""
-    mode = flags["model-control-mode"]
-    if "load-model" in flags and mode != "explicit":
+    if "load-model" in flags and flags["model-control-mode"] != "explicit":
         raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if "*" in flags["load-model"] and len(flags["load-model"]) > 1:
         raise UsageError("Error: Wildcard model name '*' must be the ONLY startup model if specified at all.")
-    if mode != "none":
-        raise UsageError(
-            f"Error: --model-control-mode={mode} is not in this version of Trireme: models are loaded at start and "
-            "kept. Use --model-control-mode=none."
-        )
     if "response-cache-byte-size" in flags and "cache-config" in flags:
         raise UsageError(
             "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide "
@@ -143,6 +137,7 @@ def _check_ports(flags: ParsedFlags) -> None:
 
 def _server_options(flags: ParsedFlags) -> ServerOptions:
     repositories = sorted({*flags["model-repository"], *flags["model-store"]})
+    mode = ControlMode(flags["model-control-mode"])
     backend_config: dict[str, dict[str, str]] = {}
     for setting in flags["backend-config"]:
         backend_config.setdefault(setting.name, {})[setting.setting] = setting.value
@@ -153,8 +148,9 @@ def _server_options(flags: ParsedFlags) -> ServerOptions:
         exit_on_error=flags["exit-on-error"],
         strict_readiness=flags["strict-readiness"],
         auto_complete=not (flags["disable-auto-complete-config"] or flags["strict-model-config"]),
-        model_control_mode=ControlMode(flags["model-control-mode"]),
+        model_control_mode=mode,
         startup_models=tuple(flags["load-model"]),
+        repository_poll_s=max(0, flags["repository-poll-secs"]) if mode is ControlMode.POLL else 0,
         model_config_name=flags["model-config-name"],
         model_load_thread_count=max(1, flags["model-load-thread-count"]),
         backend_config=backend_config,

@@ -106,8 +106,14 @@ _REPOSITORY = Group(
                 one_of(("none", "poll", "explicit"), "invalid argument for --model-control-mode", any_case=True),
             ),
             'Who decides what is loaded: "none" loads every model at start and changes nothing later, "poll" follows '
-            'the repository, "explicit" follows load and unload calls. This version has "none".',
+            'the repository, "explicit" follows load and unload calls.',
             "none",
+        ),
+        Flag(
+            "repository-poll-secs",
+            INTEGER,
+            "Seconds between two looks at the repository, in poll mode; 0 for none.",
+            15,
         ),
         Flag(
             "load-model",

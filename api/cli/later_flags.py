@@ -37,13 +37,6 @@ _ENTRY_POINTS = "what is installed with pip is found by itself"
 
 REPOSITORY_LATER = (
     Flag(
-        "repository-poll-secs",
-        INTEGER,
-        "Seconds between two looks at the repository, in poll mode.",
-        15,
-        missing="the repository is read at start only",
-    ),
-    Flag(
         "model-load-retry-count",
         INTEGER,
         "How often to try again to load a model that failed to.",

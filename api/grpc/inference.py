@@ -77,7 +77,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
     # Its repository.
 
     async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
-        return repository.index(self._context, message)
+        return await repository.index(self._context, message)
 
     async def repository_model_load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
         return await repository.load(self._context, message)

@@ -22,9 +22,10 @@ from .context import GrpcContext
 _UNLOAD_DEPENDENTS = "unload_dependents"
 
 
-def index(context: GrpcContext, message: RepositoryIndexRequest) -> RepositoryIndexResponse:
+async def index(context: GrpcContext, message: RepositoryIndexRequest) -> RepositoryIndexResponse:
     """RepositoryIndex. Unlike HTTP, this refuses the name of a repository."""
     _refuse_repository_name(message.repository_name)
+    await context.server.rescan()
     return RepositoryIndexResponse(
         models=[
             RepositoryIndexResponseModelIndex(

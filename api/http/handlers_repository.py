@@ -18,6 +18,7 @@ async def index(context: Context, request: HttpRequest) -> Answer:
     ready_only = body.get("ready", False)
     if type(ready_only) is not bool:
         raise InvalidArgumentError("Invalid value for 'ready': expected a boolean")
+    await context.server.rescan()
     entries = context.server.repository_index(ready_only)
     return Answer(200, JSON, json_writer.dumps([_index_entry(entry) for entry in entries]))
 

@@ -1,7 +1,7 @@
 """Ensembles: models that are graphs of other models (scheduling.md §7)."""
 
 from .core import EnsembleCore
-from .dependencies import Dependencies, check_members
+from .dependencies import Dependencies, check_members, members_of
 from .plan import EnsemblePlan, StepPlan
 from .run import Action, CancelSteps, EnsembleRun, Fail, Respond, StepCall, Submit
 from .statistics import ComputeTimes, record_failure, record_success
@@ -20,6 +20,7 @@ __all__ = [
     "StepPlan",
     "Submit",
     "check_members",
+    "members_of",
     "record_failure",
     "record_success",
 ]

@@ -110,7 +110,7 @@ def check_members(config: ModelConfig, loaded: Mapping[str, Collection[int]], lo
     Args:
         config: the ensemble's.
         loaded: the ready versions of each model.
-        load_errors: by name, the text that a load request for the model would be answered with, where loading failed.
+        load_errors: by name, why loading the model failed, where it did.
 
     Raises:
         InvalidArgumentError: one is not, in the words of scheduling.md §7.2.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -57,6 +58,13 @@ class LocalModel(ModelSource):
     def read(self, options: ServerOptions) -> ModelConfig:
         return read_config(self.directory, config_name=options.model_config_name, auto_complete=options.auto_complete)
 
+    def read_override(self, options: ServerOptions, config_json: str) -> ModelConfig:
+        return read_config(self.directory, override_json=config_json, auto_complete=options.auto_complete)
+
+    def modified_ns(self) -> int:
+        """The newest time of modification of anything in the directory, and of itself."""
+        return newest_change_ns(self.directory)
+
     def versions(self, config: ModelConfig) -> tuple[int, ...]:
         return select_versions(config.version_policy, version_directories(self.directory), config.name)
 
@@ -87,6 +95,27 @@ def version_directories(model_directory: Path) -> tuple[int, ...]:
         else:
             versions.append(int(name))
     return tuple(sorted(versions))
+
+
+def newest_change_ns(directory: Path) -> int:
+    """The newest time of modification in a directory tree, in nanoseconds since the Unix epoch; -1 if it is not there.
+
+    Links are followed, each directory is visited once; what goes away meanwhile does not count.
+    """
+    newest_ns = -1
+    waiting = [directory]
+    seen: set[tuple[int, int]] = set()
+    while waiting:
+        path = waiting.pop()
+        try:
+            status = path.stat()
+            newest_ns = max(newest_ns, status.st_mtime_ns)
+            if stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                waiting += path.iterdir()
+        except OSError:
+            continue
+    return newest_ns
 
 
 def _directories(path: Path) -> list[Path]:

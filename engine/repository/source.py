@@ -12,6 +12,7 @@ from typing import Protocol
 
 from ..backends.interface import Completion, ModelFiles
 from ..config.model import ModelConfig
+from ..errors import UnsupportedError
 from ..options import ServerOptions
 
 
@@ -28,6 +29,26 @@ class ModelSource(Protocol):
             TriremeError: it cannot be read or is invalid.
         """
         ...
+
+    def read_override(self, options: ServerOptions, config_json: str) -> ModelConfig:
+        """`read`, with a configuration in JSON in place of the model's own (repository.md §6.2).
+
+        Raises:
+            TriremeError: it cannot be parsed or is invalid.
+        """
+        raise UnsupportedError(f"the configuration of model '{self.name}' cannot be replaced")
+
+    def modified_ns(self) -> int:
+        """When anything about the model was last changed, in nanoseconds since some moment; -1 if it is not there."""
+        return 0
+
+    @property
+    def temporary(self) -> bool:
+        """Whether it was made for one load, and is to be disposed of when nothing uses it any more."""
+        return False
+
+    def dispose(self) -> None:
+        """Give back what a temporary source takes up."""
 
     def versions(self, config: ModelConfig) -> tuple[int, ...]:
         """The versions to serve, ascending, chosen by the version policy.

@@ -114,6 +114,9 @@ class FakeServer:
             raise InvalidArgumentError(f"requested model '{name}' is not available")
         return found
 
+    async def rescan(self) -> None:
+        """It has no repositories."""
+
     def repository_index(self, ready_only: bool = False) -> list[IndexEntry]:
         self.index_calls.append(ready_only)
         return self.index

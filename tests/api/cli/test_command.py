@@ -16,6 +16,7 @@ from trireme.api.grpc.context import GrpcOptions
 from trireme.api.grpc.http2.limits import KeepaliveOptions
 from trireme.api.restrictions import Restriction
 from trireme.api.sockets.tls import TlsOptions
+from trireme.engine.options import ControlMode
 from trireme.engine.scheduling.resources import ExplicitResource
 
 
@@ -249,13 +250,6 @@ def test_quantiles(settings: list[str], quantiles: tuple[float, ...]) -> None:
             "Error: Wildcard model name '*' must be the ONLY startup model if specified at all.",
         ),
         (
-            "--model-control-mode=poll",
-            (
-                "Error: --model-control-mode=poll is not in this version of Trireme: models are loaded at start and "
-                "kept. Use --model-control-mode=none."
-            ),
-        ),
-        (
             "--http-restricted-api=health:a=b --http-restricted-api=metadata,health:a=c",
             (
                 'Bad option: "--http-restricted-api".\n'
@@ -342,3 +336,21 @@ def test_the_usage_text_names_every_flag_under_its_group() -> None:
         *("Backend:", "Repository Agent:", "Response Cache:", "Rate Limiter:", "Memory/Device Management:"),
         *("Shared Memory:", "Limits:", "Simulation:", "DEPRECATED:"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "startup", "poll_s"),
+    [
+        ("", ControlMode.NONE, (), 0),
+        ("--repository-poll-secs=5", ControlMode.NONE, (), 0),
+        ("--model-control-mode=explicit --load-model=b --load-model=a", ControlMode.EXPLICIT, ("b", "a"), 0),
+        ("--model-control-mode=EXPLICIT --load-model=*", ControlMode.EXPLICIT, ("*",), 0),
+        ("--model-control-mode=poll", ControlMode.POLL, (), 15),
+        ("--model-control-mode=poll --repository-poll-secs=3", ControlMode.POLL, (), 3),
+        ("--model-control-mode=poll --repository-poll-secs=0", ControlMode.POLL, (), 0),
+        ("--model-control-mode=poll --repository-poll-secs=-1", ControlMode.POLL, (), 0),
+    ],
+)
+def test_model_control(words: str, mode: ControlMode, startup: tuple[str, ...], poll_s: int) -> None:
+    options = command(*words.split()).server
+    assert (options.model_control_mode, options.startup_models, options.repository_poll_s) == (mode, startup, poll_s)

@@ -1,0 +1,63 @@
+"""The members of an ensemble, bound to it for as long as it serves.
+
+An ensemble was planned for the configurations that its members had when it was loaded, so those very versions of them
+carry out its steps until its last request is answered, whatever is loaded or unloaded under their names meanwhile.
+When its members change the repository loads the ensemble again; the old one then drains and lets the old members go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..engine.config.ensemble import ensemble_scheduling
+from ..engine.config.model import ModelConfig
+
+if TYPE_CHECKING:
+    from .model import Model
+
+FindModel = Callable[[str, int], "Model"]
+
+
+class Members:
+    """Holds the model of each step.
+
+    Args:
+        config: the ensemble's.
+        find: the ready version of a model that answers.
+
+    Attributes:
+        steps: the models, in the order of the steps; one that has several steps is there several times.
+
+    Raises:
+        TriremeError: one is not there.
+    """
+
+    def __init__(self, config: ModelConfig, find: FindModel) -> None:
+        self._find = find
+        names = [(step.model_name, step.model_version) for step in ensemble_scheduling(config).steps]
+        self.steps = [find(*name) for name in names]
+        self._by_name = dict(zip(names, self.steps, strict=True))
+        for model in self._by_name.values():
+            model.hold()
+
+    def find(self, name: str, version: int) -> Model:
+        """The model of a step.
+
+        Raises:
+            TriremeError: it serves no more, and nor does another one of its name.
+        """
+        model = self._by_name[name, version]
+        return model if model.serving else self._find(name, version)
+
+    @property
+    def healthy(self) -> bool:
+        """Every one serves, with all of its parts alive; those that were let go do not count as such."""
+        return bool(self.steps) and all(model.serving and model.intact for model in self.steps)
+
+    def let_go(self) -> None:
+        """The ensemble asks nothing more of them."""
+        for model in self._by_name.values():
+            model.let_go()
+        self._by_name = {}
+        self.steps = []

@@ -1,0 +1,68 @@
+"""A model whose files came with the load request (repository.md §6.2)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import InternalError, InvalidArgumentError
+from .local import LocalModel
+
+logger = logging.getLogger("trireme.repository")
+
+FILE_PREFIX = "file:"
+
+
+class OverrideModel(LocalModel):
+    """A model directory that consists of the given files only, in a temporary place of its own.
+
+    Args:
+        name: the model's.
+        files: contents by load parameter, ``file:<path relative to the model directory>``.
+
+    Raises:
+        InvalidArgumentError: a path leaves the model directory, or is a directory and a file.
+        InternalError: a file cannot be written.
+    """
+
+    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
+        self._root = tempfile.mkdtemp(prefix="trireme_model_")
+        super().__init__(Path(self._root) / name)
+        written = False
+        try:
+            os.mkdir(self.directory)
+            for key, content in files.items():
+                _write(self.directory, key, content)
+            written = True
+        except OSError as error:
+            raise InternalError(f"failed to write the files of model '{name}': {error.strerror}") from error
+        finally:
+            if not written:
+                self.dispose()
+
+    @property
+    def temporary(self) -> bool:
+        return True
+
+    def dispose(self) -> None:
+        """Remove the directory; twice is as good as once."""
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+def _write(directory: Path, key: str, content: bytes) -> None:
+    relative = key.removeprefix(FILE_PREFIX).lstrip("/")
+    path = os.path.normpath(os.path.join(directory, relative))
+    if not path.startswith(f"{directory}{os.sep}") or "\0" in path:
+        raise InvalidArgumentError(
+            f"Invalid file parameter '{key}' with normalized path '{path}' must stay within model directory."
+        )
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
+    except (IsADirectoryError, FileExistsError, NotADirectoryError) as error:
+        raise InvalidArgumentError(f"Invalid file parameter '{key}', directory has been created as a file") from error

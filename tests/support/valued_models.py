@@ -1,0 +1,147 @@
+"""Models on disk that answer with what stands in their files: each version adds the number in its ``value.txt``.
+
+OUT is IN plus the value that the version was loaded with, BY is the value that the instance was made with; so an answer
+of two generations gives itself away. A value that is no number is a load error. A request with the parameter ``gate``
+is answered when the test opens that gate.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
+from trireme.engine.backends.registry import BackendRegistry
+from trireme.engine.config.model import ModelConfig
+from trireme.engine.datatypes import FP32
+from trireme.engine.errors import InternalError
+from trireme.engine.execution import ExecutionBatch
+from trireme.engine.repository.local import newest_change_ns
+from trireme.engine.request import InferenceRequest, ParameterValue
+from trireme.engine.response import InferenceResponse
+from trireme.engine.tensor import Tensor
+
+PATIENCE_S = 20.0
+
+CONFIG = """
+backend: "valued"
+input { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "BY" data_type: TYPE_FP32 dims: [ 1 ] }
+"""
+"""In the text form; `CONFIG_JSON` is the same as a load request would bring it."""
+
+CONFIG_JSON = (
+    '{"name":"%s","backend":"valued","input":[{"name":"IN","data_type":"TYPE_FP32","dims":[1]}],'
+    '"output":[{"name":"OUT","data_type":"TYPE_FP32","dims":[1]},{"name":"BY","data_type":"TYPE_FP32","dims":[1]}]%s}'
+)
+"""To be filled in: the name, and further members that begin with a comma."""
+
+
+class Gates:
+    """Closed until the test opens them."""
+
+    def __init__(self) -> None:
+        self._gates: dict[str, threading.Event] = defaultdict(threading.Event)
+        self.waiting: list[str] = []
+
+    def wait(self, name: str) -> None:
+        self.waiting.append(name)
+        assert self._gates[name].wait(PATIENCE_S)
+
+    def open(self, name: str) -> None:
+        self._gates[name].set()
+
+    def backends(self) -> BackendRegistry:
+        """A registry that knows only the backend of these models."""
+        gates = self
+
+        class Valued(Backend):
+            name = "valued"
+
+            def __init__(self, options: Mapping[str, str]) -> None:
+                super().__init__(options)
+
+            def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
+                return _Loaded(files.version_directory / "value.txt", gates)
+
+        return BackendRegistry(lambda _name: {}, {"valued": Valued})
+
+
+class _Loaded(LoadedModel):
+    def __init__(self, file: Path, gates: Gates) -> None:
+        self.value = _read(file)
+        self._file = file
+        self.gates = gates
+
+    def create_instance(self, spec: InstanceSpec) -> ModelInstance:
+        return _Instance(self, _read(self._file))
+
+
+class _Instance(ModelInstance):
+    def __init__(self, loaded: _Loaded, value: float) -> None:
+        self._loaded = loaded
+        self._value = value
+
+    def execute(self, batch: ExecutionBatch) -> None:
+        for job in batch.jobs:
+            gate = job.request.parameters.get("gate")
+            if gate is not None:
+                self._loaded.gates.wait(str(gate))
+            tensor = job.inputs["IN"]
+            answer = tensor.array + np.float32(self._loaded.value)
+            by = np.full_like(answer, self._value)
+            outputs = [Tensor("OUT", FP32, tensor.shape, array=answer), Tensor("BY", FP32, tensor.shape, array=by)]
+            job.respond(job.response(outputs), final=True)
+
+
+def _read(file: Path) -> float:
+    try:
+        return float(file.read_text())
+    except (OSError, ValueError) as error:
+        raise InternalError("no value") from error
+
+
+def write_model(repository: Path, name: str, values: Mapping[int, object], config: str = CONFIG) -> Path:
+    """Write a model as it is to be, whatever was there before; what is the same stays untouched."""
+    directory = repository / name
+    before_ns = newest_change_ns(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.iterdir():
+        if old.is_dir() and int(old.name) not in values:
+            shutil.rmtree(old)
+    for version, value in values.items():
+        (directory / str(version)).mkdir(exist_ok=True)
+        (directory / str(version) / "value.txt").write_text(str(value))
+    (directory / "config.pbtxt").write_text(config)
+    later_ns = max(newest_change_ns(directory), before_ns + 1)
+    os.utime(directory, ns=(later_ns, later_ns))  # two changes may be nearer than the file system's clock can tell
+    return directory
+
+
+def ensemble_config(member: str) -> str:
+    """An ensemble of one step."""
+    return (
+        'platform: "ensemble"\n'
+        'input { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }\n'
+        'output { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }\n'
+        f'ensemble_scheduling {{ step {{ model_name: "{member}" model_version: -1\n'
+        '  input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } } }\n'
+    )
+
+
+def valued_request(model: str, value: float = 0.0, gate: str = "", version: int = -1) -> InferenceRequest:
+    """IN is `value`."""
+    tensor = Tensor("IN", FP32, (1,), array=np.array([value], np.float32))
+    parameters: dict[str, ParameterValue] = {"gate": gate} if gate else {}
+    return InferenceRequest(model, version, inputs=[tensor], parameters=parameters)
+
+
+def value_of(response: InferenceResponse, output: str = "OUT") -> float:
+    return float(response.output(output).array[0])
