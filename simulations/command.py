@@ -72,17 +72,19 @@ def _hunt(console: Console, options: argparse.Namespace) -> int:
         task = progress.add_task("", total=options.seeds)
         for done, found in enumerate(hunt(seeds, options.jobs, options.plant), start=1):
             counts += found.counts
-            speed = counts["requests"] / max(1e-9, clock.now_s() - began_s)
+            speed = (counts["requests"] + counts["steps"]) / max(1e-9, clock.now_s() - began_s)
             progress.update(task, completed=done, description=f"{speed:,.0f} requests/s")
             if found.violation is not None:
                 failed = found
                 break
     duration_s = clock.now_s() - began_s
-    speed = f"{counts['requests'] / max(1e-9, duration_s):,.0f} simulated requests a second, {options.jobs} processes"
+    requests, steps = counts["requests"], counts["steps"]
+    speed = f"{(requests + steps) / max(1e-9, duration_s):,.0f} simulated requests a second, {options.jobs} processes"
     if failed is not None:
         _explain(console, options, failed)
         return 1
-    console.print(f"{options.seeds} seeds, {counts['requests']:,} requests in {duration_s:.1f} s ({speed})")
+    asked = f"{requests:,} requests of clients and {steps:,} of ensembles"
+    console.print(f"{options.seeds} seeds, {asked} in {duration_s:.1f} s ({speed})")
     console.print("\n".join(tally(counts)))
     console.print("no invariant was broken")
     return int(options.seeds >= ENOUGH_SEEDS and bool(holes(counts)))
@@ -115,7 +117,11 @@ def _show(console: Console, options: argparse.Namespace, title: str, history: Hi
 
 
 def _verdict(console: Console, outcome: Outcome) -> int:
-    seen = [f"    {count} times: {what}" for what, count in sorted(outcome.counts.items()) if what != "requests"]
+    seen = [
+        f"    {count} times: {what}"
+        for what, count in sorted(outcome.counts.items())
+        if what not in ("requests", "steps")
+    ]
     console.print("\n".join(["seen:", *seen]))
     console.print(f"broken: {outcome.violation}" if outcome.violation else "no invariant was broken")
     return int(outcome.violation is not None)

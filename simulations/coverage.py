@@ -123,6 +123,7 @@ class Coverage:
     def _submitted(self, event: RequestSubmitted) -> None:
         self._asked[event.request] = event.model
         if is_step(event.request):
+            self._count("steps")
             return
         self._count("requests")
         if len(self._open) >= self._max_inflight:

@@ -60,6 +60,8 @@ class Graphs:
             return [request]
         found = list(self._walk(request, whole=True))
         struck = request.fault_step % len(found)
+        if request.fault is Fault.NONE:
+            return found
         return [each if index == struck else replace(each, fault=Fault.NONE) for index, each in enumerate(found)]
 
     def _walk(self, request: RequestPlan, *, whole: bool) -> Iterator[RequestPlan]:

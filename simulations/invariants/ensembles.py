@@ -56,6 +56,7 @@ class StepsOnce(Invariant):
         self._steps: dict[int, tuple[int, int]] = {}  # by the step's own number: for whom, and which
         self._inflight: Counter[tuple[str, int]] = Counter()
         self._touched: dict[int, None] = {}
+        self._gated: dict[tuple[str, int], dict[int, None]] = {}  # by step, for whom it waits at the gate
 
     def handlers(self) -> Handlers:
         if not self._graphs.ensembles:
@@ -112,9 +113,7 @@ class StepsOnce(Invariant):
             carried.failed = True
         else:
             carried.done.add(step)
-        for other, each in self._open.items():  # somebody may have waited at the gate for this
-            if each.ensemble == carried.ensemble and self._graphs.ensembles[each.ensemble].max_inflight:
-                self._touched[other] = None
+        self._touched.update(self._gated.pop((carried.ensemble, step), {}))
         self._touched[parent] = None
 
     def _cancelled(self, event: CancelHeard) -> None:
@@ -133,7 +132,9 @@ class StepsOnce(Invariant):
         del self._open[event.request]
         if carried.dropped:
             for step in carried.inflight:
-                self._inflight[carried.ensemble, step] -= 1
+                key = (carried.ensemble, step)
+                self._inflight[key] -= 1
+                self._touched.update(self._gated.pop(key, {}))
             return
         if carried.inflight:
             self.broken(f"request {event.request} was answered while its steps {list(carried.inflight)} are in flight")
@@ -158,9 +159,12 @@ class StepsOnce(Invariant):
             return
         limit = self._graphs.ensembles[carried.ensemble].max_inflight
         for step in sorted(carried.needed - carried.submitted):
-            is_free = not limit or self._inflight[carried.ensemble, step] < limit
-            if is_free and self._is_fed(carried, step):
-                self.broken(f"step {step} of request {number} could be carried out, and is not")
+            if self._is_fed(carried, step):
+                key = (carried.ensemble, step)
+                if limit and self._inflight[key] >= limit:
+                    self._gated.setdefault(key, {})[number] = None
+                else:
+                    self.broken(f"step {step} of request {number} could be carried out, and is not")
 
 
 class DrainedInOrder(Invariant):

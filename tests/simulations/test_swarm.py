@@ -24,7 +24,9 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
             broken.append(f"seed {found.seed}: {found.violation}")
     assert not broken, "\n".join([*broken, "see one: python -m trireme.simulations --seed N"])
     assert holes(counts) == []
-    assert set(counts) - set(REACHABLE) == {"requests"}, "what is counted is on the list of what can be reached"
+    assert set(counts) - set(REACHABLE) == {"requests", "steps"}, (
+        "what is counted is on the list of what can be reached"
+    )
 
 
 def test_two_processes_play_a_seed_alike(run_python) -> None:
