@@ -50,7 +50,9 @@ class LiveServer:
 
 
 @contextmanager
-def serving(repository: Path, backends: BackendRegistry | None = None, **options: Any) -> Iterator[LiveServer]:
+def serving(
+    repository: Path, backends: BackendRegistry | None = None, *, allow_client_shm: bool = False, **options: Any
+) -> Iterator[LiveServer]:
     """Serve a model repository from a thread of its own; `options` are those of the server."""
     opened: list[tuple[int, int, InferenceServer, trio.lowlevel.TrioToken, trio.Event]] = []
     failures: list[BaseException] = []
@@ -63,8 +65,11 @@ def serving(repository: Path, backends: BackendRegistry | None = None, **options
                 await listen(server, log)
 
     async def listen(server: InferenceServer, log: Log) -> None:
-        http = HttpService(HttpApplication(server, HttpOptions(), log), ServiceOptions(("127.0.0.1:0",)))
-        application = GrpcApplication(server, GrpcOptions(), log)
+        http = HttpService(
+            HttpApplication(server, HttpOptions(allow_client_shm=allow_client_shm), log),
+            ServiceOptions(("127.0.0.1:0",)),
+        )
+        application = GrpcApplication(server, GrpcOptions(allow_client_shm=allow_client_shm), log)
         grpc = GrpcService(application.services, GrpcServiceOptions(("127.0.0.1:0",)))
         stop = trio.Event()
         async with trio.open_nursery() as nursery:

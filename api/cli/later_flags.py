@@ -248,8 +248,6 @@ _SHARED_MEMORY = Group(
             BOOLEAN,
             "Whether clients may register shared memory.",
             False,
-            missing="there is no shared memory yet",
-            idle=False,
         ),
     ),
 )

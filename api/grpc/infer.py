@@ -91,6 +91,8 @@ class _Pending:
     def answer(self, reply: Reply) -> None:
         """The reply is final."""
         call = self._call
+        if call.over:
+            return  # and the shared memory meant for the answer may be in use for something else
         try:
             parts = write_infer_response(reply.answer(), self._decoded)
         except TriremeError as error:
