@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from valued_models import Gates
 
 from trireme.actors import InferenceServer
 from trireme.engine.config.model import DynamicBatching
@@ -69,3 +70,8 @@ def open_server() -> OpenServer:
             yield server
 
     return open_with
+
+
+@pytest.fixture
+def gates() -> Gates:
+    return Gates()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -19,48 +16,11 @@ from valued_models import (
     valued_request,
     write_model,
 )
+from valued_server import POLL_FAILED, ask, fails, index, serving, until
 
-from trireme.actors import InferenceServer, StartupError
+from trireme.actors import StartupError
 from trireme.engine.errors import InternalError, InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
-from trireme.engine.options import ControlMode, ServerOptions
-
-POLL_FAILED = "failed to load '{}', failed to poll from model repository"
-
-
-@pytest.fixture
-def gates() -> Gates:
-    return Gates()
-
-
-@asynccontextmanager
-async def serving(root: Path, gates: Gates, *startup: str, **options: Any) -> AsyncIterator[InferenceServer]:
-    settings: dict[str, Any] = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": startup, **options}
-    server = InferenceServer(ServerOptions(model_repository=(root,), **settings), backends=gates.backends())
-    async with server:
-        yield server
-
-
-async def index(server: InferenceServer) -> list[tuple[str, str, str, str]]:
-    """Name, version, state, reason."""
-    await server.rescan()
-    rows = server.repository_index()
-    return [(row.name, row.version, row.state.value if row.state else "", row.reason) for row in rows]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(20):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens on other threads
-            await trio.sleep(0.002)
-
-
-async def ask(server: InferenceServer, model: str, version: int = -1) -> float:
-    return value_of(await server.infer(valued_request(model, version=version)))
-
-
-async def fails(call: Any, kind: type[TriremeError], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        await call
-    assert caught.value.message == text
+from trireme.engine.options import ControlMode
 
 
 class TestStart:
@@ -414,90 +374,3 @@ class TestEnsembles:
             assert value_of(await first.response()) == 1
             assert value_of(await second.response()) == 1
             await until(lambda: all(row.reason == "unloaded" for row in server.repository_index()))
-
-
-class TestOverrides:
-    async def test_a_configuration_of_the_request_counts_until_a_file_changes(
-        self, tmp_path: Path, gates: Gates
-    ) -> None:
-        write_model(tmp_path, "a", {1: 1, 2: 2})
-        async with serving(tmp_path, gates, "a") as server:
-            chosen = CONFIG_JSON % ("a", ',"version_policy":{"specific":{"versions":[1]}}')
-            await server.load_model("a", {"config": chosen})
-            assert await ask(server, "a") == 1
-            await server.load_model("a", {})
-            assert await ask(server, "a") == 1, "a plain load changes nothing"
-            write_model(tmp_path, "a", {1: 1, 2: 20})
-            await server.load_model("a", {})
-            assert await ask(server, "a") == 20
-
-    @pytest.mark.parametrize("config", ["{bad", "[]", '{"name":"other"}', '{"nonsense":1}'])
-    async def test_a_bad_configuration_is_a_failure_to_poll(self, tmp_path: Path, gates: Gates, config: str) -> None:
-        write_model(tmp_path, "a", {1: 1})
-        async with serving(tmp_path, gates, "a") as server:
-            await fails(server.load_model("a", {"config": config}), InternalError, POLL_FAILED.format("a"))
-            assert await ask(server, "a") == 1
-
-    async def test_files_of_the_request_are_the_whole_model(
-        self, tmp_path: Path, gates: Gates, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        root, temporary = tmp_path / "models", tmp_path / "temporary"
-        temporary.mkdir()
-        monkeypatch.setattr("tempfile.tempdir", str(temporary))
-        write_model(root, "a", {1: 1, 3: 3})
-        files = {"config": CONFIG_JSON % ("a", ""), "file:2/value.txt": b"20"}
-        async with serving(root, gates, "a") as server:
-            await server.load_model("a", files)
-            assert await ask(server, "a") == 20
-            assert len(list(temporary.iterdir())) == 1
-            await server.load_model("a", {"config": CONFIG_JSON % ("a", ""), "file:2/value.txt": b"21"})
-            assert await ask(server, "a") == 21
-            await until(lambda: len(list(temporary.iterdir())) == 1)
-            await server.load_model("a", {})
-            assert await ask(server, "a") == 3, "a plain load goes back to the repository"
-            await until(lambda: not list(temporary.iterdir()))
-            await server.load_model("new", {"config": CONFIG_JSON % ("new", ""), "file:1/value.txt": b"7"})
-            assert await ask(server, "new") == 7
-            assert [row[0] for row in await index(server)] == ["a"] * 2, "what is in no repository is not listed"
-            await fails(server.load_model("new", {}), InternalError, POLL_FAILED.format("new"))
-            assert await ask(server, "new") == 7
-            broken = {"config": CONFIG_JSON % ("new", ""), "file:1/value.txt": b"x"}
-            with pytest.raises(InvalidArgumentError, match="no value"):
-                await server.load_model("new", broken)
-            assert await ask(server, "new") == 7
-            await until(lambda: len(list(temporary.iterdir())) == 1)
-        assert not list(temporary.iterdir())
-
-    @pytest.mark.parametrize(
-        ("parameters", "logged"),
-        [
-            ({"file:1/value.txt": b"1"}, "Load parameter 'config' must be specified for model file override"),
-            ({"config": "{}", "file:../x": b"1"}, "must stay within model directory."),
-            ({"config": "{}", "file:": b"1"}, "must stay within model directory."),
-            (
-                {"config": "{}", "file:1": b"1", "file:1/value.txt": b"1"},
-                "Invalid file parameter 'file:1/value.txt', directory has been created as a file",
-            ),
-            ({"config": "{}", "file:1/x": "text"}, "File parameter 'file:1/x' must have bytes type for its value"),
-            ({"config": b"{}"}, "Config parameter 'config' must have string type for its value"),
-            ({"other": "x"}, "Unrecognized load parameter 'other' with type 'string'"),
-        ],
-    )
-    async def test_files_that_make_no_model_are_a_failure_to_poll(
-        self,
-        tmp_path: Path,
-        gates: Gates,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-        parameters: dict[str, str | bytes],
-        logged: str,
-    ) -> None:
-        root, temporary = tmp_path / "models", tmp_path / "temporary"
-        temporary.mkdir()
-        monkeypatch.setattr("tempfile.tempdir", str(temporary))
-        write_model(root, "a", {1: 1})
-        async with serving(root, gates, "a") as server:
-            await fails(server.load_model("a", parameters), InternalError, POLL_FAILED.format("a"))
-            assert await ask(server, "a") == 1
-        assert logged in caplog.text
-        assert not list(temporary.iterdir())

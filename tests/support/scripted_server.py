@@ -17,6 +17,7 @@ from trireme.api.grpc.application import GrpcApplication
 from trireme.api.grpc.context import GrpcOptions
 from trireme.api.grpc.options import GrpcServiceOptions
 from trireme.api.grpc.service import GrpcService
+from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.options import ServerOptions
 
 
@@ -56,12 +57,15 @@ class ScriptedServer:
 
 
 @contextmanager
-def scripted_server(repository: Path, grpc: dict[str, Any] | None = None, **options: Any) -> Iterator[ScriptedServer]:
+def scripted_server(
+    repository: Path, grpc: dict[str, Any] | None = None, backends: BackendRegistry | None = None, **options: Any
+) -> Iterator[ScriptedServer]:
     """Serve the scripted models.
 
     Args:
         repository: an empty folder.
         grpc: `GrpcOptions`.
+        backends: other ones than that of the scripted models.
         options: `ServerOptions`.
     """
     write_scripted_models(repository)
@@ -73,7 +77,7 @@ def scripted_server(repository: Path, grpc: dict[str, Any] | None = None, **opti
 
     async def serve() -> None:
         told = ServerOptions(model_repository=(repository,), exit_timeout_s=5, **options)
-        async with InferenceServer(told, backends=script.backends()) as server:
+        async with InferenceServer(told, backends=backends or script.backends()) as server:
             application = GrpcApplication(server, GrpcOptions(**(grpc or {})))
             bind = GrpcServiceOptions(("127.0.0.1:0",))
             service = GrpcService(application.services, bind, guards=application.guards)
