@@ -12,8 +12,8 @@ Rules:
 
 What rule 3 cannot prevent: a client that cuts its segment short while a request still reads an input from there, or
 that leaves pages of an input unwritten while there is no memory left for them, ends the server with SIGBUS. And what a
-client writes to an input while a request reads it may or may not be seen. That is why clients may register regions
-only where the operator allows it.
+client writes to an input while a request reads it may or may not be seen; lengths of strings that change then fail the
+batch that the request is in. That is why clients may register regions only where the operator allows it.
 """
 
 from __future__ import annotations

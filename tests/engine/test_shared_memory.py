@@ -263,8 +263,8 @@ def test_an_output_that_does_not_fit(regions: Regions, segment: Segment) -> None
     assert refusal(lambda: place.write("OUT", b"x" * 9)) == (
         InternalError,
         (
-            "shared memory size specified with the request for output 'OUT' (8 bytes) should be at least 9 bytes to hold "
-            "the results"
+            "shared memory size specified with the request for output 'OUT' (8 bytes) should be at least 9 bytes to "
+            "hold the results"
         ),
     )
     assert segment.data == DATA
