@@ -9,7 +9,7 @@ from trireme.simulations.museum import EXHIBITS, Exhibit
 from trireme.simulations.planted import PLANTED, planted
 from trireme.simulations.play import play
 
-SEEDS = range(1, 1001)
+SEEDS = range(1, 2001)
 
 NOTICED_AS = {
     "lost-reply": "queues drain when faults have stopped",
@@ -34,7 +34,7 @@ NOTICED_AS = {
 
 
 @pytest.mark.parametrize("bug", PLANTED)
-def test_a_planted_bug_is_found_within_a_thousand_seeds(bug: str) -> None:
+def test_a_planted_bug_is_found_within_two_thousand_seeds(bug: str) -> None:
     found = next((found for found in hunt(SEEDS, bug=bug) if found.violation is not None), None)
     assert found is not None, f"{bug} was not found"
     assert found.violation is not None
