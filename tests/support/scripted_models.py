@@ -79,12 +79,13 @@ class Script:
     def run(self, job: Job) -> None:
         """Do what a request tells."""
         self.begun.append(job.id)
+        said = 0  # of this job: requests that run at the same time may share an ID
         self.said[job.id] = 0
         for step in str(job.request.parameters.get("script", "say!")).split():
             verb, _, what = step.partition(":")
             match verb:
                 case "say" | "say!":
-                    self._say(job, final=verb == "say!")
+                    said = self._say(job, said, final=verb == "say!")
                 case "end":
                     job.respond(None, final=True)
                 case "fail":
@@ -102,15 +103,16 @@ class Script:
                         if job.cancelled:
                             self.cancelled.append(job.id)
                             break
-                        self._say(job, final=False)
+                        said = self._say(job, said, final=False)
                 case _:
                     raise AssertionError(f"no step is called {step}")
 
-    def _say(self, job: Job, final: bool) -> None:
+    def _say(self, job: Job, said: int, final: bool) -> int:
         tensor = job.inputs["IN"]
-        values = tensor.array + np.float32(self.said[job.id])
-        self.said[job.id] += 1
+        values = tensor.array + np.float32(said)
+        self.said[job.id] = said + 1
         job.respond(job.response([Tensor("OUT", FP32, tensor.shape, array=values)]), final)
+        return said + 1
 
     def backends(self) -> BackendRegistry:
         """A registry that knows only the scripted backend."""
