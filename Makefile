@@ -49,7 +49,7 @@ clean:
 # Trireme is installed in place, so a change to its code needs no installation.
 
 $(VENV)/serve.stamp: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,client]'
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client]'
 	touch $@
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
