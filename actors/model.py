@@ -32,7 +32,7 @@ from ..engine.latencies import RecentLatencies, first_response_histogram
 from ..engine.options import ServerOptions
 from ..engine.repository.source import ModelSource
 from ..engine.restart import RestartPolicy
-from ..engine.scheduling.ordering import OrderedRelease
+from ..engine.scheduling.ordering import answer_order
 from ..engine.statistics import ModelStatistics
 from ..engine.validation import RequestValidator
 from .ensemble import Ensemble
@@ -292,14 +292,13 @@ class Model:
         limits = () if self._surroundings.limiter is None else rate_limits(self.config)
         specs = list(instance_specs(self.config, limits))
         self._expected = len(specs)
-        batching = self.config.dynamic_batching
         self._scheduler = Scheduler(
             self.name,
             loaded.core,
             clock,
             self.statistics,
             instance_limit=len(specs),
-            ordering=OrderedRelease() if batching is not None and batching.preserve_ordering else None,
+            ordering=answer_order(self.config),
             decoupled=self.config.decoupled,
             iterative=loaded.iterative,
             limiter=self._surroundings.limiter,

@@ -26,7 +26,7 @@ from ..engine.errors import TriremeError, UnavailableError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
 from ..engine.scheduling.core import Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
-from ..engine.scheduling.ordering import OrderedRelease
+from ..engine.scheduling.ordering import AnswerOrder
 from ..engine.statistics import ModelStatistics
 from .mailbox import Mailbox, MailboxStatistics
 from .messages import (
@@ -73,7 +73,7 @@ class Scheduler:
         name: the model's, for people.
         core: takes the decisions.
         instance_limit: instances that may be attached at once.
-        ordering: releases answers in order of arrival; None lets them go as they come.
+        ordering: releases answers in order; None lets them go as they come.
         decoupled: the model answers any number of times, each answer going out at once.
         limiter: whom instances ask before they execute; None for nobody.
         iterative: the model may have a request executed again instead of answering it.
@@ -86,7 +86,7 @@ class Scheduler:
         clock: Clock,
         statistics: ModelStatistics,
         instance_limit: int,
-        ordering: OrderedRelease | None = None,
+        ordering: AnswerOrder | None = None,
         decoupled: bool = False,
         iterative: bool = False,
         limiter: RateLimiter | None = None,
@@ -255,6 +255,8 @@ class Scheduler:
         address = self._addresses[action.instance]
         if self._permits is not None:
             self._permits.use(action.instance)
+        if self._ordering is not None:
+            self._ordering.dispatched(action.instance, action.jobs)
         stream = self._stream if self._decoupled else None
         batch = ExecutionBatch(action.jobs, address.name, self._clock, action.reason, stream, self._iterative)
         for job in batch.jobs:

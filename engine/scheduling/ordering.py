@@ -1,4 +1,8 @@
-"""Answers in order of arrival, for models with preserve_ordering (scheduling.md §4.6).
+"""Answers in order, for models with preserve_ordering (scheduling.md §4.6, §6.4).
+
+`OrderedRelease` keeps the order of arrival of everything that a dynamic batcher gets. The sequence batcher's oldest
+strategy has a dynamic batcher an instance, so there `OrderedByInstance` keeps the order in which requests were given
+to each instance, and instances do not wait for each other.
 
 Rules:
  1. A job takes its place when it is queued, and keeps it until its final answer is given.
@@ -14,11 +18,47 @@ goes out, and the place with it, on becoming first.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
 
+from ..config.model import ModelConfig
+from ..config.sequence import OldestStrategy, sequence_batching
 from ..job import Job, Outcome
+from .core import InstanceId
 
 Answer = tuple[Job, Outcome, bool]
 """A job, what it is answered with, and whether that is its last answer."""
+
+
+class AnswerOrder(Protocol):
+    """Decides when an answer may go out."""
+
+    def admit(self, job: Job) -> None:
+        """A job was queued."""
+        ...
+
+    def dispatched(self, instance: InstanceId, jobs: Sequence[Job]) -> None:
+        """Jobs were given to an instance, in batch order."""
+        ...
+
+    def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
+        """Take an answer; the answers that may go out now."""
+        ...
+
+
+def answer_order(config: ModelConfig) -> AnswerOrder | None:
+    """The order that a model's answers must keep; None for none."""
+    batching = config.dynamic_batching
+    if batching is not None and batching.preserve_ordering:
+        return OrderedRelease()
+    sequences = sequence_batching(config)
+    if (
+        sequences is not None
+        and isinstance(sequences.strategy, OldestStrategy)
+        and sequences.strategy.preserve_ordering
+    ):
+        return OrderedByInstance()
+    return None
 
 
 class OrderedRelease:
@@ -37,6 +77,9 @@ class OrderedRelease:
     def admit(self, job: Job) -> None:
         """Give a job the last place (rule 1)."""
         self._places[job] = []
+
+    def dispatched(self, instance: InstanceId, jobs: Sequence[Job]) -> None:
+        """Changes nothing: jobs have their places already."""
 
     def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
         """Take an answer.
@@ -72,3 +115,43 @@ class OrderedRelease:
     def __len__(self) -> int:
         """Jobs that have not given their final answer, or not got it out."""
         return len(self._places)
+
+
+class OrderedByInstance:
+    """Holds answers back until it is their turn on their instance.
+
+    Who executes a batch at a time answers in order anyway; a decoupled model may still answer an earlier request when
+    it has begun a later one. A job has no place before it is dispatched: one that is refused in the queue is answered
+    at once, and one that is rescheduled keeps its place if it stays on its instance, as a sequence's jobs do.
+    """
+
+    __slots__ = ("_executors", "_lines")
+
+    def __init__(self) -> None:
+        self._lines: dict[InstanceId, OrderedRelease] = {}
+        self._executors: dict[Job, InstanceId] = {}
+
+    def admit(self, job: Job) -> None:
+        """Changes nothing: a job gets its place when it is dispatched."""
+
+    def dispatched(self, instance: InstanceId, jobs: Sequence[Job]) -> None:
+        """Give jobs the last places of their instance."""
+        for job in jobs:
+            if job not in self._executors and not job.is_null:
+                self._executors[job] = instance
+                self._lines.setdefault(instance, OrderedRelease()).admit(job)
+
+    def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
+        """Take an answer.
+
+        Returns:
+            The answers of that instance's jobs that may go out now, in order.
+        """
+        instance = self._executors.pop(job, None) if final else self._executors.get(job)
+        if instance is None:
+            return [(job, outcome, final)]
+        line = self._lines[instance]
+        released = line.settle(job, outcome, final)
+        if not line:
+            del self._lines[instance]
+        return released

@@ -5,11 +5,14 @@ from __future__ import annotations
 import heapq
 
 import pytest
+from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trireme.engine.config import model_config
+from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import CancelledError, UnavailableError
-from trireme.engine.scheduling.ordering import OrderedRelease
+from trireme.engine.scheduling.ordering import OrderedByInstance, OrderedRelease, answer_order
 
 
 @pytest.fixture
@@ -100,3 +103,44 @@ def test_every_answer_goes_out_once_in_order_as_early_as_it_may(make_job, data):
         assert ordered.held == len(given_so_far) - len(released)
     assert len(ordered) == 0
     assert sorted(released) == sorted(script)
+
+
+# The oldest strategy's own batchers (scheduling.md §6.4)
+
+
+def test_each_instance_keeps_its_own_order(make_job):
+    order = OrderedByInstance()
+    one, two, three, other = (make_job(n) for n in range(4))
+    order.dispatched(1, [one])
+    order.dispatched(2, [other])
+    order.dispatched(1, [two, three])
+    assert order.settle(three, None, True) == []
+    assert order.settle(other, None, True) == [(other, None, True)]
+    assert order.settle(two, None, False) == []
+    assert order.settle(one, None, True) == [(one, None, True), (two, None, False)]
+    assert order.settle(two, None, True) == [(two, None, True), (three, None, True)]
+
+
+def test_a_job_refused_in_the_queue_is_answered_at_once(make_job):
+    order = OrderedByInstance()
+    running, refused = make_job(0), make_job(1)
+    order.admit(running)
+    order.admit(refused)
+    order.dispatched(1, [running])
+    error = UnavailableError("Request timeout expired")
+    assert order.settle(refused, error, True) == [(refused, error, True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dynamic_batching { }", None),
+        ("dynamic_batching { preserve_ordering: true }", OrderedRelease),
+        ("sequence_batching { oldest { } }", None),
+        ("sequence_batching { oldest { preserve_ordering: true } }", OrderedByInstance),
+        ("sequence_batching { direct { } }", None),
+    ],
+)
+def test_the_configuration_chooses_the_order(text, expected):
+    order = answer_order(model_config(text_format.Parse(f'name: "m" {text}', ModelConfigMessage())))
+    assert type(order) is (expected or type(None))
