@@ -24,6 +24,7 @@ from ..engine.clock import Clock
 from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
 from ..engine.errors import InternalError, UnavailableError, request_prefix
 from ..engine.job import Job
+from ..engine.metrics_registry import MetricsRegistry
 from ..engine.options import ControlMode, ServerOptions
 from ..engine.repository.local import LocalRepository
 from ..engine.repository.source import RepositorySource
@@ -89,6 +90,7 @@ class InferenceServer:
     ) -> None:
         self.options = options
         self.shared_memory = Regions()
+        self.metrics = MetricsRegistry()
         self._on_load_progress = on_load_progress
         self._on_request = on_request
         self._source = source or LocalRepository(options.model_repository)

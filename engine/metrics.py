@@ -140,18 +140,22 @@ def model_families(entries: Sequence[ModelStatisticsEntry], *, counter_latencies
     yield load_duration
 
 
-def host_families(host: HostReadings) -> Iterator[Metric]:
-    """The families about the machine."""
+def pinned_memory_families(host: HostReadings) -> Iterator[Metric]:
+    """The pool of pinned memory."""
     yield _single(
         "nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", host.pinned_pool_bytes
     )
     yield _single(
         "nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", host.pinned_used_bytes
     )
-    if host.cpu is not None:
-        yield _single("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", host.cpu.utilization)
-        yield _single("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", host.cpu.total_bytes)
-        yield _single("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", host.cpu.used_bytes)
+
+
+def cpu_families(cpu: CpuReading | None) -> Iterator[Metric]:
+    """The machine's CPUs and memory; none for None."""
+    if cpu is not None:
+        yield _single("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", cpu.utilization)
+        yield _single("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", cpu.total_bytes)
+        yield _single("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", cpu.used_bytes)
 
 
 def sealed_families(entries: Iterable[ModelStatisticsEntry]) -> Iterator[Metric]:
@@ -167,12 +171,13 @@ def sealed_families(entries: Iterable[ModelStatisticsEntry]) -> Iterator[Metric]
 
 
 def model_labels(entry: ModelStatisticsEntry) -> dict[str, str]:
-    """Name, version, and the tags of the model's configuration, which start with an underscore.
+    """Name, version, the namespace where there is one, and the configuration's tags, which start with an underscore.
 
     A tag may be called anything, a label may not: characters that labels cannot have become underscores.
     """
     tags = {"_" + re.sub(r"[^a-zA-Z0-9_]", "_", key): value for key, value in entry.metric_tags}
-    return {**tags, "model": entry.name, "version": str(entry.version)}
+    namespace = {"namespace": entry.namespace} if entry.namespace else {}
+    return {**tags, **namespace, "model": entry.name, "version": str(entry.version)}
 
 
 def _add(family: CounterMetricFamily | GaugeMetricFamily, labels: dict[str, str], value: float) -> None:

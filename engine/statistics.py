@@ -129,9 +129,15 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatisticsEntry:
-    """Statistics of one version, with the names that reports and metric labels need."""
+    """Statistics of one version, with the names that reports and metric labels need.
+
+    Attributes:
+        metric_tags: of the model's configuration.
+        namespace: the model's repository, with ``--model-namespacing``; otherwise empty.
+    """
 
     name: str
     version: int
     statistics: ModelStatistics
     metric_tags: tuple[tuple[str, str], ...] = ()
+    namespace: str = ""

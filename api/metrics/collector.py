@@ -9,8 +9,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from ...engine.clock import Clock, SystemClock
-from ...engine.metrics import HostReadings, host_families, model_families, sealed_families
+from ...engine.metrics import HostReadings, cpu_families, model_families, pinned_memory_families, sealed_families
 from ...engine.metrics_latencies import DEFAULT_QUANTILES, latency_families
+from ...engine.metrics_registry import Scrape, Section
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
@@ -48,9 +49,16 @@ class ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         entries = self._server.statistics()
+        added = self._server.metrics
+        scrape = Scrape(entries, self._clock.now_ns(), self._counter_latencies, self._quantiles)
+        host = self._host()
         yield from model_families(entries, counter_latencies=self._counter_latencies)
-        yield from host_families(self._host())
-        yield from latency_families(entries, self._quantiles, self._clock.now_ns())
+        yield from pinned_memory_families(host)
+        yield from added.families(Section.MODEL_COUNTERS, scrape)
+        yield from latency_families(entries, self._quantiles, scrape.now_ns)
+        yield from added.families(Section.SUMMARIES, scrape)
+        yield from cpu_families(host.cpu)
+        yield from added.families(Section.LAST, scrape)
         yield from sealed_families(entries)
         yield from _instance_families(self._server.model_statistics())
         budget = self._server.budget_statistics()

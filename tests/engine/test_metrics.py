@@ -11,7 +11,14 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from trireme.engine.errors import FailureReason
 from trireme.engine.execution import SealReason
-from trireme.engine.metrics import CpuReading, HostReadings, host_families, model_families, sealed_families
+from trireme.engine.metrics import (
+    CpuReading,
+    HostReadings,
+    cpu_families,
+    model_families,
+    pinned_memory_families,
+    sealed_families,
+)
 from trireme.engine.metrics_text import write_text
 from trireme.engine.statistics import ModelStatistics, ModelStatisticsEntry
 
@@ -96,7 +103,9 @@ def entry() -> ModelStatisticsEntry:
 
 
 def everything(entry: ModelStatisticsEntry) -> str:
-    return write_text([*model_families([entry]), *host_families(_HOST), *sealed_families([entry])])
+    return write_text(
+        [*model_families([entry]), *pinned_memory_families(_HOST), *cpu_families(_HOST.cpu), *sealed_families([entry])]
+    )
 
 
 def test_text_of_one_model(entry: ModelStatisticsEntry) -> None:
@@ -133,7 +142,9 @@ def test_without_counter_latencies_durations_are_gone_and_counters_stand_still(e
 
 
 def test_without_models_only_the_machine_is_told_about() -> None:
-    text = write_text([*model_families([]), *host_families(HostReadings()), *sealed_families([])])
+    text = write_text(
+        [*model_families([]), *pinned_memory_families(HostReadings()), *cpu_families(None), *sealed_families([])]
+    )
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
         "nv_pinned_memory_pool_total_bytes 0",
         "nv_pinned_memory_pool_used_bytes 0",
@@ -143,6 +154,11 @@ def test_without_models_only_the_machine_is_told_about() -> None:
 def test_tags_that_cannot_be_label_names_are_made_to(entry: ModelStatisticsEntry) -> None:
     odd = ModelStatisticsEntry("m", 1, entry.statistics, (("team-a.b", "x"),))
     assert '{_team_a_b="x",model="m",version="1"}' in write_text(model_families([odd]))
+
+
+def test_a_namespace_is_a_label_where_there_is_one(entry: ModelStatisticsEntry) -> None:
+    named = ModelStatisticsEntry("m", 1, entry.statistics, namespace="/models")
+    assert 'nv_inference_count{model="m",namespace="/models",version="1"} 5' in write_text(model_families([named]))
 
 
 def test_families_can_be_collected_by_a_registry(entry: ModelStatisticsEntry) -> None:

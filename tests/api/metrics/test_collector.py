@@ -10,11 +10,13 @@ from typing import Any
 import grpc
 import pytest
 from grpc_stub import MESSAGES, OpenStream, infer_request, stub_for
+from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.metrics.collector import ServerCollector
-from trireme.engine.metrics import HostReadings
+from trireme.engine.metrics import CpuReading, HostReadings
+from trireme.engine.metrics_registry import Section
 from trireme.engine.metrics_text import write_text
 
 FIRST = "nv_inference_first_response_histogram_ms"
@@ -119,3 +121,31 @@ def test_an_ensemble_of_decoupled_members_has_first_responses_of_its_own(server:
 def test_where_they_are_not_asked_for_none_are_kept(tmp_path: Path) -> None:
     with scripted_server(tmp_path / "models") as running:
         assert not any("summary" in name or "histogram" in name for name, _ in scrape(running))
+
+
+def test_added_families_stand_in_their_sections(server: ScriptedServer) -> None:
+    """Models, pinned memory, what is added there, summaries, what is added there, the CPU, whatever else is added."""
+    for section in Section:
+        name = f"added_{section.name}"
+        server.server.metrics.add(section, lambda _scrape, name=name: [GaugeMetricFamily(name, "help", value=1)])
+    host = HostReadings(cpu=CpuReading())
+    names = [
+        family.name for family in server.call(lambda: list(ServerCollector(server.server, lambda: host).collect()))
+    ]
+    assert names[9:16] == [
+        "nv_inference_pending_request_count",
+        "nv_model_load_duration_secs",
+        "nv_pinned_memory_pool_total_bytes",
+        "nv_pinned_memory_pool_used_bytes",
+        "added_MODEL_COUNTERS",
+        FIRST,
+        "nv_inference_request_summary_us",
+    ]
+    assert names[20:26] == [
+        "added_SUMMARIES",
+        "nv_cpu_utilization",
+        "nv_cpu_memory_total_bytes",
+        "nv_cpu_memory_used_bytes",
+        "added_LAST",
+        "trireme_batch_sealed_count",
+    ]
