@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from logs import unheard_log
+from loop_thread import Opened, call_from_thread, loop_thread
 
 from trireme.actors import InferenceServer
 from trireme.api.grpc.application import GrpcApplication
@@ -54,58 +54,29 @@ def serving(
     repository: Path, backends: BackendRegistry | None = None, *, allow_client_shm: bool = False, **options: Any
 ) -> Iterator[LiveServer]:
     """Serve a model repository from a thread of its own; `options` are those of the server."""
-    opened: list[tuple[int, int, InferenceServer, trio.lowlevel.TrioToken, trio.Event]] = []
-    failures: list[BaseException] = []
-    ready = threading.Event()
 
-    async def serve() -> None:
+    async def serve(opened: Opened[LiveServer]) -> None:
         settings = ServerOptions(model_repository=(repository,), **options)
         with unheard_log() as log:
             async with InferenceServer(settings, backends=backends) as server:
-                await listen(server, log)
+                await listen(server, log, opened)
 
-    async def listen(server: InferenceServer, log: Log) -> None:
+    async def listen(server: InferenceServer, log: Log, opened: Opened[LiveServer]) -> None:
         http = HttpService(
             HttpApplication(server, HttpOptions(allow_client_shm=allow_client_shm), log),
             ServiceOptions(("127.0.0.1:0",)),
         )
         application = GrpcApplication(server, GrpcOptions(allow_client_shm=allow_client_shm), log)
         grpc = GrpcService(application.services, GrpcServiceOptions(("127.0.0.1:0",)))
-        stop = trio.Event()
         async with trio.open_nursery() as nursery:
             (port,) = await nursery.start(http.serve)
             (grpc_port,) = await nursery.start(grpc.serve)
-            opened.append((port, grpc_port, server, trio.lowlevel.current_trio_token(), stop))
-            ready.set()
-            await stop.wait()
+            await opened(LiveServer("127.0.0.1", port, grpc_port, server, call_from_thread()))
             http.close()
             grpc.close()
 
-    def run() -> None:
-        try:
-            trio.run(serve)
-        except BaseException as error:  # noqa: BLE001 - raised in the test's thread, below
-            failures.append(error)
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=run, name="live server")
-    thread.start()
-    ready.wait()
-    if not opened:
-        thread.join()
-        raise failures[0]
-    port, grpc_port, server, token, stop = opened[0]
-    try:
-        yield LiveServer(
-            "127.0.0.1", port, grpc_port, server, lambda f, *a: trio.from_thread.run_sync(f, *a, trio_token=token)
-        )
-    finally:
-        with suppress(trio.RunFinishedError):
-            token.run_sync_soon(stop.set)
-        thread.join()
-    if failures:
-        raise failures[0]
+    with loop_thread(serve) as live:
+        yield live
 
 
 @pytest.fixture(scope="session")

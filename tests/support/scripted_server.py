@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from loop_thread import Opened, call_from_thread, loop_thread
 from scripted_models import Script, write_scripted_models
 
 from trireme.actors import InferenceServer
@@ -70,47 +71,20 @@ def scripted_server(
     """
     write_scripted_models(repository)
     script = Script()
-    opened: list[ScriptedServer] = []
-    failures: list[BaseException] = []
-    ready = threading.Event()
-    stop = trio.Event()
 
-    async def serve() -> None:
+    async def serve(opened: Opened[ScriptedServer]) -> None:
         told = ServerOptions(model_repository=(repository,), exit_timeout_s=5, **options)
         async with InferenceServer(told, backends=backends or script.backends()) as server:
             application = GrpcApplication(server, GrpcOptions(**(grpc or {})))
             bind = GrpcServiceOptions(("127.0.0.1:0",))
             service = GrpcService(application.services, bind, guards=application.guards)
-            token = trio.lowlevel.current_trio_token()
-
-            def call(function: Callable[..., Any], *arguments: Any) -> Any:
-                return trio.from_thread.run_sync(function, *arguments, trio_token=token)
-
             async with trio.open_nursery() as nursery:
                 (port,) = await nursery.start(service.serve)
-                opened.append(ScriptedServer(f"127.0.0.1:{port}", script, server, application, service, call))
-                ready.set()
-                await stop.wait()
+                await opened(
+                    ScriptedServer(f"127.0.0.1:{port}", script, server, application, service, call_from_thread())
+                )
                 script.close()
                 service.close()
 
-    def run() -> None:
-        try:
-            trio.run(serve)
-        except BaseException as error:  # noqa: BLE001 - raised in the test's thread, below
-            failures.append(error)
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=run, name="scripted server")
-    thread.start()
-    ready.wait()
-    try:
-        if opened:
-            yield opened[0]
-    finally:
-        if opened:
-            opened[0].call(stop.set)
-        thread.join()
-    if failures:
-        raise failures[0]
+    with loop_thread(serve) as running:
+        yield running

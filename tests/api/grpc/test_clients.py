@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 import pytest
 import trustme
+from authority import Authority
 from grpc_echo import SERVICE, BytesCodec, Echo, ImmediateEcho, serving_in_thread
-from grpc_tls import Authority
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import trio
+from authority import Authority
 from grpc_echo import SERVICE, Echo, ImmediateEcho, serving
 from grpc_peer import GrpcPeer, connect, frame
-from grpc_tls import Authority
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from http_sockets import QUICK, until

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 import trustme
+from authority import Authority
 from http_sockets import QUICK, Responses, connect, echo, read_body, read_to_end, reply, serving, until
 
 from trireme.api.http.asgi import Receive, Scope, Send
@@ -19,29 +20,6 @@ from trireme.engine.errors import InvalidArgumentError
 
 UNHURRIED = dataclasses.replace(QUICK, head_timeout_s=0.5)
 """As quick, but leaving time for a handshake on a busy machine."""
-
-
-class Authority:
-    """A certificate authority with one server certificate, as files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.ca = trustme.CA()
-        self.root = folder / "ca.pem"
-        self.ca.cert_pem.write_to_path(self.root)
-        self.certificate, self.key = folder / "server.pem", folder / "server.key"
-        issued = self.ca.issue_cert("localhost")
-        issued.cert_chain_pems[0].write_to_path(self.certificate)
-        issued.private_key_pem.write_to_path(self.key)
-
-    @property
-    def options(self) -> TlsOptions:
-        return TlsOptions(self.certificate, self.key)
-
-    def client(self, *protocols: str) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.root)
-        if protocols:
-            context.set_alpn_protocols(list(protocols))
-        return context
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +38,7 @@ async def test_http_1_1_over_tls(authority: Authority, protocols: tuple[str, ...
     """Small and large bodies both ways, pipelined, and the end."""
     body = bytes(range(256)) * 8_000
     async with serving(echo, tls=authority.options) as service:
-        async with await tls_connect(service, authority.client(*protocols)) as stream:
+        async with await tls_connect(service, authority.context(*protocols)) as stream:
             assert stream.selected_alpn_protocol() == (protocols[0] if protocols else None)
             responses = Responses(stream)
             async with trio.open_nursery() as nursery:
@@ -82,7 +60,7 @@ async def test_scope_says_https(authority: Authority) -> None:
 
     async with (
         serving(app, tls=authority.options) as service,
-        await tls_connect(service, authority.client()) as stream,
+        await tls_connect(service, authority.context()) as stream,
     ):
         await stream.send_all(b"GET / HTTP/1.0\r\n\r\n")
         await read_to_end(stream)
@@ -91,10 +69,10 @@ async def test_scope_says_https(authority: Authority) -> None:
 
 async def test_refusals_reach_tls_clients(authority: Authority) -> None:
     async with serving(echo, tls=authority.options, limits=UNHURRIED) as service:
-        async with await tls_connect(service, authority.client()) as stream:
+        async with await tls_connect(service, authority.context()) as stream:
             await stream.send_all(b"GET / HTTP/1.1\r\nX: " + b"y" * 200_000)
             assert (await Responses(stream).next()).status == 431
-        async with await tls_connect(service, authority.client()) as stream:
+        async with await tls_connect(service, authority.context()) as stream:
             await stream.send_all(b"GET / HT")
             assert (await Responses(stream).next()).status == 408
 
@@ -111,7 +89,7 @@ async def test_vanishing_client_cancels_the_application(authority: Authority) ->
             cancelled.set()
 
     async with serving(app, tls=authority.options) as service:
-        stream = await tls_connect(service, authority.client())
+        stream = await tls_connect(service, authority.context())
         await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
         await started.wait()
         await stream.aclose()
@@ -125,7 +103,7 @@ async def test_client_that_does_not_read_is_given_up(authority: Authority) -> No
 
     async with (
         serving(app, tls=authority.options, limits=UNHURRIED) as service,
-        await tls_connect(service, authority.client()) as stream,
+        await tls_connect(service, authority.context()) as stream,
     ):
         await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
         await until(lambda: service.statistics().connections == 0)
@@ -145,7 +123,7 @@ async def test_handshake_that_is_none(authority: Authority, sent: bytes) -> None
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 async def test_tls_1_1_is_refused(authority: Authority) -> None:
-    context = authority.client()
+    context = authority.context()
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version = ssl.TLSVersion.TLSv1
     context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -157,14 +135,14 @@ async def test_tls_1_1_is_refused(authority: Authority) -> None:
 async def test_client_certificates(authority: Authority, tmp_path: Path) -> None:
     """With a client CA, only clients that it has certified are served."""
     options = TlsOptions(authority.certificate, authority.key, client_ca=authority.root)
-    known, unknown = authority.client(), authority.client()
+    known, unknown = authority.context(), authority.context()
     authority.ca.issue_cert("someone").configure_cert(known)
     trustme.CA().issue_cert("someone").configure_cert(unknown)
     async with serving(echo, tls=options) as service:
         async with await tls_connect(service, known) as stream:
             await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
             assert (await Responses(stream).next()).status == 200
-        for context in (unknown, authority.client()):
+        for context in (unknown, authority.context()):
             stream = trio.SSLStream(await connect(service), context, server_hostname="localhost", https_compatible=True)
             with contextlib.suppress(trio.BrokenResourceError):  # in TLS 1.3 the client learns of it later
                 await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")

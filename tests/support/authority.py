@@ -1,4 +1,4 @@
-"""Certificates for tests of gRPC over TLS."""
+"""Certificates for tests of TLS."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ class Authority:
     def mutual_options(self) -> TlsOptions:
         return TlsOptions(self.certificate, self.key, client_ca=self.root)
 
-    def context(self, protocol: str) -> ssl.SSLContext:
-        """For a client of the standard library that offers a protocol."""
+    def context(self, *protocols: str) -> ssl.SSLContext:
+        """For a client of the standard library that offers protocols, if any."""
         context = ssl.create_default_context(cafile=self.root)
-        context.set_alpn_protocols([protocol])
+        if protocols:
+            context.set_alpn_protocols(list(protocols))
         return context
 
     def credentials(self, issuer: trustme.CA | None = None) -> grpc.ChannelCredentials:
