@@ -1,0 +1,128 @@
+"""Requests from a model to other models (python-backend.md §7).
+
+A failure is a response with an error, never an exception: user code looks at ``has_error()``. Refusals by the server
+get the text ``Model <target> - Error when running inference: ...``; errors that the target answered with stand as they
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .context import ModelContext
+from .errors import HostError, TritonModelException
+from .host import Responses
+from .response import InferenceResponse, error_response
+
+if TYPE_CHECKING:
+    from .request import InferenceRequest
+
+
+class ResponseIterator:
+    """The responses to one request, for ``for`` (which blocks) and ``async for``.
+
+    It remembers them: once it is finished, the next loop starts over with the first.
+    """
+
+    def __init__(self, target: str, responses: Responses) -> None:
+        self._target = target
+        self._responses = responses
+        self._seen: list[InferenceResponse] = []
+        self._at = 0
+        self._finished = False
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        self._start_over()
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._at < len(self._seen):
+            return self._step()
+        if self._finished:
+            raise StopIteration
+        try:
+            self._seen.append(next(self._responses))
+        except StopIteration:
+            self._finished = True
+            raise
+        except HostError as error:
+            self._refused(error)
+        return self._step()
+
+    def __aiter__(self) -> ResponseIterator:
+        self._start_over()
+        return self
+
+    async def __anext__(self) -> InferenceResponse:
+        if self._at < len(self._seen):
+            return self._step()
+        if self._finished:
+            raise StopAsyncIteration
+        try:
+            self._seen.append(await self._responses.__anext__())
+        except StopAsyncIteration:
+            self._finished = True
+            raise
+        except HostError as error:
+            self._refused(error)
+        return self._step()
+
+    def cancel(self) -> None:
+        """Give the request up; responses that are on their way may still come."""
+        self._responses.cancel()
+
+    def _start_over(self) -> None:
+        if self._finished:
+            self._at = 0
+
+    def _step(self) -> InferenceResponse:
+        self._at += 1
+        return self._seen[self._at - 1]
+
+    def _refused(self, error: HostError) -> None:
+        self._finished = True
+        self._seen.append(refusal(self._target, error))
+
+
+def execute(context: ModelContext, request: InferenceRequest, decoupled: bool) -> Any:
+    """The response, or a `ResponseIterator` if `decoupled`."""
+    _check(context)
+    responses = context.host.infer(request, decoupled)
+    if decoupled:
+        return ResponseIterator(request._model_name, responses)
+    try:
+        return next(responses)
+    except HostError as error:
+        return refusal(request._model_name, error)
+
+
+def execute_async(context: ModelContext, request: InferenceRequest, decoupled: bool) -> Any:
+    """An awaitable with the same result. The request is made now, so that several can be awaited together."""
+    _check(context)
+    return _awaited(request._model_name, context.host.infer(request, decoupled), decoupled)
+
+
+async def _awaited(target: str, responses: Responses, decoupled: bool) -> Any:
+    if decoupled:
+        return ResponseIterator(target, responses)
+    finished = False
+    try:
+        response = await responses.__anext__()
+        finished = True
+    except HostError as error:
+        return refusal(target, error)
+    finally:
+        if not finished:
+            responses.cancel()
+    return response
+
+
+def refusal(target: str, error: HostError) -> InferenceResponse:
+    """What a model gets for a request that the server did not accept; the code is INTERNAL whatever the reason."""
+    return error_response(f"Model {target} - Error when running inference: {error}")
+
+
+def _check(context: ModelContext) -> None:
+    if not context.serving:
+        raise TritonModelException("BLS is only supported during the 'execute' function.")

@@ -1,0 +1,31 @@
+"""Where a tensor should lie: `MemoryType` and `PreferredMemory` (python-backend.md §3.1, §3.5)."""
+
+from __future__ import annotations
+
+import enum
+
+
+class MemoryType(enum.IntEnum):
+    """A kind of memory."""
+
+    TRITONSERVER_MEMORY_CPU = 0
+    TRITONSERVER_MEMORY_GPU = 1
+
+
+class PreferredMemory:
+    """Where the outputs of a request to another model should lie.
+
+    Args:
+        preferred_memory_type: a `MemoryType`.
+        preferred_device_id: the GPU.
+    """
+
+    __slots__ = ("_device_id", "_memory_type")
+
+    def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
+        self._memory_type = preferred_memory_type
+        self._device_id = preferred_device_id
+
+
+DEFAULT_MEMORY = PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
+"""Wherever the answering model leaves them."""

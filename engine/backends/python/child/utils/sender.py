@@ -1,0 +1,131 @@
+"""`InferenceResponseSender`: answers one request, in pieces, from any thread (python-backend.md §6).
+
+Rule 1: A request is open until a response with the final flag, or the flag alone, was sent.
+Rule 2: Nothing is sent after that.
+Rule 3: The flags are 0 or FINAL; without FINAL there must be a response.
+Rule 4: A model that is not decoupled sends one response, and FINAL not before it.
+Rule 5: Responses leave in the order of the calls, each without the outputs that the client did not ask for.
+Rule 6: A request whose sender nobody holds any more while it is open can never be answered: it gets an error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from .errors import HostError, TritonModelException
+from .host import Host
+from .response import InferenceResponse
+
+FINAL = 1
+"""TRITONSERVER_RESPONSE_COMPLETE_FINAL"""
+
+LOST = "The model dropped the response sender without sending a response with the final flag."
+
+
+class Answers:
+    """What one request was sent so far; shared by its senders.
+
+    Args:
+        key: the request, as the host knows it.
+        host: sends.
+        requested: names of the outputs that the client asked for; empty for all.
+    """
+
+    __slots__ = ("_host", "_key", "_lock", "_requested", "closed", "responded")
+
+    def __init__(self, key: int, host: Host, requested: Collection[str]) -> None:
+        self._key = key
+        self._host = host
+        self._requested = requested
+        self._lock = threading.Lock()
+        self.closed = False
+        self.responded = False
+
+    def send(self, response: InferenceResponse | None, flags: int) -> None:
+        """Send, if the rules allow it.
+
+        Raises:
+            TritonModelException: they do not, or the server is gone.
+        """
+        if flags not in (0, FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and flags == 0:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"send() takes an InferenceResponse, found type {type(response)}")
+        with self._lock:
+            self._check(response, flags)
+            if response is not None:
+                self.responded = True
+                if self._requested and not response.has_error():
+                    response = response._only(self._requested)
+            self.closed = flags == FINAL
+            try:
+                self._host.send(self._key, response, flags)
+            except HostError as error:
+                raise TritonModelException(str(error)) from None
+
+    def _check(self, response: InferenceResponse | None, flags: int) -> None:
+        if self.closed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        if self._host.decoupled:
+            return
+        if response is not None and self.responded:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+        if response is None and not self.responded:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+            )
+
+    def close(self) -> bool:
+        """Refuse what is sent from now on; whether the request was open, so that the caller must answer it."""
+        with self._lock:
+            was_open = not self.closed
+            self.closed = True
+            return was_open
+
+    def is_cancelled(self) -> bool:
+        return self._host.is_cancelled(self._key)
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._host.abandon(self._key)
+
+
+class InferenceResponseSender:
+    """Sends the responses of one request. Made by ``request.get_response_sender()``."""
+
+    __slots__ = ("_answers",)
+
+    def __init__(self, answers: Answers | None) -> None:
+        self._answers = answers
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response.
+
+        Args:
+            response: None for the final flag alone.
+            flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the request's last.
+
+        Raises:
+            TritonModelException: a rule of python-backend.md §6 is broken.
+        """
+        self._existing.send(response, flags)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client gave the request up."""
+        return self._existing.is_cancelled()
+
+    @property
+    def _existing(self) -> Answers:
+        if self._answers is None:
+            raise TritonModelException(
+                "Unable to send response. Response sender has no reference to the decoupled state of the model."
+            )
+        return self._answers

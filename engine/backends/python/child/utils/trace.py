@@ -1,0 +1,16 @@
+"""`InferenceTrace`: handed from a request to those that a model makes while serving it (python-backend.md §3.3)."""
+
+from __future__ import annotations
+
+
+class InferenceTrace:
+    """The trace that a request belongs to; of nothing if made by hand."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: str | None = None) -> None:
+        self._context = context
+
+    def get_context(self) -> str | None:
+        """The OpenTelemetry context as JSON; None without a trace."""
+        return self._context

@@ -1,0 +1,65 @@
+"""The element types: numpy's, the configuration's names and the numbers of Triton's enum (python-backend.md §3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+BOOL, UINT8, UINT16, UINT32, UINT64 = 1, 2, 3, 4, 5
+INT8, INT16, INT32, INT64 = 6, 7, 8, 9
+FP16, FP32, FP64, BYTES, BF16 = 10, 11, 12, 13, 14
+
+TRITON_STRING_TO_NUMPY: dict[str, Any] = {
+    "TYPE_BOOL": bool,
+    "TYPE_UINT8": np.uint8,
+    "TYPE_UINT16": np.uint16,
+    "TYPE_UINT32": np.uint32,
+    "TYPE_UINT64": np.uint64,
+    "TYPE_INT8": np.int8,
+    "TYPE_INT16": np.int16,
+    "TYPE_INT32": np.int32,
+    "TYPE_INT64": np.int64,
+    "TYPE_FP16": np.float16,
+    "TYPE_FP32": np.float32,
+    "TYPE_FP64": np.float64,
+    "TYPE_STRING": np.object_,
+}
+"""Configuration name to numpy type. BF16 is missing, because numpy has no such type."""
+
+_NUMPY_BY_NUMBER: dict[int, Any] = {
+    BOOL: np.bool_,
+    UINT8: np.uint8,
+    UINT16: np.uint16,
+    UINT32: np.uint32,
+    UINT64: np.uint64,
+    INT8: np.int8,
+    INT16: np.int16,
+    INT32: np.int32,
+    INT64: np.int64,
+    FP16: np.float16,
+    FP32: np.float32,
+    FP64: np.float64,
+    BYTES: np.object_,
+}
+_NUMBER_BY_NUMPY = {numpy_type: number for number, numpy_type in _NUMPY_BY_NUMBER.items()}
+_NUMBER_BY_NUMPY[np.bytes_] = BYTES
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    """The numpy type of an element type's number; None if there is none."""
+    return _NUMPY_BY_NUMBER.get(data_type)
+
+
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """The number of a numpy type (or dtype); None if Triton has no such type."""
+    return _NUMBER_BY_NUMPY.get(data_type.type if isinstance(data_type, np.dtype) else data_type)
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """The numpy type of ``TYPE_FP32`` and the like.
+
+    Raises:
+        KeyError: no such name, or BF16.
+    """
+    return TRITON_STRING_TO_NUMPY[triton_type_string]
