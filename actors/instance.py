@@ -80,6 +80,7 @@ class Instance:
         self._hang_limit_s = hang_limit_s or math.inf
         self._limit = limit
         self._held: ExecutionBatch | None = None
+        self._told_to_stop = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Live until told to stop.
@@ -117,7 +118,8 @@ class Instance:
 
     def stop(self) -> None:
         """Close once the batch in hand is done; `stopped` tells when."""
-        if not self.stopped.is_set():
+        if not self._told_to_stop and not self.stopped.is_set():
+            self._told_to_stop = True
             self.mailbox.put_nowait(StopInstance())
 
     async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:

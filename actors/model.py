@@ -5,59 +5,40 @@ failed) or from READY (a part died too often). `reason` says why a version is un
 stays LOADING until `serve` is called, so that all versions of one load begin to serve in the same moment; one that is
 told to stop while ensembles hold it is UNLOADING, and goes on working for them until the last has let it go.
 
-Its children are a scheduler and the instances; those of an ensemble are the ensemble actor alone. An instance that
-dies is buried and started again after a growing delay; one that dies more often than the restart policy allows takes
-the model with it: unready, with the reason, and every request answered. A scheduler never dies of its jobs; if it dies
-at all, so does the model.
+Its children are a scheduler and the instances (`instances`); those of an ensemble are the ensemble actor alone. An
+instance that is lost for good takes the model with it: unready, with the reason, and every request answered. A
+scheduler never dies of its jobs; if it dies at all, so does the model.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import zip_longest
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import trio
 
-from ..engine.backends.interface import InstanceSpec, LoadedModel
-from ..engine.backends.registry import BackendRegistry
-from ..engine.clock import Clock
-from ..engine.config.model import InstanceGroup, ModelConfig
-from ..engine.config.rate_limiter import UNLIMITED, RateLimit, rate_limits
+from ..engine.config.model import ModelConfig
+from ..engine.config.rate_limiter import rate_limits
 from ..engine.description import ModelDescription, ModelState
-from ..engine.errors import InternalError, TriremeError, UnavailableError
+from ..engine.errors import InternalError, TriremeError
+from ..engine.instance_orders import InstanceOrder, instance_orders
 from ..engine.latencies import RecentLatencies, first_response_histogram
-from ..engine.options import ServerOptions
 from ..engine.repository.source import ModelSource
-from ..engine.restart import RestartPolicy
 from ..engine.scheduling.ordering import answer_order
 from ..engine.statistics import ModelStatistics
 from ..engine.validation import RequestValidator
 from .ensemble import Ensemble
-from .executors import Executors
-from .instance import Instance, InstanceHungError, InstanceState, obituary
+from .instances import InstanceCounts, Instances, Once, stopping_error
 from .loading import LoadedEnsemble, LoadedInstances, load_ensemble, load_instances
 from .members import FindModel, Members
-from .rate_limiter import RateLimiter
 from .scheduler import Scheduler
+from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.model")
 
 UNLOADED = "unloaded"
 """The reason of a version that is unavailable because it was told to stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What every model of a server shares; `limiter` only where executions are limited."""
-
-    options: ServerOptions
-    clock: Clock
-    executors: Executors
-    backends: BackendRegistry
-    limiter: RateLimiter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +86,8 @@ class Model:
         self._surroundings = surroundings
         self._find = find
         self._on_state = on_state
-        self._instances: dict[str, Instance] = {}
-        self._identities = 0
-        self._expected = 0
-        self._restarts = 0
-        self._abandoned = 0
+        self._instances: Instances | None = None
+        self._counts = InstanceCounts()
         self._failure: TriremeError | None = None
         self._end = trio.Event()
         self._loaded = False
@@ -154,7 +132,8 @@ class Model:
     @property
     def intact(self) -> bool:
         """Every instance is alive (none hung, none waiting for its restart); so are those of its members."""
-        return self._alive() == self._expected and (self._members is None or self._members.healthy)
+        counts = self._counts_now()
+        return counts.alive == counts.expected and (self._members is None or self._members.healthy)
 
     @property
     def healthy(self) -> bool:
@@ -175,17 +154,21 @@ class Model:
         return ModelDescription(self.name, self.version, versions, self.config, self.labels)
 
     def actor_statistics(self) -> ModelActorStatistics:
+        counts = self._counts_now()
         return ModelActorStatistics(
             self.name,
             self.version,
             self.state,
             self.reason,
-            self._alive(),
-            self._expected,
-            self._restarts,
-            self._abandoned,
+            counts.alive,
+            counts.expected,
+            counts.restarts,
+            counts.abandoned,
             0 if self._scheduler is None else self._scheduler.inflight,
         )
+
+    def _counts_now(self) -> InstanceCounts:
+        return self._counts if self._instances is None else self._instances.counts()
 
     def serve(self) -> None:
         """Become ready, once `loaded`."""
@@ -220,13 +203,14 @@ class Model:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, serve, drain, unload. `task_status` is started when loading has succeeded or failed; see `loaded`."""
         try:
-            await self._live(_Once(task_status))
+            await self._live(Once(task_status))
         finally:
-            self._instances = {}
+            self._counts = replace(self._counts_now(), alive=0)
+            self._instances = None
             if self._members is not None:
                 self._members.let_go()
 
-    async def _live(self, status: _Once) -> None:
+    async def _live(self, status: Once) -> None:
         self._enter(ModelState.LOADING)
         began_s = self._surroundings.clock.now_s()
         try:
@@ -246,7 +230,7 @@ class Model:
                 await self._stop_children(nursery)
         finally:
             self.scheduler.stop()  # a member of an ensemble may die without having been told to stop
-            self.scheduler.fail_queued(_stopping_error())
+            self.scheduler.fail_queued(stopping_error())
         if isinstance(loaded, LoadedInstances):
             await self._surroundings.executors.offload(loaded.model.close)
         if self._failure is not None:
@@ -289,25 +273,26 @@ class Model:
             self._scheduler = Ensemble(loaded.plan, self._members.find, clock, self.statistics)
             nursery.start_soon(self._keep_scheduler, self._scheduler)
             return
-        limits = () if self._surroundings.limiter is None else rate_limits(self.config)
-        specs = list(instance_specs(self.config, limits))
-        self._expected = len(specs)
-        self._scheduler = Scheduler(
+        self._scheduler = scheduler = Scheduler(
             self.name,
             loaded.core,
             clock,
             self.statistics,
-            instance_limit=len(specs),
             ordering=answer_order(self.config),
             decoupled=self.config.decoupled,
             iterative=loaded.iterative,
             limiter=self._surroundings.limiter,
         )
-        nursery.start_soon(self._keep_scheduler, self._scheduler)
-        async with trio.open_nursery() as starting:
-            for spec, limit in specs:
-                make = partial(self._new_instance, spec, limit, self._scheduler, loaded.model)
-                starting.start_soon(nursery.start, self._keep_instance, spec, make)
+        nursery.start_soon(self._keep_scheduler, scheduler)
+        title = f"model '{self.name}' version {self.version}"
+        self._instances = Instances(title, loaded.model, scheduler, self._surroundings, nursery, self._give_up)
+        error = await self._instances.start(self._orders(self.config))
+        if error is not None:
+            self._give_up(error)
+
+    def _orders(self, config: ModelConfig) -> list[InstanceOrder]:
+        limits = () if self._surroundings.limiter is None else rate_limits(config)
+        return list(instance_orders(config, limits))
 
     async def _stop_children(self, nursery: trio.Nursery) -> None:
         scheduler = self.scheduler
@@ -317,11 +302,8 @@ class Model:
         else:
             await scheduler.drained()
         self._drained = True
-        for instance in self._instances.values():
-            instance.stop()
-        async with trio.open_nursery() as stopping:
-            for instance in self._instances.values():
-                stopping.start_soon(instance.stopped.wait)
+        if self._instances is not None:
+            await self._instances.close()
         nursery.cancel_scope.cancel()
 
     async def _keep_scheduler(self, scheduler: Scheduler | Ensemble) -> None:
@@ -330,61 +312,6 @@ class Model:
         except Exception as error:
             logger.exception("the scheduler of model '%s' version %d died", self.name, self.version)
             self._give_up(InternalError(f"the scheduler of model '{self.name}' died: {error}"))
-
-    async def _keep_instance(
-        self, spec: InstanceSpec, make: Callable[[], Instance], *, task_status: trio.TaskStatus[None]
-    ) -> None:
-        """Run an instance; bury it when it dies; start the next one, as long as the policy allows."""
-        surroundings = self._surroundings
-        options = surroundings.options
-        policy = RestartPolicy(options.restart_limit, options.restart_window_s)
-        started = _Once(task_status)
-        while True:
-            instance = make()
-            try:
-                await instance.run(task_status=started)
-                return
-            except Exception as error:  # noqa: BLE001 - supervision: a child's crash is handled here, by policy
-                instance.bury(obituary(spec, error))
-                delay_s = self._next_step(spec, error, policy, started.done)
-            finally:
-                if instance.state not in (InstanceState.STOPPED, InstanceState.DEAD):
-                    instance.bury(_stopping_error())
-            if delay_s is None:
-                started.started()
-                return
-            await trio.sleep(delay_s)
-            self._restarts += 1
-
-    def _next_step(self, spec: InstanceSpec, error: Exception, policy: RestartPolicy, was_up: bool) -> float | None:
-        """What to do about a death: seconds until the restart, or None when the model is given up."""
-        if isinstance(error, InstanceHungError):
-            self._abandoned += 1
-        if not was_up:
-            known = isinstance(error, TriremeError)
-            self._give_up(error if known else InternalError(f"{type(error).__name__}: {error}"))
-            return None
-        delay_s = policy.died(self._surroundings.clock.now_s())
-        if delay_s is None:
-            options = self._surroundings.options
-            text = (
-                f"instance '{spec.name}' died {options.restart_limit + 1} times within {options.restart_window_s:g} s"
-            )
-            logger.error("model '%s' version %d is given up: %s; last: %s", self.name, self.version, text, error)
-            self._give_up(InternalError(f"{text}; last: {error}"))
-            return None
-        logger.error("instance '%s' died: %s; restarting in %g s", spec.name, error, delay_s)
-        return None if self._end.is_set() else delay_s
-
-    def _new_instance(
-        self, spec: InstanceSpec, limit: RateLimit, scheduler: Scheduler, loaded: LoadedModel
-    ) -> Instance:
-        self._identities += 1
-        executor = self._surroundings.executors.instance_executor(spec.name)
-        limit_s = self._surroundings.options.hang_limit_s
-        instance = Instance(self._identities, spec, loaded, executor, scheduler, limit_s, limit)
-        self._instances[spec.name] = instance
-        return instance
 
     def _give_up(self, error: TriremeError) -> None:
         """A part is lost for good: stop serving, answer what is queued."""
@@ -403,41 +330,5 @@ class Model:
             self.reason = reason
             self._on_state(self)
 
-    def _alive(self) -> int:
-        alive = (InstanceState.IDLE, InstanceState.BUSY)
-        return sum(instance.state in alive for instance in self._instances.values())
-
     def __repr__(self) -> str:
         return f"<Model {self.name}:{self.version} {self.state.value}{f' ({self.reason})' if self.reason else ''}>"
-
-
-class _Once(trio.TaskStatus[None]):
-    """Passes the first `started` on; a restarted instance starts, too, but nobody waits for it any more."""
-
-    def __init__(self, task_status: trio.TaskStatus[None]) -> None:
-        self._task_status = task_status
-        self.done = False
-
-    def started(self, value: None = None) -> None:
-        if not self.done:
-            self.done = True
-            self._task_status.started(value)
-
-
-def instance_specs(config: ModelConfig, limits: Sequence[RateLimit]) -> Iterator[tuple[InstanceSpec, RateLimit]]:
-    """The instances that a configuration asks for: ``<group name>_<i>`` (model-config.md §5), and what each needs in
-    order to execute. Passive ones wait for work of their own and are not made here.
-
-    Args:
-        limits: by instance group; empty if executions are not limited.
-    """
-    for group, limit in zip_longest(config.instance_group, limits, fillvalue=UNLIMITED):
-        assert isinstance(group, InstanceGroup)
-        if not group.passive:
-            devices = group.gpus or (0,)
-            for index in range(group.count * len(devices)):
-                yield InstanceSpec(f"{group.name}_{index}", group.kind, devices[index // group.count]), limit
-
-
-def _stopping_error() -> TriremeError:
-    return UnavailableError("Server is stopping, scheduler for model has stopped accepting new inference requests")

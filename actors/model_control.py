@@ -22,9 +22,9 @@ from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, U
 from ..engine.options import ControlMode
 from ..engine.repository.overrides import FILE_PREFIX, OverrideModel
 from ..engine.repository.source import ModelSource, RepositorySource, Scan
-from .model import Surroundings
 from .name_locks import NameLocks
 from .repository import LoadProgress, Repository
+from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
 

@@ -17,7 +17,8 @@ from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, U
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import LATEST
 from ..engine.statistics import ModelStatisticsEntry
-from .model import UNLOADED, Model, Surroundings
+from .model import UNLOADED, Model
+from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
 

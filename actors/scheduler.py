@@ -39,6 +39,9 @@ from .messages import (
 )
 from .rate_limiter import Permits, RateLimiter
 
+_MESSAGES_EACH = 3
+"""Most messages that an instance leaves before they are read."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
@@ -72,7 +75,6 @@ class Scheduler:
     Args:
         name: the model's, for people.
         core: takes the decisions.
-        instance_limit: instances that may be attached at once.
         ordering: releases answers in order; None lets them go as they come.
         decoupled: the model answers any number of times, each answer going out at once.
         limiter: whom instances ask before they execute; None for nobody.
@@ -85,14 +87,13 @@ class Scheduler:
         core: SchedulerCore,
         clock: Clock,
         statistics: ModelStatistics,
-        instance_limit: int,
         ordering: AnswerOrder | None = None,
         decoupled: bool = False,
         iterative: bool = False,
         limiter: RateLimiter | None = None,
     ) -> None:
         self.name = name
-        self.mailbox: Mailbox[SchedulerMessage] = Mailbox(f"scheduler of {name}", 3 * instance_limit + 1)
+        self.mailbox: Mailbox[SchedulerMessage] = Mailbox(f"scheduler of {name}", _MESSAGES_EACH + 1)
         self.inflight = 0
         self._core = core
         self._clock = clock
@@ -103,6 +104,8 @@ class Scheduler:
         self._permits = None if limiter is None else Permits(limiter)
         self._addresses: dict[InstanceId, InstanceAddress] = {}
         self._word_left = False
+        self._watched = False
+        self._finishes_sequences = False
         self._wakes_s = -math.inf
         self._idle = trio.lowlevel.ParkingLot()
         self._token = trio.lowlevel.current_trio_token()
@@ -154,15 +157,25 @@ class Scheduler:
         self._core.cancel(job)
         self._leave_word()
 
-    def stop(self) -> None:
-        """Refuse new jobs, drain the queue without waiting for delays."""
+    def stop(self, *, finish_sequences: bool = False) -> None:
+        """Refuse new jobs, drain the queue without waiting for delays.
+
+        Args:
+            finish_sequences: do not count as drained before all sequences are over that have begun.
+        """
+        self._finishes_sequences = finish_sequences
         self._core.stop()
+        self._idle.unpark_all()
         self._leave_word()
 
     def fail_queued(self, error: TriremeError) -> None:
         """Answer everything in the queue with `error`."""
         for job in self._core.drop_all():
             self._reject(job, error)
+
+    def expect_instances(self, count: int) -> None:
+        """So many instances may be attached at once from now on."""
+        self.mailbox.bound = max(self.mailbox.bound, _MESSAGES_EACH * count + 1)
 
     def attach(self, instance: InstanceId, address: InstanceAddress) -> None:
         """A new instance may get batches, once it says that it is idle.
@@ -183,10 +196,23 @@ class Scheduler:
         self._core.instance_gone(instance)
         self._leave_word()
 
+    async def released(self, instance: InstanceId) -> None:
+        """Give an instance nothing that would bind it for longer than its next batch, and wait until nothing does."""
+        while not self._core.release(instance):
+            await self._next_step()
+
     async def drained(self) -> None:
-        """Wait until every accepted job has its final answer."""
-        while self.inflight:
-            await self._idle.park()
+        """Wait until every accepted job has its final answer, and sequences are over that are to be finished."""
+        while self.inflight or (self._finishes_sequences and self._core.active):
+            await self._next_step()
+
+    async def _next_step(self) -> None:
+        self._watched = True
+        await self._idle.park()
+
+    def continues(self, correlation_id: int | str) -> bool:
+        """Whether it has a sequence of this id that a request may continue."""
+        return self._core.continues(correlation_id)
 
     # The task.
 
@@ -249,6 +275,9 @@ class Scheduler:
         if self._permits is not None:
             self._permits.ask(self._core, news)
             self._permits.give_back(self._core)
+        if self._watched:
+            self._watched = False
+            self._idle.unpark_all()
         return action
 
     def _dispatch(self, action: Dispatch) -> None:

@@ -37,12 +37,13 @@ from .budget import BudgetStatistics, InflightBudget
 from .clock import TrioClock
 from .ensemble import Ensemble
 from .executors import Executors, ThreadExecutors
-from .model import Model, ModelActorStatistics, Surroundings
+from .model import Model, ModelActorStatistics
 from .model_control import ModelControl
 from .rate_limiter import RateLimiter
 from .reply import Reply
 from .repository import LoadProgress
 from .scheduler import Scheduler
+from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.server")
 

@@ -41,7 +41,8 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (time_and_chance_are_injected, "engine/clock.py"): "the one place where the clock of the machine is read",
     (time_and_chance_are_injected, "actors/clock.py"): "trio's clock as a Clock; measurements need the machine's",
     (errors_are_caught_by_name, "actors/executors.py"): "the boundary to foreign code: what it raises is its answer",
-    (errors_are_caught_by_name, "actors/model.py"): "loading foreign code, and the supervisor of its children",
+    (errors_are_caught_by_name, "actors/instances.py"): "the supervisor of instances",
+    (errors_are_caught_by_name, "actors/model.py"): "loading foreign code, and the supervisor of its scheduler",
     (errors_are_caught_by_name, "api/grpc/connection.py"): "a defect costs its connection, not the server",
     (errors_are_caught_by_name, "api/grpc/dispatch.py"): "a defect in a handler costs its call, not the connection",
     (

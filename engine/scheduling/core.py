@@ -81,6 +81,14 @@ class SchedulerCore(Protocol):
         """An instance will take no more batches. Unknown and busy ones are fine."""
         ...
 
+    def release(self, instance: InstanceId) -> bool:
+        """An instance is to go: give it nothing any more that would bind it for longer than a batch.
+
+        Returns:
+            Whether nothing binds it now, but what it executes; ask again after each event. Unknown ones are free.
+        """
+        ...
+
     def cancel(self, job: Job) -> None:
         """The job's client gave up. Fine for jobs that are not queued (any more). A core that drops cancelled jobs
         answers with a `Reject` of kind CANCELLED at the next `next_action`."""
@@ -103,6 +111,15 @@ class SchedulerCore(Protocol):
 
     def drop_all(self) -> Sequence[Job]:
         """Empty the queue and give back what was in it, in arrival order (the model failed, or time is up)."""
+        ...
+
+    def continues(self, correlation_id: int | str) -> bool:
+        """Whether it has a sequence of this id that a request may continue."""
+        ...
+
+    @property
+    def active(self) -> int:
+        """Sequences that a request may continue."""
         ...
 
     @property

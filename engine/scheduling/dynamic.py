@@ -89,6 +89,18 @@ class DynamicBatcher:
     def instance_gone(self, instance: InstanceId) -> None:
         self.instance_paused(instance)
 
+    def release(self, instance: InstanceId) -> bool:
+        """See `SchedulerCore.release`. Nothing ever binds an instance here."""
+        return True
+
+    def continues(self, correlation_id: int | str) -> bool:
+        """See `SchedulerCore.continues`. There are no sequences here."""
+        return False
+
+    @property
+    def active(self) -> int:
+        return 0
+
     def cancel(self, job: Job) -> None:
         job.cancelled = True
         if self._queue.remove(job):

@@ -20,6 +20,7 @@ Rules:
     it gets one. A request that was executed may come back, again and again, in front of all others of its sequence and
     without its flags; when it does not, the sequence is over.
  9. Once stopped, the batcher accepts only what continues a sequence, and waits for no delay.
+10. An instance that is to leave gets no new sequence; it is released when those that it has are over.
 
 Each job leaves the batcher once, or comes back by `settle`:
 
@@ -192,6 +193,16 @@ class SequenceBatcher:
         for job in sorted(lost, key=lambda job: job.arrival):
             self._left[job] = refusals.lost(job, self._queued.pop(job).id)
 
+    def release(self, instance: InstanceId) -> bool:
+        """See `SchedulerCore.release` (rule 10)."""
+        host = self._hosts.get(instance)
+        if host is None:
+            return True
+        if not host.leaving:
+            host.leaving = True
+            self._vacancies.forget(instance)
+        return all(slot.sequence is None for slot in host.slots) and not host.issued()
+
     def stop(self) -> None:
         """Refuse new sequences from now on, and wait for no delay (rule 9)."""
         self._stopping = True
@@ -250,9 +261,13 @@ class SequenceBatcher:
         """Jobs that are not in execution, those included whose `Reject` was not fetched yet."""
         return len(self._queued) + len(self._left)
 
+    def continues(self, correlation_id: CorrelationId) -> bool:
+        """See `SchedulerCore.continues`."""
+        return correlation_id in self._known
+
     @property
     def active(self) -> int:
-        """Sequences that a request may continue."""
+        """See `SchedulerCore.active`."""
         return len(self._known)
 
     # Sequences.
@@ -353,7 +368,7 @@ class SequenceBatcher:
             del host.ready[slot.number]
             if slot.out is not None:
                 self._out[slot.out] = slot
-        if slot.state in UNOWNED and before not in UNOWNED:
+        if slot.state in UNOWNED and before not in UNOWNED and not host.leaving:
             self._vacancies.add(slot)
 
     def _advance(self, now: float) -> None:

@@ -20,6 +20,7 @@ class Host(ABC):
     Attributes:
         slots: by number.
         ready: the slots in state READY, by number, in the order in which they became so.
+        leaving: its slots are given to nobody any more.
         executing: batches handed to the instance and not settled.
         ripe_s: when a batch that was left to grow will be sent as it is; None if there is none.
     """
@@ -28,6 +29,7 @@ class Host(ABC):
         self.instance = instance
         self.slots: list[Slot] = []
         self.ready: dict[int, Slot] = {}
+        self.leaving = False
         self.executing = 0
         self.ripe_s: float | None = None
         self._inputs = inputs

@@ -1,0 +1,218 @@
+"""The instances of one model version, and the supervisor of them.
+
+An instance that dies is buried and started again after a growing delay; when one dies more often than the restart
+policy allows, `on_loss` is told why, for then the model cannot go on.
+
+What is wanted may change while the model serves (`resize`): instances that are wanted as before stay and keep their
+names, new ones are made first, and those that nobody wants any more leave when their work is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from ..engine.backends.interface import LoadedModel
+from ..engine.errors import InternalError, TriremeError, UnavailableError
+from ..engine.instance_orders import InstanceOrder, match
+from ..engine.restart import RestartPolicy
+from .instance import Instance, InstanceHungError, InstanceState, obituary
+from .scheduler import Scheduler
+from .surroundings import Surroundings
+
+logger = logging.getLogger("trireme.model")
+
+_ALIVE = (InstanceState.IDLE, InstanceState.BUSY)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceCounts:
+    """`alive` of `expected` instances; `restarts` counts all rebirths, `abandoned` those whose thread was given up
+    because a batch hung."""
+
+    alive: int = 0
+    expected: int = 0
+    restarts: int = 0
+    abandoned: int = 0
+
+
+class Instances:
+    """Keeps a model's instances alive.
+
+    Args:
+        title: of the model version, for people.
+        model: makes the copies.
+        nursery: the instances' owner.
+        on_loss: told when one is lost for good.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        model: LoadedModel,
+        scheduler: Scheduler,
+        surroundings: Surroundings,
+        nursery: trio.Nursery,
+        on_loss: Callable[[TriremeError], None],
+    ) -> None:
+        self._restarts = 0
+        self._abandoned = 0
+        self._title = title
+        self._model = model
+        self._scheduler = scheduler
+        self._surroundings = surroundings
+        self._nursery = nursery
+        self._on_loss = on_loss
+        self._seats: list[_Seat] = []
+        self._identities = 0
+        self._closing = False
+
+    def counts(self) -> InstanceCounts:
+        """How many there are; those that nobody wants any more do not count."""
+        seats = [seat for seat in self._seats if not seat.leaving]
+        return InstanceCounts(sum(seat.alive for seat in seats), len(seats), self._restarts, self._abandoned)
+
+    async def start(self, orders: Iterable[InstanceOrder]) -> TriremeError | None:
+        """Make instances side by side.
+
+        Returns:
+            Why one of them could not be made; None if all of them are there.
+        """
+        return await self._start([_Seat(order) for order in orders])
+
+    async def resize(self, orders: Sequence[InstanceOrder]) -> TriremeError | None:
+        """Have these instances from now on, and no others. What is there is used again where it is of the same kind.
+
+        Returns:
+            Why a new one could not be made, and everything is as before; None if all of them are there. Those that are
+            too many may still be at work.
+        """
+        staying = [seat for seat in self._seats if not seat.leaving]
+        kept, missing = match([seat.order for seat in staying], orders)
+        added = [_Seat(order) for order in missing]
+        error = await self._start(added)
+        unwanted = added if error is not None else [seat for at, seat in enumerate(staying) if at not in kept]
+        for seat in unwanted:
+            seat.leaving = True
+            self._nursery.start_soon(self._see_off, seat)
+        return error
+
+    async def close(self) -> None:
+        """Stop all of them, each when the batch in its hands is done."""
+        self._closing = True
+        for seat in self._seats:
+            if seat.instance is not None:
+                seat.instance.stop()
+        for seat in list(self._seats):
+            if seat.instance is not None:
+                await seat.instance.stopped.wait()
+
+    async def _start(self, seats: Sequence[_Seat]) -> TriremeError | None:
+        self._seats += seats
+        self._scheduler.expect_instances(len(self._seats))
+        async with trio.open_nursery() as starting:
+            for seat in seats:
+                starting.start_soon(self._nursery.start, self._keep, seat)
+        return next((seat.error for seat in seats if seat.error is not None), None)
+
+    async def _see_off(self, seat: _Seat) -> None:
+        """An instance that is not wanted any more gets no new work, ends what it has begun, and goes."""
+        if seat.instance is not None and not seat.instance.stopped.is_set():
+            await self._scheduler.released(seat.instance.identity)
+            seat.instance.stop()
+            await seat.instance.stopped.wait()
+        self._seats.remove(seat)
+
+    async def _keep(self, seat: _Seat, *, task_status: trio.TaskStatus[None]) -> None:
+        """Run an instance; bury it when it dies; start the next one, as long as the policy allows."""
+        options = self._surroundings.options
+        policy = RestartPolicy(options.restart_limit, options.restart_window_s)
+        started = Once(task_status)
+        while True:
+            instance = seat.instance = self._make(seat.order)
+            try:
+                await instance.run(task_status=started)
+                return
+            except Exception as error:  # noqa: BLE001 - supervision: a child's crash is handled here, by policy
+                instance.bury(obituary(seat.order.spec, error))
+                delay_s = self._next_step(seat, error, policy, started.done)
+            finally:
+                if instance.state not in (InstanceState.STOPPED, InstanceState.DEAD):
+                    instance.bury(stopping_error())
+            if delay_s is None:
+                started.started()
+                return
+            await trio.sleep(delay_s)
+            if seat.leaving:
+                return
+            self._restarts += 1
+
+    def _next_step(self, seat: _Seat, error: Exception, policy: RestartPolicy, was_up: bool) -> float | None:
+        """What to do about a death: seconds until the restart, or None when there is none."""
+        if isinstance(error, InstanceHungError):
+            self._abandoned += 1
+        if not was_up:
+            known = isinstance(error, TriremeError)
+            seat.error = error if known else InternalError(f"{type(error).__name__}: {error}")
+            return None
+        if seat.leaving:
+            return None
+        name = seat.order.spec.name
+        delay_s = policy.died(self._surroundings.clock.now_s())
+        if delay_s is None:
+            options = self._surroundings.options
+            text = f"instance '{name}' died {options.restart_limit + 1} times within {options.restart_window_s:g} s"
+            logger.error("%s is given up: %s; last: %s", self._title, text, error)
+            self._on_loss(InternalError(f"{text}; last: {error}"))
+            return None
+        logger.error("instance '%s' died: %s; restarting in %g s", name, error, delay_s)
+        return None if self._closing else delay_s
+
+    def _make(self, order: InstanceOrder) -> Instance:
+        self._identities += 1
+        executor = self._surroundings.executors.instance_executor(order.spec.name)
+        limit_s = self._surroundings.options.hang_limit_s
+        return Instance(self._identities, order.spec, self._model, executor, self._scheduler, limit_s, order.limit)
+
+    def __repr__(self) -> str:
+        return f"<Instances of {self._title}: {self.counts()}>"
+
+
+class _Seat:
+    """One instance that is wanted, over its restarts.
+
+    Attributes:
+        error: why it could not be made at all.
+        leaving: it is not wanted any more.
+    """
+
+    def __init__(self, order: InstanceOrder) -> None:
+        self.order = order
+        self.instance: Instance | None = None
+        self.error: TriremeError | None = None
+        self.leaving = False
+
+    @property
+    def alive(self) -> bool:
+        return self.instance is not None and self.instance.state in _ALIVE
+
+
+class Once(trio.TaskStatus[None]):
+    """Passes the first `started` on; a restarted instance starts, too, but nobody waits for it any more."""
+
+    def __init__(self, task_status: trio.TaskStatus[None]) -> None:
+        self._task_status = task_status
+        self.done = False
+
+    def started(self, value: None = None) -> None:
+        if not self.done:
+            self.done = True
+            self._task_status.started(value)
+
+
+def stopping_error() -> TriremeError:
+    """The answer to what is left when a model's time is up."""
+    return UnavailableError("Server is stopping, scheduler for model has stopped accepting new inference requests")

@@ -1,0 +1,22 @@
+"""What every model of a server shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..engine.backends.registry import BackendRegistry
+from ..engine.clock import Clock
+from ..engine.options import ServerOptions
+from .executors import Executors
+from .rate_limiter import RateLimiter
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every model of a server shares; `limiter` only where executions are limited."""
+
+    options: ServerOptions
+    clock: Clock
+    executors: Executors
+    backends: BackendRegistry
+    limiter: RateLimiter | None = None

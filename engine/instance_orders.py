@@ -1,0 +1,78 @@
+"""Which instances a configuration asks for, and which of those that there are will do (repository.md §7).
+
+Rules:
+ 1. A group asks for `count` instances on each of its devices, called ``<group name>_<i>`` (model-config.md §5). Passive
+    ones wait for work of their own and are not made.
+ 2. An instance will do for an order if both are alike: the settings of their groups are the same but for name and
+    count, and so is the device. Its name does not matter, and stays.
+ 3. Of those that will do the one with the very name goes first, then the one that stands first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+from .backends.interface import InstanceSpec
+from .config.model import InstanceGroup, ModelConfig
+from .config.rate_limiter import UNLIMITED, RateLimit
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceOrder:
+    """One instance that is wanted.
+
+    Attributes:
+        limit: what it needs in order to execute.
+        likeness: equal for instances that can stand for each other (rule 2).
+    """
+
+    spec: InstanceSpec
+    limit: RateLimit = UNLIMITED
+    likeness: Hashable = field(default=None, repr=False)
+
+
+def instance_orders(config: ModelConfig, limits: Sequence[RateLimit]) -> Iterator[InstanceOrder]:
+    """The instances that a configuration asks for (rule 1).
+
+    Args:
+        limits: by instance group; empty if executions are not limited.
+    """
+    for group, limit in zip_longest(config.instance_group, limits, fillvalue=UNLIMITED):
+        assert isinstance(group, InstanceGroup)
+        if not group.passive:
+            devices = group.gpus or (0,)
+            alike = replace(group, name="", count=0)
+            for index in range(group.count * len(devices)):
+                device = devices[index // group.count]
+                spec = InstanceSpec(f"{group.name}_{index}", group.kind, device)
+                yield InstanceOrder(spec, limit, (alike, device, limit))
+
+
+def match(present: Sequence[InstanceOrder], wanted: Sequence[InstanceOrder]) -> tuple[set[int], list[InstanceOrder]]:
+    """Use what is there (rules 2 and 3).
+
+    Returns:
+        Positions in `present` of those that stay, and the orders for which none is there.
+    """
+    kept: set[int] = set()
+    open_orders = list(wanted)
+    for by_name in (True, False):
+        missing = []
+        for order in open_orders:
+            found = _find(present, order, kept, by_name)
+            if found is None:
+                missing.append(order)
+            else:
+                kept.add(found)
+        open_orders = missing
+    return kept, open_orders
+
+
+def _find(present: Sequence[InstanceOrder], order: InstanceOrder, taken: set[int], by_name: bool) -> int | None:
+    for position, other in enumerate(present):
+        fits = other.likeness == order.likeness and (not by_name or other.spec.name == order.spec.name)
+        if fits and position not in taken:
+            return position
+    return None
