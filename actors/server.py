@@ -24,7 +24,7 @@ from ..engine.clock import Clock
 from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
 from ..engine.errors import InternalError, UnavailableError, request_prefix
 from ..engine.job import Job
-from ..engine.metrics_registry import MetricsRegistry
+from ..engine.metrics_registry import MetricsRegistry, Section
 from ..engine.options import ControlMode, ServerOptions
 from ..engine.repository.local import LocalRepository
 from ..engine.repository.source import RepositorySource
@@ -98,6 +98,8 @@ class InferenceServer:
         self._executors = executors
         self._given_clock = clock
         self._backends = backends or BackendRegistry(options.options_for_backend)
+        self.custom_metrics = self._backends.services.custom_metrics
+        self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
         self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)
         self._exiting = False
         self._startup_failed = False

@@ -120,10 +120,10 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
-        self.total = 0
+        self.total: float = 0
         self._counts = [0] * (len(self.bounds) + 1)
 
-    def add(self, value: int) -> None:
+    def add(self, value: float) -> None:
         self._counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric, SummaryMetricFamily
 
-from .latencies import FIRST_RESPONSE_FAMILY, RecentDurations, RecentLatencies
+from .latencies import FIRST_RESPONSE_FAMILY, Histogram, RecentDurations, RecentLatencies
 from .metrics import model_labels
 from .metrics_text import number_text
 from .statistics import ModelStatistics, ModelStatisticsEntry
@@ -86,10 +86,14 @@ def _first_response_family(entries: Sequence[ModelStatisticsEntry]) -> Metric:
         histogram = entry.statistics.first_responses
         if histogram is None:
             continue
-        labels = model_labels(entry)
-        buckets = histogram.buckets()
-        family.add_sample(f"{FIRST_RESPONSE_FAMILY}_count", labels, buckets[-1][1])
-        family.add_sample(f"{FIRST_RESPONSE_FAMILY}_sum", labels, histogram.total)
-        for bound, count in buckets:
-            family.add_sample(f"{FIRST_RESPONSE_FAMILY}_bucket", {**labels, "le": number_text(bound)}, count)
+        add_histogram(family, model_labels(entry), histogram)
     return family
+
+
+def add_histogram(metric: Metric, labels: Mapping[str, str], histogram: Histogram) -> None:
+    """One series of a histogram: its count, its sum and its buckets."""
+    buckets = histogram.buckets()
+    metric.add_sample(f"{metric.name}_count", dict(labels), buckets[-1][1])
+    metric.add_sample(f"{metric.name}_sum", dict(labels), histogram.total)
+    for bound, number in buckets:
+        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": number_text(bound)}, number)

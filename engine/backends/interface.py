@@ -24,6 +24,7 @@ from typing import ClassVar
 
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..execution import ExecutionBatch
+from .services import Services
 
 
 class ExecutionMode(enum.Enum):
@@ -114,12 +115,16 @@ class Backend(ABC):
 
     Args:
         options: ``--backend-config`` settings: the global ones, overlaid by those for this backend.
+
+    Attributes:
+        services: what the server offers; there once the backend has been made, not while it is.
     """
 
     name: ClassVar[str]
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
+        self.services = Services()
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
         """What the model file says about itself; None if there is nothing to add.

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from ..errors import InvalidArgumentError, UnavailableError
 from .interface import Backend
+from .services import Services
 
 ENTRY_POINT_GROUP = "trireme.backends"
 
@@ -18,6 +19,9 @@ class BackendRegistry:
     Args:
         options_for: the ``--backend-config`` settings of a backend, by its name.
         extra: backend classes by name that need no entry point; they come before those that have one.
+
+    Attributes:
+        services: what each backend is given.
     """
 
     def __init__(
@@ -27,6 +31,7 @@ class BackendRegistry:
     ) -> None:
         self._options_for = options_for
         self._extra = dict(extra or {})
+        self.services = Services()
         self._lock = threading.Lock()
         self._backends: dict[str, Backend] = {}
 
@@ -42,6 +47,7 @@ class BackendRegistry:
             backend = self._backends.get(name)
             if backend is None:
                 backend = self._backends[name] = self._find(name)(self._options_for(name))
+                backend.services = self.services
             return backend
 
     def _find(self, name: str) -> type[Backend]:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.metrics.collector import ServerCollector
+from trireme.engine.custom_metrics import MetricKind
 from trireme.engine.metrics import CpuReading, HostReadings
 from trireme.engine.metrics_registry import Section
 from trireme.engine.metrics_text import write_text
@@ -149,3 +150,12 @@ def test_added_families_stand_in_their_sections(server: ScriptedServer) -> None:
         "added_LAST",
         "trireme_batch_sealed_count",
     ]
+
+
+def test_custom_metrics_are_on_the_page_as_long_as_they_live(server: ScriptedServer) -> None:
+    custom = server.server.custom_metrics
+    family = custom.create_family("my_total", "help", MetricKind.COUNTER)
+    custom.increment(custom.create_metric(family, {"model": "many"}), 3)
+    assert scrape(server)["my_total", "many"] == 3
+    custom.delete_family(family)
+    assert ("my_total", "many") not in scrape(server)
