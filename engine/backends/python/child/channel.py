@@ -1,0 +1,223 @@
+"""One end of the connection between the server and a Python model: messages over a socket, large ones in memory.
+
+Rules:
+ 1. The socket keeps messages apart (``SOCK_SEQPACKET``), so that a message is sent whole or not at all. One that is
+    longer than `INLINE_BYTES` is written to a segment, and the socket tells which.
+ 2. A new segment is introduced by a message of its own, whose successor carries the descriptor and nothing else.
+ 3. Every message that goes out also says which segments are given back and which are dropped.
+ 4. The server's end never blocks: what the socket does not take waits here, in order, until `flush`. The model's end
+    blocks. So the two cannot wait for each other.
+ 5. Sending is for one thread at a time, and so is receiving; the two may go on at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections import deque
+from typing import Optional
+
+from .codec import Buffer, Head, Message, MessageError, Payload, decode, encode
+from .segments import Borrower, Lender
+
+INLINE_BYTES = 64 << 10
+
+_FRAME = struct.Struct("<BxHHxxQQ")  # what follows, segments given back, segments dropped, segment, bytes of it
+_INLINE, _SEGMENT, _INTRODUCTION = 1, 2, 3
+_MOST_NUMBERS = 512
+_DATAGRAM_BYTES = INLINE_BYTES + _FRAME.size + 8 * 2 * _MOST_NUMBERS
+_ONE_DESCRIPTOR = socket.CMSG_SPACE(struct.calcsize("i"))
+
+_EMPTY = Payload()
+
+
+class ChannelClosedError(Exception):
+    """The other end is gone."""
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """The two ends of a connection."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class Channel:
+    """One end.
+
+    Args:
+        sock: connected, ``SOCK_SEQPACKET``; blocking or not as is wanted (rule 4).
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._lender = Lender()
+        self._borrower = Borrower()
+        self._buffer = memoryview(bytearray(_DATAGRAM_BYTES))
+        self._waiting: deque[tuple[bytes, Optional[int]]] = deque()
+        self._introduced: Optional[tuple[int, int]] = None
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    # Out.
+
+    @property
+    def congested(self) -> bool:
+        """Something waits for the socket to take it."""
+        return bool(self._waiting)
+
+    def send(self, head: Head, payload: Payload = _EMPTY) -> None:
+        """Send a message, or put it behind those that wait.
+
+        Raises:
+            ChannelClosedError: the other end is gone.
+            OSError: there is no memory, or no descriptor, left.
+            ValueError: the head holds something other than plain values.
+        """
+        parts = encode(head, payload)
+        if len(parts[0]) + payload.nbytes <= INLINE_BYTES:
+            self._put(b"".join([self._frame(_INLINE), *parts]))
+        else:
+            self._send_in_segment(parts)
+
+    def flush(self) -> bool:
+        """Send what waits; whether nothing waits any more.
+
+        Raises:
+            ChannelClosedError: the other end is gone.
+        """
+        while self._waiting:
+            if not self._write(*self._waiting[0]):
+                return False
+            _, descriptor = self._waiting.popleft()
+            if descriptor is not None:
+                os.close(descriptor)
+        return True
+
+    def _send_in_segment(self, parts: list[Buffer]) -> None:
+        nbytes = sum([len(part) for part in parts])
+        segment, descriptor = self._lender.take(nbytes)
+        target = memoryview(segment.memory)
+        at = 0
+        for part in parts:
+            end = at + len(part)
+            target[at:end] = part
+            at = end
+        target.release()
+        if descriptor is not None:
+            self._put(self._frame(_INTRODUCTION, segment.number, segment.nbytes))
+            self._put(b"\0", descriptor)
+        self._put(self._frame(_SEGMENT, segment.number, nbytes))
+
+    def _frame(self, what: int, number: int = 0, nbytes: int = 0) -> bytes:
+        returned, dropped = self._borrower.returned, self._lender.dropped
+        if not returned and not dropped:
+            return _FRAME.pack(what, 0, 0, number, nbytes)
+        given_back = [returned.popleft() for _ in range(min(len(returned), _MOST_NUMBERS))]
+        forgotten = [dropped.pop() for _ in range(min(len(dropped), _MOST_NUMBERS))]
+        numbers = struct.pack(f"<{len(given_back) + len(forgotten)}Q", *given_back, *forgotten)
+        return _FRAME.pack(what, len(given_back), len(forgotten), number, nbytes) + numbers
+
+    def _put(self, datagram: bytes, descriptor: Optional[int] = None) -> None:
+        if self._waiting or not self._write(datagram, descriptor):
+            self._waiting.append((datagram, descriptor))
+        elif descriptor is not None:
+            os.close(descriptor)
+
+    def _write(self, datagram: bytes, descriptor: Optional[int]) -> bool:
+        """Write one datagram; False if the socket does not take it now."""
+        try:
+            if descriptor is None:
+                self._socket.send(datagram)
+            else:
+                rights = struct.pack("i", descriptor)
+                self._socket.sendmsg([datagram], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise ChannelClosedError(f"the other end is gone: {error}") from None
+        return True
+
+    # In.
+
+    def receive(self) -> Optional[Message]:
+        """The next message; None if there is none (only where the socket does not block).
+
+        Raises:
+            ChannelClosedError: the other end is gone.
+            MessageError: the other end is broken.
+        """
+        while True:
+            try:
+                if self._introduced is not None:
+                    self._adopt(*self._introduced)
+                    self._introduced = None
+                size = self._socket.recv_into(self._buffer)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise ChannelClosedError(f"the other end is gone: {error}") from None
+            if not size:
+                raise ChannelClosedError("the other end is gone")
+            message = self._read(size)
+            if message is not None:
+                return message
+
+    def _read(self, size: int) -> Optional[Message]:
+        """Read a datagram that stands in the buffer; None if it was no message by itself."""
+        buffer = self._buffer
+        if size < _FRAME.size:
+            raise MessageError(f"a datagram of {size} bytes")
+        what, given_back, forgotten, number, nbytes = _FRAME.unpack_from(buffer)
+        start = _FRAME.size
+        if given_back or forgotten:
+            start = self._account(given_back, forgotten)
+        if what == _INLINE:
+            return decode(memoryview(bytearray(buffer[start:size])))
+        if what == _INTRODUCTION:
+            self._introduced = (number, nbytes)
+            return None
+        if what != _SEGMENT:
+            raise MessageError(f"a datagram of kind {what}")
+        try:
+            return decode(memoryview(self._borrower.borrow(number, nbytes)))
+        except (KeyError, ValueError) as error:
+            raise MessageError(f"segment {number}: {error}") from None
+
+    def _account(self, given_back: int, forgotten: int) -> int:
+        """Read the numbers of segments behind the frame (rule 3); where they end."""
+        numbers = struct.unpack_from(f"<{given_back + forgotten}Q", self._buffer, _FRAME.size)
+        for number in numbers[:given_back]:
+            self._lender.give_back(number)
+        for number in numbers[given_back:]:
+            self._borrower.forget(number)
+        return _FRAME.size + 8 * len(numbers)
+
+    def _adopt(self, number: int, nbytes: int) -> None:
+        """Take over the segment whose descriptor comes next (rule 2)."""
+        _, ancillary, _, _ = self._socket.recvmsg(1, _ONE_DESCRIPTOR)
+        for level, kind, rights in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                (descriptor,) = struct.unpack_from("i", rights)
+                os.set_inheritable(descriptor, False)
+                try:
+                    self._borrower.adopt(number, descriptor, nbytes)
+                except ValueError as error:
+                    raise MessageError(f"segment {number}: {error}") from None
+                return
+        raise MessageError(f"segment {number} came without its descriptor")
+
+    def close(self) -> None:
+        """Give everything back. Arrays that still refer to segments stay valid."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        for _, descriptor in self._waiting:
+            if descriptor is not None:
+                os.close(descriptor)
+        self._waiting.clear()
+        self._lender.close()
+        self._borrower.close()
+
+    def __repr__(self) -> str:
+        return f"<Channel: {self._lender!r}, {self._borrower!r}, {len(self._waiting)} waiting>"

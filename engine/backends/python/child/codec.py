@@ -1,0 +1,139 @@
+"""How messages between the two processes are written.
+
+A message is a head and a payload. The head is a tuple of plain values (None, bool, int, float, str, bytes, tuple, list,
+dict), written by `marshal`: the one format in the standard library that is as fast as small requests need (0.4 µs
+instead of 3 for JSON). Nothing that it reads is ever executed, its version 2 is the same in every Python from 2.5 on,
+and neither end is more trusted than the other: both run as the same user. The payload is the tensors' contents, each at
+a multiple of `ALIGNMENT`; the head says where.
+
+Layout: ``<head bytes: uint32> <0: uint32> head, padding, payload``.
+"""
+
+from __future__ import annotations
+
+import marshal
+import struct
+from typing import NamedTuple, Union
+
+import numpy as np
+
+ALIGNMENT = 16
+PREFIX = struct.Struct("<II")
+
+BYTES = 13
+BF16 = 14
+DTYPES: dict[int, np.dtype] = {
+    number: np.dtype(code)
+    for number, code in enumerate("? u1 <u2 <u4 <u8 i1 <i2 <i4 <i8 <f2 <f4 <f8 O <u2".split(), start=1)
+}
+"""Element types by their number in Triton's enum; BYTES as objects, BF16 as its bits."""
+
+_MARSHAL_VERSION = 2
+
+Buffer = Union[bytes, bytearray, memoryview]
+Head = tuple
+
+
+class MessageError(Exception):
+    """What came is no message: the other end is broken."""
+
+
+class Payload:
+    """Collects the contents of a message's tensors.
+
+    Attributes:
+        parts: buffers, padding included.
+        nbytes: bytes of them all.
+    """
+
+    __slots__ = ("nbytes", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[Buffer] = []
+        self.nbytes = 0
+
+    def add(self, buffer: Buffer) -> int:
+        """Put a buffer behind the others; where it starts, counted from the start of the payload."""
+        at = self.nbytes
+        size = len(buffer)
+        self.parts.append(buffer)
+        rest = size % ALIGNMENT
+        if rest:
+            self.parts.append(bytes(ALIGNMENT - rest))
+            size += ALIGNMENT - rest
+        self.nbytes = at + size
+        return at
+
+
+class Message(NamedTuple):
+    """A message that came.
+
+    Attributes:
+        head: as it was given to `encode`.
+        payload: what is cut out of it keeps it alive.
+    """
+
+    head: Head
+    payload: memoryview
+
+
+def encode(head: Head, payload: Payload) -> list[Buffer]:
+    """The parts of a message, to be written one after the other.
+
+    Raises:
+        ValueError: the head holds something other than plain values.
+    """
+    packed = marshal.dumps(head, _MARSHAL_VERSION)
+    padding = -(PREFIX.size + len(packed)) % ALIGNMENT
+    return [PREFIX.pack(len(packed), 0) + packed + bytes(padding), *payload.parts]
+
+
+def decode(message: memoryview) -> Message:
+    """Take a message apart.
+
+    Raises:
+        MessageError: it is none.
+    """
+    try:
+        size, _ = PREFIX.unpack_from(message)
+        start = PREFIX.size + size
+        head = marshal.loads(message[PREFIX.size : start])
+    except (struct.error, ValueError, EOFError, TypeError) as error:
+        raise MessageError(f"not a message: {error}") from None
+    if not isinstance(head, tuple):
+        raise MessageError(f"the head of a message is a {type(head).__name__}")
+    return Message(head, message[start + -start % ALIGNMENT :])
+
+
+WireTensor = tuple[str, int, tuple[int, ...], int, int]
+"""A tensor in a head: name, element type's number, shape, and where its contents are in the payload: offset and bytes.
+BYTES are packed as on the wire."""
+
+
+def cut(payload: memoryview, tensor: WireTensor) -> memoryview:
+    """The contents of a tensor as a view.
+
+    Raises:
+        MessageError: they are not within the payload.
+    """
+    offset, nbytes = tensor[3], tensor[4]
+    if not 0 <= offset <= offset + nbytes <= len(payload):
+        raise MessageError(f"tensor '{tensor[0]}' lies outside of its message")
+    return payload[offset : offset + nbytes]
+
+
+def array_of(payload: memoryview, tensor: WireTensor) -> np.ndarray:
+    """A tensor that is not BYTES as an array, a view; BF16 as uint16.
+
+    Raises:
+        MessageError: its contents are not what its shape says.
+    """
+    try:
+        dtype, shape = DTYPES[tensor[1]], tensor[2]
+        if shape and min(shape) < 0:
+            raise ValueError(f"shape {list(shape)}")
+        if not tensor[4]:
+            return np.empty(shape, dtype)
+        return np.frombuffer(cut(payload, tensor), dtype).reshape(shape)
+    except (KeyError, TypeError, ValueError) as error:
+        raise MessageError(f"tensor '{tensor[0]}': {error}") from None

@@ -1,0 +1,230 @@
+"""Shared memory between two processes: memory files whose descriptors are passed, so that nothing has a name.
+
+Each end lends segments to the other. They are made on demand, as large as a message needs, and are gone when both
+processes are: there is nothing to clean up after a crash.
+
+Rules:
+ 1. A segment belongs to the end that made it. It writes a message, lends the segment, and does not touch it until it
+    has been given back.
+ 2. The borrower gives it back when no array refers to it any more, whenever that is. That may be found out by the
+    garbage collector, in any thread, so it is only noted, and told with the next message that goes the other way.
+ 3. A borrower does not hold more than `MOST_BORROWED` segments, each of which costs a descriptor: what comes then is
+    copied, and given back at once.
+ 4. The owner keeps free segments for later messages: as much as was lent at the same time of late, at least
+    `LEAST_KEPT_BYTES`. It drops the rest, and tells the borrower to forget it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Optional
+
+import numpy as np
+
+MOST_BORROWED = 32
+LEAST_KEPT_BYTES = 4 << 20
+SMALLEST_BYTES = 256 << 10
+_DECAY = 15 / 16
+_WASTE = 4  # a free segment is not used for a message this many times smaller
+_MOST_NOTES = 4096
+
+
+class Segment:
+    """A piece of shared memory, mapped.
+
+    Args:
+        number: its name between the two processes.
+        descriptor: a memory file; closed here, the mapping keeps what it needs.
+    """
+
+    __slots__ = ("memory", "nbytes", "number")
+
+    def __init__(self, number: int, descriptor: int, nbytes: int) -> None:
+        self.number = number
+        self.nbytes = nbytes
+        try:
+            self.memory = mmap.mmap(descriptor, nbytes)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Give the memory back, or leave that to whoever still refers to it."""
+        with contextlib.suppress(BufferError):
+            self.memory.close()
+
+
+def create_file(nbytes: int) -> int:
+    """A descriptor of a memory file without a name.
+
+    Raises:
+        OSError: there is no memory left, or no descriptor.
+    """
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("trireme", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:  # interpreters that were built for old systems
+        descriptor = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, nbytes)
+        if hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS"):
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def capacity_for(nbytes: int) -> int:
+    """How large to make a segment: the next quarter of a power of two, so that similar messages fit."""
+    step = max(SMALLEST_BYTES, 1 << max(nbytes.bit_length() - 3, 0))
+    return -(-nbytes // step) * step
+
+
+class Lender:
+    """The segments that this end owns. Callable from any thread.
+
+    Attributes:
+        dropped: numbers of segments that the other end is to forget.
+    """
+
+    def __init__(self) -> None:
+        self.dropped: list[int] = []
+        self._free: list[Segment] = []
+        self._lent: dict[int, Segment] = {}
+        self._lent_bytes = 0
+        self._recent_bytes = 0.0
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> tuple[Segment, Optional[int]]:
+        """A segment that is large enough, to write a message into and lend.
+
+        Returns:
+            The segment, and for a new one a descriptor to pass on and then close.
+
+        Raises:
+            OSError: no memory, or no descriptor, is left.
+        """
+        with self._lock:
+            segment, descriptor = self._find(nbytes) or self._create(nbytes)
+            self._lent[segment.number] = segment
+            self._lent_bytes += segment.nbytes
+            self._recent_bytes = max(float(self._lent_bytes), self._recent_bytes * _DECAY)
+            return segment, descriptor
+
+    def _find(self, nbytes: int) -> Optional[tuple[Segment, None]]:
+        most = max(nbytes * _WASTE, SMALLEST_BYTES)
+        fitting = [item for item in self._free if nbytes <= item.nbytes <= most]
+        if not fitting:
+            return None
+        segment = min(fitting, key=lambda item: item.nbytes)
+        self._free.remove(segment)
+        return segment, None
+
+    def _create(self, nbytes: int) -> tuple[Segment, int]:
+        capacity = capacity_for(nbytes)
+        descriptor = create_file(capacity)
+        try:
+            segment = Segment(self._next, os.dup(descriptor), capacity)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._next += 1
+        return segment, descriptor
+
+    def give_back(self, number: int) -> None:
+        """The other end has done with a segment (rule 4)."""
+        with self._lock:
+            segment = self._lent.pop(number, None)
+            if segment is not None:
+                self._lent_bytes -= segment.nbytes
+                self._free.append(segment)
+                self._trim(max(self._recent_bytes - self._lent_bytes, LEAST_KEPT_BYTES))
+
+    def trim(self) -> None:
+        """Drop all that is free."""
+        with self._lock:
+            self._trim(0)
+
+    def _trim(self, keep_bytes: float) -> None:
+        """Drop free segments, those that were free longest first, until no more than `keep_bytes` are left."""
+        kept = sum([segment.nbytes for segment in self._free])
+        while self._free and kept > keep_bytes:
+            segment = self._free.pop(0)
+            kept -= segment.nbytes
+            self.dropped.append(segment.number)
+            segment.close()
+
+    def close(self) -> None:
+        for segment in [*self._free, *self._lent.values()]:
+            segment.close()
+        self._free = []
+        self._lent = {}
+
+    def __repr__(self) -> str:
+        return f"<Lender: {len(self._lent)} lent, {len(self._free)} free>"
+
+
+class Borrower:
+    """The other end's segments, as this end sees them.
+
+    Attributes:
+        returned: numbers of segments to give back; filled from any thread (rule 2).
+    """
+
+    def __init__(self) -> None:
+        self.returned: deque[int] = deque(maxlen=_MOST_NOTES)
+        self._segments: dict[int, Segment] = {}
+        self._borrowed: dict[int, weakref.ref[np.ndarray]] = {}
+
+    def adopt(self, number: int, descriptor: int, nbytes: int) -> None:
+        """Map a segment that the other end has made.
+
+        Raises:
+            OSError: it cannot be mapped.
+            ValueError: it is not as large as the other end says.
+        """
+        if os.fstat(descriptor).st_size < nbytes:
+            os.close(descriptor)
+            raise ValueError(f"a segment of {nbytes} bytes is smaller than that")
+        self._segments[number] = Segment(number, descriptor, nbytes)
+
+    def borrow(self, number: int, nbytes: int) -> np.ndarray:
+        """The first `nbytes` bytes of a segment, uint8; it is given back when nothing refers to them any more.
+
+        Raises:
+            KeyError, ValueError: there is no such segment, or it is smaller.
+        """
+        segment = self._segments[number]
+        array = np.frombuffer(segment.memory, np.uint8, nbytes)
+        if len(self._borrowed) >= MOST_BORROWED:
+            array = array.copy()
+            self.returned.append(number)
+            return array
+        # Whatever is made of it (arrays, memory views, views of those) refers to this very array.
+        borrowed, returned = self._borrowed, self.returned
+
+        def give_back(_reference: object) -> None:
+            borrowed.pop(number, None)
+            returned.append(number)
+
+        borrowed[number] = weakref.ref(array, give_back)
+        return array
+
+    def forget(self, number: int) -> None:
+        """The other end has dropped a segment."""
+        segment = self._segments.pop(number, None)
+        if segment is not None:
+            segment.close()
+
+    def close(self) -> None:
+        for number in list(self._segments):
+            self.forget(number)
+
+    def __repr__(self) -> str:
+        return f"<Borrower: {len(self._segments)} mapped, {len(self._borrowed)} in use>"
