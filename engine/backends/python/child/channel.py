@@ -17,7 +17,6 @@ import os
 import socket
 import struct
 from collections import deque
-from typing import Optional
 
 from .codec import Buffer, Head, Message, MessageError, Payload, decode, encode
 from .segments import Borrower, Lender
@@ -54,8 +53,8 @@ class Channel:
         self._lender = Lender()
         self._borrower = Borrower()
         self._buffer = memoryview(bytearray(_DATAGRAM_BYTES))
-        self._waiting: deque[tuple[bytes, Optional[int]]] = deque()
-        self._introduced: Optional[tuple[int, int]] = None
+        self._waiting: deque[tuple[bytes, int | None]] = deque()
+        self._introduced: tuple[int, int] | None = None
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -119,13 +118,13 @@ class Channel:
         numbers = struct.pack(f"<{len(given_back) + len(forgotten)}Q", *given_back, *forgotten)
         return _FRAME.pack(what, len(given_back), len(forgotten), number, nbytes) + numbers
 
-    def _put(self, datagram: bytes, descriptor: Optional[int] = None) -> None:
+    def _put(self, datagram: bytes, descriptor: int | None = None) -> None:
         if self._waiting or not self._write(datagram, descriptor):
             self._waiting.append((datagram, descriptor))
         elif descriptor is not None:
             os.close(descriptor)
 
-    def _write(self, datagram: bytes, descriptor: Optional[int]) -> bool:
+    def _write(self, datagram: bytes, descriptor: int | None) -> bool:
         """Write one datagram; False if the socket does not take it now."""
         try:
             if descriptor is None:
@@ -141,7 +140,7 @@ class Channel:
 
     # In.
 
-    def receive(self) -> Optional[Message]:
+    def receive(self) -> Message | None:
         """The next message; None if there is none (only where the socket does not block).
 
         Raises:
@@ -164,7 +163,7 @@ class Channel:
             if message is not None:
                 return message
 
-    def _read(self, size: int) -> Optional[Message]:
+    def _read(self, size: int) -> Message | None:
         """Read a datagram that stands in the buffer; None if it was no message by itself."""
         buffer = self._buffer
         if size < _FRAME.size:
@@ -181,7 +180,7 @@ class Channel:
         if what != _SEGMENT:
             raise MessageError(f"a datagram of kind {what}")
         try:
-            return decode(memoryview(self._borrower.borrow(number, nbytes)))
+            return decode(self._borrower.borrow(number, nbytes).data)
         except (KeyError, ValueError) as error:
             raise MessageError(f"segment {number}: {error}") from None
 

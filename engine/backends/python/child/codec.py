@@ -24,7 +24,9 @@ BYTES = 13
 BF16 = 14
 DTYPES: dict[int, np.dtype] = {
     number: np.dtype(code)
-    for number, code in enumerate("? u1 <u2 <u4 <u8 i1 <i2 <i4 <i8 <f2 <f4 <f8 O <u2".split(), start=1)
+    for number, code in enumerate(
+        ["?", "u1", "<u2", "<u4", "<u8", "i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "O", "<u2"], start=1
+    )
 }
 """Element types by their number in Triton's enum; BYTES as objects, BF16 as its bits."""
 

@@ -23,7 +23,6 @@ import os
 import threading
 import weakref
 from collections import deque
-from typing import Optional
 
 import numpy as np
 
@@ -101,7 +100,7 @@ class Lender:
         self._next = 0
         self._lock = threading.Lock()
 
-    def take(self, nbytes: int) -> tuple[Segment, Optional[int]]:
+    def take(self, nbytes: int) -> tuple[Segment, int | None]:
         """A segment that is large enough, to write a message into and lend.
 
         Returns:
@@ -117,7 +116,7 @@ class Lender:
             self._recent_bytes = max(float(self._lent_bytes), self._recent_bytes * _DECAY)
             return segment, descriptor
 
-    def _find(self, nbytes: int) -> Optional[tuple[Segment, None]]:
+    def _find(self, nbytes: int) -> tuple[Segment, None] | None:
         most = max(nbytes * _WASTE, SMALLEST_BYTES)
         fitting = [item for item in self._free if nbytes <= item.nbytes <= most]
         if not fitting:
