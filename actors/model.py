@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from ..engine.backends.interface import LoadedModel
 from ..engine.config.model import ModelConfig
 from ..engine.config.rate_limiter import rate_limits
 from ..engine.description import ModelDescription, ModelState
@@ -25,6 +26,7 @@ from ..engine.errors import InternalError, TriremeError
 from ..engine.instance_orders import InstanceOrder, instance_orders
 from ..engine.latencies import RecentLatencies, first_response_histogram
 from ..engine.repository.source import ModelSource
+from ..engine.response_statistics import MemoryUsage
 from ..engine.scheduling.ordering import answer_order
 from ..engine.statistics import ModelStatistics
 from ..engine.validation import RequestValidator
@@ -97,6 +99,7 @@ class Model:
         self._members: Members | None = None
         self._scheduler: Scheduler | Ensemble | None = None
         self._validator: RequestValidator | None = None
+        self._backend_model: LoadedModel | None = None
 
     # What others ask.
 
@@ -149,6 +152,11 @@ class Model:
     def validator(self) -> RequestValidator:
         assert self._validator is not None, "only a loaded model can check requests"
         return self._validator
+
+    @property
+    def memory_usage(self) -> tuple[MemoryUsage, ...]:
+        """What the backend says about it; an ensemble has no memory of its own."""
+        return () if self._backend_model is None else self._backend_model.memory_usage
 
     def describe(self, versions: tuple[int, ...]) -> ModelDescription:
         return ModelDescription(self.name, self.version, versions, self.config, self.labels)
@@ -259,6 +267,7 @@ class Model:
         except Exception as error:
             raise InternalError(f"{type(error).__name__}: {error}") from error
         self.config, self.labels = loaded.config, loaded.labels
+        self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
         self._validator = RequestValidator(self.config)
         if surroundings.options.summary_latencies:
             self.statistics.recent = RecentLatencies()

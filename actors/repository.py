@@ -304,4 +304,5 @@ class Repository:
 
 def _entry(model: Model) -> ModelStatisticsEntry:
     tags = tuple(sorted(model.config.metric_tags.items()))
-    return ModelStatisticsEntry(model.name, model.version, model.statistics, tags)
+    memory = tuple(model.memory_usage)
+    return ModelStatisticsEntry(model.name, model.version, model.statistics, tags, memory_usage=memory)

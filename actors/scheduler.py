@@ -320,6 +320,8 @@ class Scheduler:
         marks = batch.marks
         self._core.settle(batch.jobs, clock.now_s(), batch.rescheduled)
         statistics.record_execution(batch.rows, marks, clock.wall_ms(), batch.sealed)
+        if batch.reported is not None:
+            statistics.record_responses(batch.take_reported())
         succeeded = [
             (job.received_ns, job.enqueued_ns, job.rows)
             for job, outcome, final in batch.answers
@@ -349,11 +351,15 @@ class Scheduler:
         if not job.responded and outcome is not None:
             job.responded = True
             self._statistics.record_first_response(job.received_ns, now_ns)
+        batch = job.batch
+        if batch is not None and batch.reported is not None:
+            self._statistics.record_responses(batch.take_reported())
         if isinstance(outcome, TriremeError):
             self._statistics.record_failure(job.received_ns, now_ns, outcome.reason)
         elif final:
-            assert job.batch is not None
-            self._statistics.record_successes([(job.received_ns, job.enqueued_ns, job.rows)], job.batch.marks, now_ns)
+            assert batch is not None
+            requests = [(job.received_ns, job.enqueued_ns, job.rows)]
+            self._statistics.record_successes(requests, batch.marks_until(now_ns), now_ns)
         self._release(job, outcome, final)
 
     def _release(self, job: Job, outcome: Outcome, final: bool) -> None:

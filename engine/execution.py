@@ -14,11 +14,15 @@ Rules:
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 from .clock import Clock
 from .errors import FailureReason, InternalError, InvalidArgumentError, TriremeError
 from .job import Job, Outcome
+from .response_statistics import ResponseTimes
+
+_MOST_REPORTED = 65_536  # between two answers, from which on they are counted
 
 
 class SealReason(enum.Enum):
@@ -56,6 +60,7 @@ class ExecutionBatch:
         marks: nanoseconds for each `Phase`; -1 for not yet.
         answers: what the backend answered so far, in order: (job, outcome, final).
         rescheduled: jobs to be executed once more (rule 3).
+        reported: times of responses that the backend has told and nobody has counted yet.
     """
 
     __slots__ = (
@@ -66,6 +71,7 @@ class ExecutionBatch:
         "instance_name",
         "jobs",
         "marks",
+        "reported",
         "rescheduled",
         "rows",
         "sealed",
@@ -87,6 +93,7 @@ class ExecutionBatch:
         self.marks = [-1, -1, -1, -1]
         self.answers: list[tuple[Job, Outcome, bool]] = []
         self.rescheduled: list[Job] = []
+        self.reported: deque[ResponseTimes] | None = None
         self._clock = clock
         self._stream = stream
         self._iterative = iterative
@@ -101,6 +108,29 @@ class ExecutionBatch:
     def mark(self, phase: Phase) -> None:
         """Take a time mark now."""
         self.marks[phase] = self._clock.now_ns()
+
+    def now_ns(self) -> int:
+        """The time by the clock that the marks are taken from."""
+        return self._clock.now_ns()
+
+    def marks_until(self, now_ns: int) -> Sequence[int]:
+        """The marks, as if the execution ended now if it has not ended yet."""
+        if self.marks[Phase.COMPUTE_END] >= 0:
+            return self.marks
+        marks = list(self.marks)
+        _complete(marks, now_ns)
+        return marks
+
+    def report(self, times: ResponseTimes) -> None:
+        """See `Job.report_response`."""
+        if self.reported is None:
+            self.reported = deque(maxlen=_MOST_REPORTED)
+        self.reported.append(times)
+
+    def take_reported(self) -> Iterator[ResponseTimes]:
+        """What has been reported since the last call. The backend may be adding to it meanwhile."""
+        while self.reported:
+            yield self.reported.popleft()
 
     def answer(self, job: Job, outcome: Outcome, final: bool) -> None:
         """See `Job.respond`. Answers after the final one are dropped: the client is no longer there."""
@@ -131,17 +161,21 @@ class ExecutionBatch:
         Args:
             error: what `execute` raised, if it did; every job still unanswered gets it.
         """
-        marks = self.marks
-        marks[Phase.COMPUTE_END] = self._clock.now_ns()
-        for phase in (Phase.OUTPUT_START, Phase.INFER_START, Phase.COMPUTE_START):
-            later = marks[phase + 1]
-            marks[phase] = min(marks[phase], later) if marks[phase] >= 0 else later
+        _complete(self.marks, self._clock.now_ns())
         for job in self.jobs:
             if not job.answered and job not in self.rescheduled:
                 self.answer(job, error or _unanswered(self.instance_name), True)
 
     def __repr__(self) -> str:
         return f"<ExecutionBatch of {len(self.jobs)} ({self.rows} rows) on {self.instance_name}: {self.sealed.value}>"
+
+
+def _complete(marks: list[int], end_ns: int) -> None:
+    """Rule 4, for an execution that ends at `end_ns`."""
+    marks[Phase.COMPUTE_END] = end_ns
+    for phase in (Phase.OUTPUT_START, Phase.INFER_START, Phase.COMPUTE_START):
+        later = marks[phase + 1]
+        marks[phase] = min(marks[phase], later) if marks[phase] >= 0 else later
 
 
 def _unanswered(instance_name: str) -> TriremeError:

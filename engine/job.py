@@ -13,6 +13,7 @@ from .tensor import Tensor
 if TYPE_CHECKING:
     from .answer_window import AnswerWindow
     from .execution import ExecutionBatch
+    from .response_statistics import ResponseTimes
 
 Outcome = InferenceResponse | TriremeError | None
 """What a backend answers: a response, an error, or (final, decoupled models only) nothing more."""
@@ -142,6 +143,13 @@ class Job:
         batch = self.batch
         if batch is not None:
             batch.answer(self, error, True)
+
+    def report_response(self, times: ResponseTimes) -> None:
+        """Tell, before it is sent, how long a response of a decoupled model took (``response_stats``). From any
+        thread; `ExecutionBatch.now_ns` is the clock."""
+        batch = self.batch
+        if batch is not None:
+            batch.report(times)
 
     def reschedule(self) -> None:
         """Ask for the request to be executed once more instead of being answered (iterative sequences).

@@ -6,24 +6,13 @@ durations are kept in nanoseconds for the endpoint and in whole microseconds, cu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .errors import FailureReason
 from .execution import Phase, SealReason
 from .latencies import Histogram, RecentLatencies
-
-
-@dataclass(slots=True)
-class Duration:
-    """How often, and for how long altogether."""
-
-    count: int = 0
-    ns: int = 0
-
-    def add(self, ns: int, times: int = 1) -> None:
-        self.count += times
-        self.ns += ns * times
+from .response_statistics import MAX_INDICES, Duration, MemoryUsage, ResponseStatistics, ResponseTimes
 
 
 @dataclass(slots=True)
@@ -43,6 +32,7 @@ class ModelStatistics:
         pending: requests queued and not yet handed to an instance.
         last_inference_ms: wall clock at the end of the latest execution, failed ones included; 0 for never.
         batches: by total batch size.
+        responses: by index, of decoupled models whose backend reports them.
         failures: by reason.
         sealed: executions by the reason for which their batch was closed.
         *_us: sums of per-request durations, each cut to whole microseconds.
@@ -64,6 +54,7 @@ class ModelStatistics:
     cache_hit: Duration = field(default_factory=Duration)
     cache_miss: Duration = field(default_factory=Duration)
     batches: dict[int, BatchStatistics] = field(default_factory=dict)
+    responses: dict[int, ResponseStatistics] = field(default_factory=dict)
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
     sealed: dict[SealReason, int] = field(default_factory=lambda: dict.fromkeys(SealReason, 0))
     request_us: int = 0
@@ -121,6 +112,12 @@ class ModelStatistics:
         if self.first_responses is not None:
             self.first_responses.add((sent_ns - received_ns) // 1_000_000)
 
+    def record_responses(self, reported: Iterable[ResponseTimes]) -> None:
+        """A backend told about responses of a decoupled model."""
+        for times in reported:
+            if 0 <= times.index < MAX_INDICES:
+                self.responses.setdefault(times.index, ResponseStatistics()).record(times)
+
     def record_failure(self, received_ns: int, released_ns: int, reason: FailureReason) -> None:
         """An accepted request failed."""
         self.fail.add(released_ns - received_ns)
@@ -134,6 +131,7 @@ class ModelStatisticsEntry:
     Attributes:
         metric_tags: of the model's configuration.
         namespace: the model's repository, with ``--model-namespacing``; otherwise empty.
+        memory_usage: what the model's backend reports.
     """
 
     name: str
@@ -141,3 +139,4 @@ class ModelStatisticsEntry:
     statistics: ModelStatistics
     metric_tags: tuple[tuple[str, str], ...] = ()
     namespace: str = ""
+    memory_usage: tuple[MemoryUsage, ...] = ()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from ...engine.config import config_protobuf
 from ...engine.config.model import ModelInput, ModelOutput
 from ...engine.description import ModelDescription
-from ...engine.statistics import BatchStatistics, Duration, ModelStatisticsEntry
+from ...engine.response_statistics import Duration, ResponseStatistics
+from ...engine.statistics import BatchStatistics, ModelStatisticsEntry
 from ...proto.messages.inference import (
     InferBatchStatistics,
+    InferResponseStatistics,
     InferStatistics,
+    MemoryUsage,
     ModelConfig,
     ModelConfigRequest,
     ModelConfigResponse,
@@ -83,6 +86,12 @@ def _model_statistics(entry: ModelStatisticsEntry) -> ModelStatistics:
             cache_miss=_duration(counted.cache_miss),
         ),
         batch_stats=[_batch_statistics(rows, batch) for rows, batch in sorted(counted.batches.items())],
+        memory_usage=[
+            MemoryUsage(type=usage.type, id=usage.id, byte_size=usage.byte_size) for usage in entry.memory_usage
+        ],
+        response_stats={
+            str(index): _response_statistics(responses) for index, responses in sorted(counted.responses.items())
+        },
     )
 
 
@@ -92,6 +101,17 @@ def _batch_statistics(rows: int, batch: BatchStatistics) -> InferBatchStatistics
         compute_input=_duration(batch.compute_input),
         compute_infer=_duration(batch.compute_infer),
         compute_output=_duration(batch.compute_output),
+    )
+
+
+def _response_statistics(responses: ResponseStatistics) -> InferResponseStatistics:
+    return InferResponseStatistics(
+        compute_infer=_duration(responses.compute_infer),
+        compute_output=_duration(responses.compute_output),
+        success=_duration(responses.success),
+        fail=_duration(responses.fail),
+        empty_response=_duration(responses.empty_response),
+        cancel=_duration(responses.cancel),
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from ...engine.config import config_json
 from ...engine.config.model import ModelInput, ModelOutput
 from ...engine.description import ModelDescription
-from ...engine.statistics import Duration, ModelStatisticsEntry
+from ...engine.response_statistics import Duration, ResponseStatistics
+from ...engine.statistics import ModelStatisticsEntry
 from . import json_writer
 from .errors import error_body
 from .exchange import JSON, TEXT, Answer, Context, HttpRequest
@@ -76,7 +77,9 @@ def _model_statistics(entry: ModelStatisticsEntry) -> dict[str, Any]:
             "cache_hit": _duration(counted.cache_hit),
             "cache_miss": _duration(counted.cache_miss),
         },
-        "response_stats": {},
+        "response_stats": {
+            str(index): _response_statistics(responses) for index, responses in sorted(counted.responses.items())
+        },
         "batch_stats": [
             {
                 "batch_size": rows,
@@ -86,7 +89,20 @@ def _model_statistics(entry: ModelStatisticsEntry) -> dict[str, Any]:
             }
             for rows, batch in sorted(counted.batches.items())
         ],
-        "memory_usage": [],
+        "memory_usage": [
+            {"type": usage.type, "id": usage.id, "byte_size": usage.byte_size} for usage in entry.memory_usage
+        ],
+    }
+
+
+def _response_statistics(responses: ResponseStatistics) -> dict[str, Any]:
+    return {
+        "compute_infer": _duration(responses.compute_infer),
+        "compute_output": _duration(responses.compute_output),
+        "success": _duration(responses.success),
+        "fail": _duration(responses.fail),
+        "empty_response": _duration(responses.empty_response),
+        "cancel": _duration(responses.cancel),
     }
 
 

@@ -24,6 +24,7 @@ from typing import ClassVar
 
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..execution import ExecutionBatch
+from ..response_statistics import MemoryUsage
 from .services import Services
 
 
@@ -96,7 +97,13 @@ class ModelInstance(ABC):
 
 
 class LoadedModel(ABC):
-    """One version of a model, read and checked, from which instances are made."""
+    """One version of a model, read and checked, from which instances are made.
+
+    Attributes:
+        memory_usage: the memory that it takes, for the statistics; may be replaced at any time, from any thread.
+    """
+
+    memory_usage: tuple[MemoryUsage, ...] = ()
 
     @abstractmethod
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:

@@ -12,6 +12,7 @@ from trireme.engine.errors import FailureReason, InternalError, InvalidArgumentE
 from trireme.engine.execution import ExecutionBatch, Phase, SealReason
 from trireme.engine.job import Job, Outcome
 from trireme.engine.request import InferenceRequest
+from trireme.engine.response_statistics import ResponseOutcome, ResponseTimes
 
 
 class _Reply:
@@ -183,3 +184,25 @@ def test_requested_outputs() -> None:
 def test_reprs_tell_who_and_why() -> None:
     assert repr(_batch(_job(rows=2), _job())) == "<ExecutionBatch of 2 (3 rows) on m_0_0: full>"
     assert repr(_job(rows=2)) == "<Job m#0 rows=2 level=0>"
+
+
+def test_an_execution_that_goes_on_is_measured_up_to_now() -> None:
+    batch = _batch(_job(), times=(10, 40, 100))
+    batch.mark(Phase.COMPUTE_START)
+    assert batch.marks_until(30) == [10, 30, 30, 30]
+    batch.mark(Phase.INFER_START)
+    assert batch.marks_until(70) == [10, 40, 70, 70]
+    assert batch.marks == [10, 40, -1, -1]
+    batch.finish()
+    assert batch.marks_until(1_000) == [10, 40, 100, 100]
+
+
+def test_reported_responses_are_taken_once() -> None:
+    job = _job()
+    batch = _batch(job)
+    times = [ResponseTimes(index, ResponseOutcome.SUCCESS, 1, 2, 3) for index in range(2)]
+    assert list(batch.take_reported()) == []
+    for each in times:
+        job.report_response(each)
+    assert list(batch.take_reported()) == times
+    assert list(batch.take_reported()) == []

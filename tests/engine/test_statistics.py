@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from trireme.engine.errors import FailureReason
 from trireme.engine.execution import SealReason
-from trireme.engine.statistics import Duration, ModelStatistics
+from trireme.engine.response_statistics import Duration
+from trireme.engine.statistics import ModelStatistics
 
 MARKS = (1_000, 3_500, 10_000, 10_999)
 

@@ -10,6 +10,7 @@ The request parameter ``script`` holds steps, separated by blanks:
     until-cancelled
               wait until the client has given up
     flood:N   say N times
+    report:X  report the next response (`Job.report_response`): it took 30 ns to compute and 70 ns to copy, and was X
 
 Without a script it is ``say!``.
 """
@@ -31,6 +32,7 @@ from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
+from trireme.engine.response_statistics import ResponseOutcome, ResponseTimes
 from trireme.engine.tensor import Tensor
 
 PATIENCE_S = 20.0
@@ -58,12 +60,14 @@ class Script:
         begun: IDs of the requests whose execution has begun, in order.
         said: answers given, by request ID (the last of that ID).
         cancelled: IDs of the requests that a model saw to be cancelled.
+        loaded: models by name.
     """
 
     gates: dict[str, threading.Event] = field(default_factory=lambda: defaultdict(threading.Event))
     begun: list[str] = field(default_factory=list)
     said: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     cancelled: list[str] = field(default_factory=list)
+    loaded: dict[str, LoadedModel] = field(default_factory=dict)
     closing: bool = False
 
     def open(self, *gates: str) -> None:
@@ -98,6 +102,8 @@ class Script:
                         never.wait(0.002)
                     if job.cancelled:
                         self.cancelled.append(job.id)
+                case "report":
+                    job.report_response(ResponseTimes(said, ResponseOutcome(what), 1_000, 1_030, 1_100))
                 case "flood":
                     for _ in range(int(what)):
                         if job.cancelled:
@@ -134,7 +140,8 @@ class Script:
                 super().__init__(options)
 
             def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
-                return Loaded()
+                script.loaded[config.name] = Loaded()
+                return script.loaded[config.name]
 
         return BackendRegistry(lambda _name: {}, {"scripted": Scripted})
 

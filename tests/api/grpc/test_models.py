@@ -13,7 +13,8 @@ from http_fakes import FakeServer
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from trireme.engine.statistics import BatchStatistics, Duration, ModelStatistics, ModelStatisticsEntry
+from trireme.engine.response_statistics import Duration, MemoryUsage, ResponseStatistics
+from trireme.engine.statistics import BatchStatistics, ModelStatistics, ModelStatisticsEntry
 from trireme.proto.messages import inference as pb
 
 RECORDED = sorted((Path(__file__).parents[2] / "engine" / "config" / "recorded").glob("*.pbtxt"))
@@ -137,6 +138,23 @@ async def test_statistics_tell_every_duration(client: GrpcClient, server: FakeSe
     last = told.batch_stats[1]
     phases = (last.compute_input, last.compute_infer, last.compute_output)
     assert [(each.count, each.ns) for each in phases] == [(1, 2), (3, 4), (5, 6)]
+
+
+async def test_statistics_tell_what_backends_report(client: GrpcClient, server: FakeServer) -> None:
+    counted = ModelStatistics(responses={2: ResponseStatistics(*(Duration(number, 7) for number in range(6)))})
+    memory = (MemoryUsage("CPU_PINNED", 0, 5), MemoryUsage("GPU", 1, 2**63))
+    server.entries = [ModelStatisticsEntry("identity", 1, counted, memory_usage=memory)]
+    (told,) = (await client.inference("ModelStatistics", pb.ModelStatisticsRequest())).model_stats
+    assert list(told.response_stats) == ["2"]
+    responses = told.response_stats["2"]
+    fields = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
+    assert [(getattr(responses, field).count, getattr(responses, field).ns) for field in fields] == [
+        (number, 7) for number in range(6)
+    ]
+    assert [(each.type, each.id, each.byte_size) for each in told.memory_usage] == [
+        ("CPU_PINNED", 0, 5),
+        ("GPU", 1, 2**63),
+    ]
 
 
 async def test_durations_are_told_though_nothing_happened(client: GrpcClient, server: FakeServer) -> None:

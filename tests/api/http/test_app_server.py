@@ -9,7 +9,8 @@ from http_fakes import HttpClient
 
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
-from trireme.engine.statistics import BatchStatistics, Duration, ModelStatistics, ModelStatisticsEntry
+from trireme.engine.response_statistics import Duration, MemoryUsage, ResponseStatistics
+from trireme.engine.statistics import BatchStatistics, ModelStatistics, ModelStatisticsEntry
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/identity/ready"])
@@ -115,6 +116,24 @@ async def test_statistics_have_every_member_in_order(client: HttpClient) -> None
         b'"compute_output":{"count":2,"ns":23}},'
         b'{"batch_size":4,"compute_input":{"count":1,"ns":11},"compute_infer":{"count":1,"ns":12},'
         b'"compute_output":{"count":1,"ns":13}}],"memory_usage":[]}]}'
+    )
+
+
+async def test_statistics_tell_what_backends_report(client: HttpClient) -> None:
+    """Responses by index, in order; memory as it is."""
+    statistics = ModelStatistics()
+    for index in (10, 2):
+        statistics.responses[index] = ResponseStatistics(*(Duration(number, index) for number in range(6)))
+    memory = (MemoryUsage("CPU", 0, 5), MemoryUsage("GPU", 1, 2**63))
+    client.server.entries = [ModelStatisticsEntry("m", 1, statistics, memory_usage=memory)]
+    body = (await client.get("/v2/models/m/stats")).body
+    assert (
+        b'"response_stats":{"2":{"compute_infer":{"count":0,"ns":2},"compute_output":{"count":1,"ns":2},'
+        b'"success":{"count":2,"ns":2},"fail":{"count":3,"ns":2},"empty_response":{"count":4,"ns":2},'
+        b'"cancel":{"count":5,"ns":2}},"10":{"compute_infer"'
+    ) in body
+    assert body.endswith(
+        b'"memory_usage":[{"type":"CPU","id":0,"byte_size":5},{"type":"GPU","id":1,"byte_size":9223372036854775808}]}]}'
     )
 
 

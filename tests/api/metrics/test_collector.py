@@ -19,6 +19,7 @@ from trireme.engine.custom_metrics import MetricKind
 from trireme.engine.metrics import CpuReading, HostReadings
 from trireme.engine.metrics_registry import Section
 from trireme.engine.metrics_text import write_text
+from trireme.engine.response_statistics import MemoryUsage
 
 FIRST = "nv_inference_first_response_histogram_ms"
 
@@ -50,12 +51,13 @@ def stub(server: ScriptedServer) -> Iterator[Any]:
 
 def scrape(server: ScriptedServer) -> dict[tuple[str, str], float]:
     """Values by name and model; a quantile or bucket's bound is part of the name."""
+    return server.call(scrape_in_loop, server)
 
-    def collect() -> str:
-        return write_text(ServerCollector(server.server, HostReadings, quantiles=(0.5, 1.0)).collect())
 
+def scrape_in_loop(server: ScriptedServer) -> dict[tuple[str, str], float]:
+    text = write_text(ServerCollector(server.server, HostReadings, quantiles=(0.5, 1.0)).collect())
     values: dict[tuple[str, str], float] = {}
-    for family in text_string_to_metric_families(server.call(collect)):
+    for family in text_string_to_metric_families(text):
         for sample in family.samples:
             name = sample.name + "".join(
                 f" {key}={sample.labels[key]}" for key in ("quantile", "le") if key in sample.labels
@@ -159,3 +161,35 @@ def test_custom_metrics_are_on_the_page_as_long_as_they_live(server: ScriptedSer
     assert scrape(server)["my_total", "many"] == 3
     custom.delete_family(family)
     assert ("my_total", "many") not in scrape(server)
+
+
+def test_a_final_answer_before_the_end_of_the_execution_is_charged_up_to_then(
+    server: ScriptedServer, stub: Any
+) -> None:
+    """A decoupled model may go on after its last answer; no duration is ever negative."""
+    stream = OpenStream(stub)
+    stream.say("many", "say! wait:gate")
+    stream.rest()
+    values = scrape(server)
+    assert values["nv_inference_request_success_total", "many"] == 1
+    assert values["nv_inference_exec_count_total", "many"] == 0, "it goes on"
+    request_us = values["nv_inference_request_duration_us_total", "many"]
+    for part in ("queue", "compute_input", "compute_infer", "compute_output"):
+        assert 0 <= values[f"nv_inference_{part}_duration_us_total", "many"] <= request_us
+    server.script.open("gate")
+    server.until(lambda: scrape_in_loop(server)["nv_inference_exec_count_total", "many"] == 1)
+
+
+def test_reported_responses_are_in_the_statistics_with_the_answer_that_follows(
+    server: ScriptedServer, stub: Any
+) -> None:
+    for script in ("report:success say report:fail fail:x", "report:success say report:empty_response end"):
+        stream = OpenStream(stub)
+        stream.say("many", script)
+        stream.rest()
+    server.script.loaded["many"].memory_usage = (MemoryUsage("CPU", 0, 64),)
+    (model,) = stub.ModelStatistics(MESSAGES.ModelStatisticsRequest(name="many")).model_stats
+    first, second = model.response_stats["0"], model.response_stats["1"]
+    assert (first.success.count, first.success.ns, first.compute_infer.ns, first.compute_output.ns) == (2, 200, 60, 140)
+    assert (second.success.count, second.fail.count, second.empty_response.count) == (0, 1, 1)
+    assert [(usage.type, usage.id, usage.byte_size) for usage in model.memory_usage] == [("CPU", 0, 64)]
