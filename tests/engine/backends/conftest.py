@@ -161,3 +161,9 @@ def start(models: ModelMaker) -> Callable[..., Runner]:
         return Runner(loaded.create_instance(InstanceSpec("m_0")))
 
     return make
+
+
+@pytest.fixture
+def run_instance() -> Callable[[ModelInstance], Runner]:
+    """A `Runner` of an instance."""
+    return Runner

@@ -1,0 +1,54 @@
+"""PyTorch modules in files, and instances to run them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from google.protobuf import text_format
+
+from trireme.engine.backends.interface import InstanceSpec
+from trireme.engine.backends.pytorch import PyTorchBackend
+from trireme.engine.config import model_config
+from trireme.engine.config.model import ModelConfig
+from trireme.engine.config.schema import ModelConfigMessage
+
+
+@pytest.fixture
+def pytorch_config() -> Callable[[str], ModelConfig]:
+    """A configuration from its text; X and Y are FP32 of any size, unless it says otherwise."""
+
+    def make(text: str = "", tensors: str = "") -> ModelConfig:
+        tensors = tensors or (
+            'input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } '
+            'output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }'
+        )
+        full = f'name: "m" backend: "pytorch" {tensors} {text}'
+        return model_config(text_format.Parse(full, ModelConfigMessage()))
+
+    return make
+
+
+@pytest.fixture
+def script(models: Any) -> Callable[[torch.nn.Module], Path]:
+    """Save a module as TorchScript."""
+
+    def save(module: torch.nn.Module) -> Path:
+        path = models.files.version_directory / "model.pt"
+        torch.jit.script(module).save(str(path))
+        return path
+
+    return save
+
+
+@pytest.fixture
+def begin(models: Any, run_instance: Any) -> Callable[..., Any]:
+    """``begin(config, kind="KIND_CPU")``: load what was saved, and start an instance of it."""
+
+    def make(config: ModelConfig, kind: str = "KIND_CPU") -> Any:
+        return run_instance(PyTorchBackend({}).load(config, models.files).create_instance(InstanceSpec("m_0", kind)))
+
+    return make

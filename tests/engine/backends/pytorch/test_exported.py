@@ -1,0 +1,112 @@
+"""Exported programs and compiled packages (backends.md §3.2), with the real PyTorch."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_modules import Scale, Tree
+
+from trireme.engine.datatypes import FP32
+from trireme.engine.errors import InternalError, InvalidArgumentError
+
+PLATFORM = 'platform: "torch_aoti"'
+
+
+def export(models: Any, module: torch.nn.Module, *args: Any, shapes: Any = None, **kwargs: Any) -> Any:
+    program = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=shapes)
+    torch.export.save(program, models.files.version_directory / "model.pt2")
+    return program
+
+
+def export_tree(models: Any) -> Any:
+    rows = torch.export.Dim("rows")
+    return export(
+        models,
+        Tree(),
+        torch.ones(2, 2),
+        {"x": torch.ones(2, 2)},
+        scale=torch.ones(1),
+        shapes={"a": {0: rows}, "pair": {"x": {0: rows}}, "scale": None},
+    )
+
+
+def tensors(inputs: list[str], outputs: list[str]) -> str:
+    text = "".join(f'input {{ name: "{name}" data_type: TYPE_FP32 dims: [ -1, -1 ] }} ' for name in inputs)
+    return text + "".join(f'output {{ name: "{name}" data_type: TYPE_FP32 dims: [ -1, -1 ] }} ' for name in outputs)
+
+
+NAMES = {
+    "structure": (["KWARGS[scale]", "ARGS[1][x]", "ARGS[0]"], ["RESULT[scaled][0]", "RESULT[sum]"]),
+    "index": (["INPUT__2", "INPUT__1", "INPUT__0"], ["OUTPUT__1", "OUTPUT__0"]),
+}
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_leaves_are_found_by_structure_or_by_index(
+    models: Any, begin: Any, pytorch_config: Any, tensor: Any, names: str
+) -> None:
+    export_tree(models)
+    (scale, x, a), (scaled, total) = NAMES[names]
+    runner = begin(pytorch_config(PLATFORM, tensors([scale, x, a], [scaled, total])))
+    (answer,) = runner.run(
+        {
+            scale: tensor(scale, FP32, [3]),
+            x: tensor(x, FP32, [[10, 20]] * 4),
+            a: tensor(a, FP32, [[1, 2]] * 4),
+        }
+    )
+    assert answer[scaled].tolist() == [[3.0, 6.0]] * 4
+    assert answer[total].tolist() == [[11.0, 22.0]] * 4
+
+
+def test_a_single_result_is_called_result(models: Any, begin: Any, pytorch_config: Any, tensor: Any) -> None:
+    export(models, Scale(), torch.ones(2, 2), shapes={"x": {0: torch.export.Dim("rows")}})
+    text = tensors(["ARGS[0]"], ["RESULT"]).replace("-1, -1", "2")
+    runner = begin(pytorch_config(f"{PLATFORM} max_batch_size: 8", text))
+    name = "ARGS[0]"
+    answers = runner.run({name: tensor(name, FP32, [[1, 2]])}, {name: tensor(name, FP32, [[3, 4]] * 2)}, rows=[1, 2])
+    assert [answer["RESULT"].tolist() for answer in answers] == [[[2.0, 4.0]], [[6.0, 8.0]] * 2]
+
+
+def refusal(begin: Any, config: Any, kind: type[Exception] = InvalidArgumentError) -> str:
+    with pytest.raises(kind) as caught:
+        begin(config)
+    return str(caught.value)
+
+
+def test_a_name_of_no_leaf_is_refused_with_those_there_are(models: Any, begin: Any, pytorch_config: Any) -> None:
+    export_tree(models)
+    names = ["ARGS[0]", "ARGS[1][y]", "KWARGS[scale]"]
+    assert refusal(begin, pytorch_config(PLATFORM, tensors(names, ["RESULT[sum]"]))) == (
+        "unexpected inference input 'ARGS[1][y]' for model 'm', allowed inputs are: ARGS[0], ARGS[1][x], "
+        "KWARGS[scale], or INPUT__<index>"
+    )
+
+
+def test_every_leaf_of_the_arguments_must_be_configured(models: Any, begin: Any, pytorch_config: Any) -> None:
+    export_tree(models)
+    text = refusal(begin, pytorch_config(PLATFORM, tensors(["ARGS[0]"], ["RESULT[sum]"])))
+    assert text == "unable to load model 'm', configuration expects 1 inputs, model provides 3"
+
+
+def test_a_file_that_is_no_package_is_refused(models: Any, begin: Any, pytorch_config: Any) -> None:
+    (models.files.version_directory / "model.pt2").write_bytes(b"rubbish")
+    text = refusal(begin, pytorch_config(PLATFORM, tensors(["ARGS[0]"], ["RESULT"])), InternalError)
+    assert text.startswith("failed to load model 'm': ")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles models with g++, which is not there")
+def test_a_compiled_package_answers_as_its_program(
+    models: Any, begin: Any, pytorch_config: Any, tensor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    program = export(models, Scale(), torch.ones(2, 2), shapes={"x": {0: torch.export.Dim("rows")}})
+    path = models.files.version_directory / "model.pt2"
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    runner = begin(pytorch_config(PLATFORM, tensors(["ARGS[0]"], ["RESULT"])))
+    (answer,) = runner.run({"ARGS[0]": tensor("ARGS[0]", FP32, [[1, 2]] * 3)})
+    assert answer["RESULT"].tolist() == [[2.0, 4.0]] * 3
