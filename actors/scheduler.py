@@ -354,9 +354,11 @@ class Scheduler:
         batch = job.batch
         if batch is not None and batch.reported is not None:
             self._statistics.record_responses(batch.take_reported())
-        if isinstance(outcome, TriremeError):
+        if not final:
+            pass  # an error that is not the end of the request is one of its responses
+        elif isinstance(outcome, TriremeError):
             self._statistics.record_failure(job.received_ns, now_ns, outcome.reason)
-        elif final:
+        else:
             assert batch is not None
             requests = [(job.received_ns, job.enqueued_ns, job.rows)]
             self._statistics.record_successes(requests, batch.marks_until(now_ns), now_ns)

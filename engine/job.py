@@ -138,11 +138,13 @@ class Job:
                 self.window.enter()
             batch.answer(self, response, final)
 
-    def fail(self, error: TriremeError) -> None:
-        """Answer with an error; nothing may follow."""
+    def fail(self, error: TriremeError, final: bool = True) -> None:
+        """Answer with an error, as with any response: see `respond`. Only decoupled models may go on after one."""
         batch = self.batch
         if batch is not None:
-            batch.answer(self, error, True)
+            if self.window is not None and not final:
+                self.window.enter()
+            batch.answer(self, error, final)
 
     def report_response(self, times: ResponseTimes) -> None:
         """Tell, before it is sent, how long a response of a decoupled model took (``response_stats``). From any

@@ -16,7 +16,7 @@ from ...engine.errors import TriremeError
 from ...engine.tensor import Buffer
 from .asgi import Message, Receive, Scope, Send
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
-from .exchange import Answer, Context, HttpRequest
+from .exchange import Answer, Context, HttpRequest, StreamedAnswer
 from .options import HttpOptions
 from .restricted import RestrictedApis
 from .routes import Match, Router
@@ -72,12 +72,14 @@ class HttpApplication:
             if scope["http_version"] in _ENDING_WITH_CONNECTION:
                 answer = await self._answer(match, scope, body)
             else:
-                answer = await self._answer_unless_gone(match, scope, body, receive)
-            if answer is None:
+                answer = await self._answer_unless_gone(match, scope, body, receive, send)
+            if not isinstance(answer, Answer):
+                if answer is not None:
+                    await answer.send(send)
                 return
         await _send(send, answer, with_body=method != "HEAD")
 
-    async def _answer(self, match: Match, scope: Scope, body: Buffer) -> Answer:
+    async def _answer(self, match: Match, scope: Scope, body: Buffer) -> Answer | StreamedAnswer:
         """Run the handler; whatever it raises becomes an answer."""
         request = HttpRequest(match, scope, body)
         try:
@@ -88,14 +90,19 @@ class HttpApplication:
             _log.exception("unexpected failure while handling %s %s", scope["method"], scope["raw_path"])
             return unexpected_failure(request.error_media)
 
-    async def _answer_unless_gone(self, match: Match, scope: Scope, body: Buffer, receive: Receive) -> Answer | None:
-        """The same, but None as soon as the client gives up: one HTTP/2 stream can end while its connection lives."""
+    async def _answer_unless_gone(
+        self, match: Match, scope: Scope, body: Buffer, receive: Receive, send: Send
+    ) -> Answer | None:
+        """The same, but None as soon as the client gives up: one HTTP/2 stream can end while its connection lives. For
+        the same reason a streamed answer is sent here; then there is no other."""
         answer = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
             answer = await self._answer(match, scope, body)
+            if isinstance(answer, StreamedAnswer):
+                await answer.send(send)
             nursery.cancel_scope.cancel()
-        return answer
+        return answer if isinstance(answer, Answer) else None
 
 
 async def _read_body(message: Message, receive: Receive) -> Buffer | None:

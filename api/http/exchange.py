@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ...engine.tensor import Buffer
 from ..request_parameters import compile_forward_pattern
-from .asgi import Headers, Scope
+from .asgi import Headers, Scope, Send
 from .infer_decoder import InferDecoder
 from .options import HttpOptions
 
@@ -95,4 +96,13 @@ class Answer:
         self.tail = tail
 
 
-Handler = Callable[[Context, HttpRequest], Awaitable[Answer]]
+class StreamedAnswer(ABC):
+    """An answer that is sent while it comes about. It is to be sent at once, or not at all."""
+
+    @abstractmethod
+    async def send(self, send: Send) -> None:
+        """Send all of it. Cancelling this cancels what it tells about."""
+        ...
+
+
+Handler = Callable[[Context, HttpRequest], Awaitable[Answer | StreamedAnswer]]

@@ -54,7 +54,7 @@ def read_parameters(value: Any, request: InferenceRequest) -> bool:
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
             )
         else:
-            request.parameters[name] = _custom(name, given)
+            request.parameters[name] = custom_parameter(name, given)
     return binary_output
 
 
@@ -80,7 +80,12 @@ def _correlation_id(value: Any) -> int | str:
     return converted(json_reader.as_string, value, "sequence_id")
 
 
-def _custom(name: str, value: Any) -> ParameterValue:
+def custom_parameter(name: str, value: Any) -> ParameterValue:
+    """The value of a parameter that is handed to the model; an integer beyond 64 bits becomes a double.
+
+    Raises:
+        InvalidArgumentError: parameters cannot have such a value.
+    """
     kind = type(value)
     if kind is int:
         return value if value in _INT64 else float(value)

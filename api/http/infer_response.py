@@ -78,9 +78,18 @@ def _opening(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _parameters(parameters: Mapping[str, ParameterValue]) -> bytes:
+    refuse_bytes(parameters)
+    return json_writer.dumps(dict(parameters))
+
+
+def refuse_bytes(parameters: Mapping[str, ParameterValue]) -> None:
+    """What a model may put into its response's parameters, but JSON not.
+
+    Raises:
+        UnsupportedError: there is such a value.
+    """
     for value in parameters.values():
         if not isinstance(value, (bool, int, float, str)):
             raise UnsupportedError(
                 "Response parameter of type 'TRITONSERVER_PARAMETER_BYTES' is not currently supported"
             )
-    return json_writer.dumps(dict(parameters))

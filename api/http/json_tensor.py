@@ -90,16 +90,25 @@ def tensor_from_json(name: str, datatype: DataType, shape: tuple[int, ...], data
         return _strings(name, shape, count, data)
     element = _ELEMENTS.get(datatype)
     if element is None:
-        if datatype is FP16 or datatype is BF16:
-            raise InvalidArgumentError(
-                f"receiving {datatype.name} data via JSON is not supported. Please use the binary data format for "
-                f"input {name}"
-            )
+        refuse_half(name, datatype)
         raise InvalidArgumentError(f"invalid datatype for input {name}")
     array = _numbers(data, count, element)
     with np.errstate(over="ignore"):  # beyond FP32 is infinite
         array = array.astype(datatype.storage, copy=False)
     return Tensor(name, datatype, shape, array=array.reshape(shape))
+
+
+def refuse_half(name: str, datatype: DataType) -> None:
+    """JSON has no notation for two datatypes of 16 bits.
+
+    Raises:
+        InvalidArgumentError: the input `name` is of one of them.
+    """
+    if datatype is FP16 or datatype is BF16:
+        raise InvalidArgumentError(
+            f"receiving {datatype.name} data via JSON is not supported. Please use the binary data format for "
+            f"input {name}"
+        )
 
 
 def _count(name: str, datatype: DataType, shape: tuple[int, ...]) -> int:

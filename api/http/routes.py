@@ -19,6 +19,7 @@ from . import handlers_server as server
 from . import handlers_shared_memory as shared_memory
 from . import handlers_unsupported as unsupported
 from .exchange import JSON, TEXT, Handler
+from .handlers_generate import generate, generate_stream
 from .handlers_infer import infer
 
 _MODEL = rb"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
@@ -91,8 +92,8 @@ ROUTES = (
     _route(rb"/v2/models/stats", "statistics", GET=models.statistics),
     _route(rb"/v2/logging", "logging", GET=logging.settings, POST=logging.change),
     _route(_MODEL + rb"/infer", "inference", TEXT, POST=infer),
-    _route(_MODEL + rb"/generate", "inference", POST=unsupported.generate),
-    _route(_MODEL + rb"/generate_stream", "inference", POST=unsupported.generate),
+    _route(_MODEL + rb"/generate", "inference", POST=generate),
+    _route(_MODEL + rb"/generate_stream", "inference", POST=generate_stream),
     _route(_MODEL + rb"/ready", "health", TEXT, GET=models.ready),
     _route(_MODEL + rb"/config", "model-config", GET=models.config),
     _route(_MODEL + rb"/stats", "statistics", GET=models.statistics),

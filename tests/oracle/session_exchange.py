@@ -17,7 +17,7 @@ from typing import Any
 
 from session_script import Exchange
 
-KEPT_HEADERS = ("content-type", "inference-header-content-length", "content-encoding")
+KEPT_HEADERS = ("content-type", "transfer-encoding", "inference-header-content-length", "content-encoding")
 DIFFERENT_BY_NATURE = ("backend", "platform", "runtime", "default_model_filename", "instance_group")
 SERVER_IDENTITY = ("version",)
 NEWER_CONFIG_FIELDS = ("is_non_linear_format_io", "model_metrics")

@@ -1,0 +1,142 @@
+"""``POST /v2/models/M[/versions/V]/generate`` and ``…/generate_stream`` (http.md §5).
+
+Whatever is wrong before the model is asked is an ordinary error. After that the answer is sent as it comes about: its
+status says how the model's first response was (200, or 400 if it was an error, of whatever class), its body the rest.
+
+The connection holds the model back: responses are taken from the reply when those before them have gone to the client,
+and a model whose responses are not taken waits (`engine.answer_window`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...engine.errors import InvalidArgumentError, TriremeError
+from ...engine.response import InferenceResponse
+from .asgi import Message, Send
+from .errors import error_body
+from .exchange import JSON, Context, HttpRequest, StreamedAnswer
+from .generate_request import decode_generate
+from .generate_response import encode_generate
+
+if TYPE_CHECKING:
+    from ...actors.reply import Reply
+
+EVENTS = b"text/event-stream; charset=utf-8"
+
+_WRONG_COUNT = error_body(
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
+    "of responses"
+)
+
+
+async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:
+    """The only response of a model."""
+    return _Whole(await _submit(context, request))
+
+
+async def generate_stream(context: Context, request: HttpRequest) -> StreamedAnswer:
+    """All responses of a model, each an event."""
+    return _Events(await _submit(context, request))
+
+
+async def _submit(context: Context, request: HttpRequest) -> Reply:
+    version = request.match.model_version()
+    model = context.server.describe(request.match.name, version)
+    if request.headers().get(b"content-encoding", b"identity") != b"identity":
+        raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
+    decoded = decode_generate(request.body, model, version, context.options.max_input_bytes)
+    return await context.server.submit(decoded)
+
+
+class _Generation(StreamedAnswer):
+    """What a model responds. Whoever stops sending it before its end cancels the request.
+
+    Attributes:
+        over: the final response has been taken.
+    """
+
+    media = JSON
+
+    def __init__(self, reply: Reply) -> None:
+        self.over = False
+        self._reply = reply
+        self._news = trio.lowlevel.ParkingLot()
+        reply.notify_each(self._hear)
+
+    async def send(self, send: Send) -> None:
+        try:
+            await self._send(send)
+        finally:
+            if not self._reply.final:
+                self._reply.cancel()
+
+    async def _send(self, send: Send) -> None:
+        raise AssertionError("every kind says how")
+
+    def _hear(self, _reply: Reply) -> None:
+        self._news.unpark_all()
+
+    async def _take(self) -> list[InferenceResponse | TriremeError]:
+        """The responses since the last call, as soon as there is one, or the request is over."""
+        while not (answers := self._reply.take()) and not self._reply.final:
+            await self._news.park()
+        self.over = not answers or answers[-1][1]
+        return [outcome for outcome, _ in answers if outcome is not None]
+
+    def _head(self, failed: bool) -> Message:
+        headers = [(b"Content-Type", self.media)]
+        return {"type": "http.response.start", "status": 400 if failed else 200, "headers": headers}
+
+
+class _Whole(_Generation):
+    """One JSON object, when the request is over: the response if there was exactly one."""
+
+    async def _send(self, send: Send) -> None:
+        count = 0
+        body, failed = _WRONG_COUNT, False
+        while not self.over:
+            responses = await self._take()
+            if responses and not count:
+                body, failed = _encode(responses[0])
+            count += len(responses)
+        await send(self._head(failed))
+        await send(_piece(body if count == 1 else _WRONG_COUNT))
+        await send(_piece(b"", last=True))
+
+
+class _Events(_Generation):
+    """An event for each response, errors among them."""
+
+    media = EVENTS
+
+    async def _send(self, send: Send) -> None:
+        begun = False
+        while not self.over:
+            for response in await self._take():
+                body, failed = _encode(response)
+                if not begun:
+                    begun = True
+                    await send(self._head(failed))
+                await send(_piece(b"data: %b\n\n" % body))
+        if not begun:
+            await send(self._head(failed=False))
+            await send(_piece(b""))
+        await send(_piece(b"", last=True))
+
+
+def _encode(response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
+    """A response as a JSON object, and whether it is an error."""
+    try:
+        if isinstance(response, InferenceResponse):
+            return encode_generate(response), False
+        error = response
+    except TriremeError as unfit:
+        error = unfit
+    return error_body(error.message), True
+
+
+def _piece(body: bytes, last: bool = False) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": not last}
