@@ -1,13 +1,16 @@
 """What Trireme uses of hypercorn's insides: its HTTP/2.
 
-`TCPServer`, `WorkerContext` and `ConnectionState` are internal to hypercorn, so its version is
-pinned, no other module touches them, and a canary test compares them with what is assumed here.
+`TCPServer`, `WorkerContext`, `ConnectionState`, `H2Protocol`, `HTTPStream` and `StreamBuffer` are internal to
+hypercorn, so its version is pinned, no other module touches them, and a canary test compares them with what is assumed
+here.
 
 hypercorn's ways that are worked around:
 - An app is not cancelled when its client goes away or resets the stream: its next message is ``http.disconnect``, for
   which the app has to look out by itself.
 - A response that ends before its request's body has arrived breaks the connection; so the end of the response is held
   back until the body is in.
+- An app that sends is made to wait while much is buffered, but not if the client's flow-control window is closed; what
+  it sends then piles up. So each stream gets a buffer that looks at what it holds instead of at what was taken last.
 - Sends are shielded from cancellation. Here each one has a time limit, and `Connection.abort` shuts the socket down.
 - It closes a connection after 1,000 requests and after 5 s of idleness; both are switched off. Its idle timer is then
   what outlives a client that leaves; so the end of the stream tells hypercorn that this connection's context is
@@ -25,6 +28,8 @@ from typing import Any
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.protocol.h2 import BUFFER_LOW_WATER, H2Protocol, StreamBuffer
+from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
@@ -59,6 +64,7 @@ async def serve_http2(app: AsgiApp, transport: PlainTransport | TlsTransport, re
 
     async def bridged(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            _hold_back(send)
             stream = _Stream(receive, send, limits, transport.shut_down)
             await app(scope, stream.receive, stream.send)
         elif scope["type"] == "websocket":  # an extended CONNECT
@@ -82,6 +88,29 @@ def _config(limits: Limits) -> Config:
     config.h2_max_header_list_size = limits.head_bytes
     config.h11_max_incomplete_size = limits.head_bytes
     return config
+
+
+class _Buffer(StreamBuffer):
+    """What waits for a stream's window; at most `BUFFER_HIGH_WATER` and what the app sends at once."""
+
+    async def pop(self, max_length: int) -> bytes:
+        data = bytes(self.buffer[:max_length])
+        del self.buffer[:max_length]
+        if len(self.buffer) < BUFFER_LOW_WATER:
+            await self._paused.set()
+        if not self.buffer:
+            await self._is_empty.set()
+        return data
+
+
+def _hold_back(send: Any) -> None:
+    """Give the stream that `send` writes to a `_Buffer`, before anything is written."""
+    stream = getattr(send, "__self__", None)
+    protocol = getattr(getattr(stream, "send", None), "__self__", None)
+    if isinstance(stream, HTTPStream) and isinstance(protocol, H2Protocol):
+        buffer = protocol.stream_buffers.get(stream.stream_id)
+        if buffer is not None and not buffer.complete:
+            protocol.stream_buffers[stream.stream_id] = _Buffer(protocol.context.event_class)
 
 
 class _ReplayStream:

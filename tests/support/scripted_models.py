@@ -6,6 +6,8 @@ The request parameter ``script`` holds steps, separated by blanks:
     say!      the same, as the final answer
     end       the final answer, without a response
     fail:X    the final answer is the error X
+    err:X     answer with the error X, and go on
+    note:X    answer with the response parameter ``note``, and go on
     wait:G    wait until the test opens the gate G
     until-cancelled
               wait until the client has given up
@@ -25,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trireme.engine.answer_window import AnswerWindow
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
@@ -61,6 +64,7 @@ class Script:
         said: answers given, by request ID (the last of that ID).
         cancelled: IDs of the requests that a model saw to be cancelled.
         loaded: models by name.
+        windows: what holds back the models that answer often, by request ID (the last of that ID).
     """
 
     gates: dict[str, threading.Event] = field(default_factory=lambda: defaultdict(threading.Event))
@@ -68,6 +72,7 @@ class Script:
     said: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     cancelled: list[str] = field(default_factory=list)
     loaded: dict[str, LoadedModel] = field(default_factory=dict)
+    windows: dict[str, AnswerWindow] = field(default_factory=dict)
     closing: bool = False
 
     def open(self, *gates: str) -> None:
@@ -82,6 +87,8 @@ class Script:
 
     def run(self, job: Job) -> None:
         """Do what a request tells."""
+        if job.window is not None:
+            self.windows[job.id] = job.window
         self.begun.append(job.id)
         said = 0  # of this job: requests that run at the same time may share an ID
         self.said[job.id] = 0
@@ -94,6 +101,10 @@ class Script:
                     job.respond(None, final=True)
                 case "fail":
                     job.fail(InternalError(what))
+                case "err":
+                    job.fail(InternalError(what), final=False)
+                case "note":
+                    job.respond(job.response([], {"note": what}), final=False)
                 case "wait":
                     assert self.gates[what].wait(PATIENCE_S) or self.closing
                 case "until-cancelled":

@@ -170,8 +170,6 @@ async def test_shared_memory_is_disabled(client: HttpClient, action: str) -> Non
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/v2/models/identity/generate"),
-        ("POST", "/v2/models/identity/generate_stream"),
         ("GET", "/v2/trace/setting"),
         ("POST", "/v2/trace/setting"),
         ("GET", "/v2/models/identity/trace/setting"),
