@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...config.model import ModelConfig, ModelInput, ModelOutput
+from ...config.model import ModelConfig
 from ...config.sequence import SequenceBatching, sequence_batching
-from ...errors import InvalidArgumentError
+from ...datatypes import BF16, BYTES
+from ...errors import InvalidArgumentError, UnsupportedError
 from ...scheduling.batch import BatchLayout
+from ..checks import check_model
+from ..completion import complete, needs_completion
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
 from ..parameters import parse_bool, parse_int
-from .checks import check_model
 from .instance import OnnxRuntimeInstance
 from .library import error_types, import_onnxruntime, reason
 from .operators import depends_on_values
 from .session import inspection_session, instance_session, model_path
-from .signature import GraphTensor, Signature
-
-_log = logging.getLogger(__name__)
+from .signature import signature_of
 
 
 class OnnxRuntimeBackend(Backend):
@@ -50,54 +49,14 @@ class OnnxRuntimeBackend(Backend):
         Raises:
             TriremeError: the model cannot be read, or cannot batch although the configuration wants it to.
         """
-        if (config.input or config.batch_input) and config.output:
-            _log.info(
-                "skipping model configuration auto-complete for '%s': inputs and outputs already specified", config.name
-            )
+        if not needs_completion(config):
             return None
         path = model_path(config, files)
         session = inspection_session(self._onnxruntime(), config, path, global_threads=self._global_threads)
-        signature = Signature.of(session)
-        max_batch_size = self._max_batch_size(config, signature)
-        of_server = _server_tensors(config)
-        inputs: tuple[ModelInput, ...] = ()
-        outputs: tuple[ModelOutput, ...] = ()
-        if not (config.input or config.batch_input):
-            inputs = tuple(
-                ModelInput(**_completed(tensor, "input", config.name, max_batch_size))
-                for tensor in signature.inputs.values()
-                if tensor.name not in of_server
-            )
-        if not config.output:
-            outputs = tuple(
-                ModelOutput(**_completed(tensor, "output", config.name, max_batch_size))
-                for tensor in signature.outputs.values()
-                if tensor.name not in of_server
-            )
-        return Completion(max_batch_size, inputs, outputs, dynamic_batching=max_batch_size > 1)
+        return complete(config, signature_of(session), self._default_max_batch_size)
 
     def load(self, config: ModelConfig, files: ModelFiles) -> OnnxRuntimeModel:
         return OnnxRuntimeModel(self._onnxruntime(), config, model_path(config, files), self._global_threads)
-
-    def _max_batch_size(self, config: ModelConfig, signature: Signature) -> int:
-        tensors = (*signature.inputs.values(), *signature.outputs.values())
-        if any(tensor.dims[:1] != (-1,) for tensor in tensors):
-            if config.max_batch_size != 0:
-                raise InvalidArgumentError(
-                    f"autofill failed for model '{config.name}': model does not support batching while non-zero "
-                    "max_batch_size is specified"
-                )
-            return 0
-        if config.max_batch_size != 0:
-            return config.max_batch_size
-        _log.warning(
-            "autofilled max_batch_size to %d for model '%s' since batching is supporrted but no max_batch_size is "
-            "specified in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch "
-            "size",
-            self._default_max_batch_size,
-            config.name,
-        )
-        return self._default_max_batch_size
 
     def _onnxruntime(self) -> Any:
         """The package, with the global pool of threads made if there is to be one."""
@@ -130,9 +89,10 @@ class OnnxRuntimeModel(LoadedModel):
         kind = groups[0].kind if groups else "KIND_CPU"
         device_id = groups[0].gpus[0] if groups and groups[0].gpus else 0
         session = self._session(InstanceSpec(f"{config.name}_0", kind, device_id))
-        self._signature = Signature.of(session)
+        self._signature = signature_of(session)
         self._sequences = sequence_batching(config) or SequenceBatching()
         check_model(config, self._signature, self._sequences)
+        _check_together(config, self._sequences)
         self._thread_bound = bool(config.op_library_filenames) or depends_on_values(path)
         self._lock = threading.Lock()
         self._spare: tuple[str, int, Any] | None = (kind, device_id, session)
@@ -160,17 +120,16 @@ class OnnxRuntimeModel(LoadedModel):
             return session
 
 
-def _server_tensors(config: ModelConfig) -> frozenset[str]:
-    """Names of tensors that are between the server and the model: clients neither send nor get them."""
-    sequences = sequence_batching(config) or SequenceBatching()
-    states = [name for state in sequences.states for name in (state.input_name, state.output_name)]
-    return frozenset([*states, *(control.name for control in sequences.controls)])
-
-
-def _completed(tensor: GraphTensor, role: str, model_name: str, max_batch_size: int) -> dict[str, Any]:
-    """Fields of a `ModelInput` or `ModelOutput` for a tensor of the graph."""
-    dims = tensor.dims[1:] if max_batch_size > 0 else tensor.dims
-    fields: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype(role, model_name), "dims": dims or (1,)}
-    if not dims and max_batch_size > 0:
-        fields["reshape"] = ()
-    return fields
+def _check_together(config: ModelConfig, sequences: SequenceBatching) -> None:
+    """onnxruntime's Python interface has BF16 outputs only through I/O binding, which has no strings."""
+    outputs = [(tensor.name, tensor.datatype) for tensor in config.output]
+    outputs += [(state.output_name, state.datatype) for state in sequences.states]
+    inputs = [(tensor.name, tensor.datatype) for tensor in (*config.input, *sequences.controls)]
+    inputs += [(state.input_name, state.datatype) for state in sequences.states]
+    output = next((name for name, datatype in outputs if datatype is BF16), None)
+    text = next((name for name, datatype in inputs if datatype is BYTES), None)
+    if output is not None and text is not None:
+        raise UnsupportedError(
+            f"unable to load model '{config.name}': ONNX Runtime cannot take the TYPE_STRING input '{text}' and return "
+            f"the TYPE_BF16 output '{output}' in one run; let the model cast one of them"
+        )

@@ -18,9 +18,9 @@ from ...scheduling.batch import BatchLayout, encode_text
 from ...scheduling.sequence.state import keep_states
 from ...tensor import Tensor
 from ..interface import InstanceSpec, ModelInstance
+from ..signature import Signature
 from .library import error_types, reason
 from .session import run_options
-from .signature import Signature
 
 _ONNX_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 

@@ -1,4 +1,4 @@
-"""Does a model configuration fit the ONNX graph? (backends.md §2)
+"""Does a model configuration fit the model's graph? (backends.md §2)
 
 The order is Triton's: the sequence controls; number of inputs; then for each input, in the configuration's order,
 optional, name, type, shape; then the same for the outputs; then the implicit states.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ...config.model import Dims, ModelConfig, ModelInput, ModelOutput
-from ...config.sequence import ImplicitState, SequenceBatching, SequenceControl
-from ...datatypes import BF16, BYTES, DataType
-from ...errors import InternalError, InvalidArgumentError, UnsupportedError
+from ..config.model import Dims, ModelConfig, ModelInput, ModelOutput
+from ..config.sequence import ImplicitState, SequenceBatching, SequenceControl
+from ..datatypes import DataType
+from ..errors import InternalError, InvalidArgumentError
 from .signature import GraphTensor, Signature
 
 
@@ -37,7 +37,6 @@ def check_model(config: ModelConfig, signature: Signature, sequences: SequenceBa
         _check_output(config, signature, tensor)
     for state in sequences.states:
         _check_state(config, signature, state)
-    _check_together(config, sequences)
 
 
 def _check_control(config: ModelConfig, signature: Signature, control: SequenceControl) -> None:
@@ -52,7 +51,7 @@ def _check_control(config: ModelConfig, signature: Signature, control: SequenceC
         raise InvalidArgumentError(f"{subject} in model has dims {shape_text(dims)} but dims [1] is expected")
     if graph.datatype("input", config.name) is not control.datatype:
         raise InvalidArgumentError(
-            f"{subject}, the model expects data-type {graph.onnx_type} but the model configuration specifies data-type "
+            f"{subject}, the model expects data-type {graph.element} but the model configuration specifies data-type "
             f"{control.datatype.config_name}"
         )
 
@@ -162,21 +161,6 @@ def _expects(graph: GraphTensor, dims: Dims) -> str:
         f"the model expects {len(graph.dims)} dimensions (shape {shape_text(graph.dims)}) but the model configuration "
         f"specifies {len(dims)} dimensions"
     )
-
-
-def _check_together(config: ModelConfig, sequences: SequenceBatching) -> None:
-    """onnxruntime's Python interface has BF16 outputs only through I/O binding, which has no strings."""
-    outputs = [(tensor.name, tensor.datatype) for tensor in config.output]
-    outputs += [(state.output_name, state.datatype) for state in sequences.states]
-    inputs = [(tensor.name, tensor.datatype) for tensor in (*config.input, *sequences.controls)]
-    inputs += [(state.input_name, state.datatype) for state in sequences.states]
-    output = next((name for name, datatype in outputs if datatype is BF16), None)
-    text = next((name for name, datatype in inputs if datatype is BYTES), None)
-    if output is not None and text is not None:
-        raise UnsupportedError(
-            f"unable to load model '{config.name}': ONNX Runtime cannot take the TYPE_STRING input '{text}' and return "
-            f"the TYPE_BF16 output '{output}' in one run; let the model cast one of them"
-        )
 
 
 def _unexpected(role: str, name: str, allowed: Iterable[str]) -> GraphTensor:
