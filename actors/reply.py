@@ -154,7 +154,8 @@ class Reply:
                         yield outcome
                     if final:
                         return
-                await self._change()
+                if not self._answers:  # more may have come while the reader was busy with these
+                    await self._change()
         finally:
             if not self.final:
                 self.cancel()

@@ -347,6 +347,8 @@ class Scheduler:
         self._token.run_sync_soon(self._streamed, job, outcome, final)
 
     def _streamed(self, job: Job, outcome: Outcome, final: bool) -> None:
+        if job.is_null:
+            return  # nobody asked, so nothing is counted
         now_ns = self._clock.now_ns()
         if not job.responded and outcome is not None:
             job.responded = True

@@ -6,7 +6,8 @@ Rules:
  2. Answers of an ordinary model are collected and delivered together when the batch is over: one hop from the
     instance's thread to the event loop, whatever the batch size. Answers of a decoupled model go out at once, through
     the `stream` callable, which must be callable from any thread.
- 3. A job of an iterative model may be rescheduled instead of being answered; it then comes back in another batch.
+ 3. A job of an iterative model may be rescheduled instead of being answered; it then comes back in another batch, once,
+    however often that was asked for. One that has its final answer is over: it does not come back.
  4. The time marks never go back: COMPUTE_START <= INFER_START <= OUTPUT_START <= COMPUTE_END. A mark that the backend
     did not take, or took out of order, equals the next one.
 """
@@ -165,6 +166,8 @@ class ExecutionBatch:
         for job in self.jobs:
             if not job.answered and job not in self.rescheduled:
                 self.answer(job, error or _unanswered(self.instance_name), True)
+        if self.rescheduled:
+            self.rescheduled = [job for job in dict.fromkeys(self.rescheduled) if not job.answered]
 
     def __repr__(self) -> str:
         return f"<ExecutionBatch of {len(self.jobs)} ({self.rows} rows) on {self.instance_name}: {self.sealed.value}>"

@@ -10,6 +10,8 @@ Rules:
     in the order in which it was given.
  3. How a job ends does not matter: one that was rejected or cancelled in the queue waits its turn with its error, and
     frees its place with it.
+ 4. Answers that are held back do not hold their model back (`engine.answer_window`): it may have to go on in order to
+    answer the job in first place. They count again when they go out.
 
 A place goes HOLDING ─(all before it have ended)▶ FIRST ─(final answer)▶ gone; a final answer that is given in HOLDING
 goes out, and the place with it, on becoming first.
@@ -98,6 +100,8 @@ class OrderedRelease:
         if job is not next(iter(places)):
             held.append((job, outcome, final))
             self.held += 1
+            if job.window is not None:
+                job.window.leave(1)
             return []
         released: list[Answer] = [(job, outcome, final)]
         while final:
@@ -107,6 +111,9 @@ class OrderedRelease:
             first = next(iter(places))
             waiting = places[first]
             released += waiting
+            for held_job, _, _ in waiting:
+                if held_job.window is not None:
+                    held_job.window.enter()
             self.held -= len(waiting)
             final = bool(waiting) and waiting[-1][2]
             waiting.clear()

@@ -138,6 +138,21 @@ def test_rescheduling_needs_a_model_configured_for_it() -> None:
         job.reschedule()
 
 
+@pytest.mark.parametrize("answer_first", [True, False])
+def test_a_job_that_is_answered_is_not_executed_again(answer_first: bool) -> None:
+    """Whatever its backend asks for, and however often."""
+    jobs = [_job("answered"), _job("again")]
+    batch = ExecutionBatch(jobs, "m_0_0", _Clock(iter(())), iterative=True)
+    if answer_first:
+        jobs[0].respond(jobs[0].response([]))
+    for job in (*jobs, *jobs):
+        job.reschedule()
+    jobs[0].respond(jobs[0].response([]))
+    batch.finish()
+    assert batch.rescheduled == [jobs[1]]
+    assert [job for job, _, _ in batch.answers] == [jobs[0]]
+
+
 def test_marks_taken_stay() -> None:
     batch = _batch(_job(), times=(10, 20, 30, 40))
     for phase in (Phase.COMPUTE_START, Phase.INFER_START, Phase.OUTPUT_START):

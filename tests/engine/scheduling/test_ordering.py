@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import threading
 
 import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trireme.engine.answer_window import AnswerWindow
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import CancelledError, UnavailableError
@@ -53,6 +55,18 @@ def test_job_that_ends_in_the_queue_frees_its_place(admitted, error):
     assert ordered.settle(jobs[1], error, True) == []
     assert ordered.settle(jobs[0], None, True) == [(jobs[0], None, True), (jobs[1], error, True)]
     assert ordered.settle(jobs[2], None, True) == [(jobs[2], None, True)]
+
+
+def test_answers_held_back_do_not_hold_their_model_back(admitted):
+    """One thread answers both: it must be able to go on to the first one's answers."""
+    ordered, (first, second, *_) = admitted
+    window = second.window = AnswerWindow(2, threading.get_ident())
+    for _ in range(5):
+        window.enter()
+        assert ordered.settle(second, None, False) == []
+    assert not window.crowded
+    assert len(ordered.settle(first, None, True)) == 6
+    assert window.crowded, "now they wait for their reader"
 
 
 def test_first_job_streams_while_later_ones_wait_for_its_final_answer(admitted):
