@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..engine.execution import SealReason
+from .coverage_answers import REACHABLE_ANSWERS, AnswerCoverage
 from .events import (
     GIVEN_UP,
     BatchSealed,
@@ -24,6 +25,7 @@ from .events import (
     RequestDropped,
     RequestQueued,
     RequestRejected,
+    RequestRescheduled,
     RequestSubmitted,
     ServerStopped,
     ServerStopping,
@@ -69,6 +71,7 @@ REACHABLE = (
     "the server-wide budget was used up",
     "a state kept",
     "a state found",
+    *REACHABLE_ANSWERS,
     "an ensemble answered",
     "an ensemble failed with a step",
     "an ensemble cancelled amid its steps",
@@ -81,7 +84,11 @@ REACHABLE = (
 
 
 class Coverage:
-    """Counts. Must listen before the state does, as invariants do."""
+    """Counts. Must listen before the state does, as invariants do.
+
+    Attributes:
+        answers: listens as well.
+    """
 
     def __init__(self, state: WorldState, max_inflight: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -94,9 +101,11 @@ class Coverage:
         self._parents: dict[int, int] = {}
         self._steps: dict[int, int] = {}  # by request to an ensemble, how many steps it has in flight
         self._failed: set[int] = set()  # those of them of which a step has failed
+        self.answers = AnswerCoverage(self._count)
 
     def handlers(self) -> Handlers:
         return {
+            RequestRescheduled: self._rescheduled,
             RequestSubmitted: self._submitted,
             StepSubmitted: self._step_submitted,
             RequestAnswered: self._answered,
@@ -173,6 +182,9 @@ class Coverage:
         if event.request in self._asked:
             self._count("given up without a reply being held")
 
+    def _rescheduled(self, event: RequestRescheduled) -> None:
+        self._ended.pop(event.request, None)
+
     def _cancelled(self, event: CancelHeard) -> None:
         if self._steps.get(event.request):
             self._count("an ensemble cancelled amid its steps")
@@ -209,6 +221,8 @@ class Coverage:
             self._count("an execution given up")
 
     def _delivered(self, event: ReplyDelivered) -> None:
+        if not event.final:
+            return
         self._open.discard(event.request)
         if self._steps.pop(event.request, None) is not None:
             failed = event.request in self._failed

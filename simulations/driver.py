@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
+from contextlib import aclosing
 from functools import partial
 
 import numpy as np
@@ -25,6 +26,7 @@ from .events import RequestAbandoned, RequestAnswered, RequestSubmitted
 from .graphs import Graphs
 from .history import Recorder, error_text
 from .plan import UNKNOWN_MODEL, Manner, Plan, RequestPlan
+from .readers import Reader, record_taken, when_final
 
 
 class Driver:
@@ -53,6 +55,7 @@ class Driver:
         self._misled = misled
         self._graphs = Graphs(plan)
         self._requests = _Requests(plan, looked_at=self._graphs.looked_at)
+        self._decoupled = {model.name for model in plan.models if model.decoupled}
         self._next: dict[int, list[RequestPlan]] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -114,7 +117,10 @@ class Driver:
             self._go_on(plan)
             reply.notify(partial(self._settled, plan))
         else:
-            reply.notify(partial(self._heard, plan))
+            if plan.model in self._decoupled:
+                Reader(plan, reply, self._recorder, self._at, self._check, self._answered)
+            else:
+                reply.notify(partial(self._heard, plan))
             if plan.give_up_ns and not reply.final:
                 self._at(self._clock.now_s() + plan.give_up_ns / 1e9, partial(self._give_up, plan, reply))
 
@@ -157,7 +163,10 @@ class Driver:
         with trio.move_on_after(patience_s):
             try:
                 reply = self.replies[plan.number] = await self._server.submit(request)
-                self._check(plan, await reply.response())
+                if plan.model in self._decoupled:
+                    await self._read(plan, reply)
+                else:
+                    self._check(plan, await reply.response())
             except TriremeError as error:
                 self._answered(plan, error_text(error))
             else:
@@ -169,10 +178,19 @@ class Driver:
         if reply is None:
             self._settled(plan)
         else:
-            reply.notify(partial(self._settled, plan))
+            when_final(reply, partial(self._settled, plan))
+
+    async def _read(self, plan: RequestPlan, reply: Reply) -> None:
+        """Take the answers of a decoupled model one by one."""
+        async with aclosing(reply.responses()) as responses:
+            async for response in responses:
+                record_taken(self._recorder, plan.number, [response])
+                self._check(plan, response)
+                if plan.pause_ns:
+                    await self._clock.sleep(plan.pause_ns / 1e9)
 
     def _check(self, plan: RequestPlan, response: InferenceResponse) -> None:
-        """Whether this is the answer to that request."""
+        """Whether this is an answer to that request."""
         rows = response.outputs[0].shape[0] if len(response.outputs[0].shape) > 1 else 1
         if (response.id, response.model_name, rows) != (str(plan.number), plan.model, plan.rows):
             self._misled(

@@ -53,6 +53,15 @@ class RequestAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswersTaken:
+    """A client of a decoupled model took these answers, by their numbers."""
+
+    at_ns: int
+    request: int
+    answers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RequestAbandoned:
     """A client gave up waiting."""
 
@@ -120,13 +129,24 @@ class BatchSealed:
 @dataclass(frozen=True, slots=True)
 class ReplyDelivered:
     """A request was given an answer, whether or not its client still listens: an error's text, or "". `late`: it had
-    its final answer before."""
+    its final answer before. `answer` is its number among the answers of a decoupled model, 0 for an error, for an end
+    without an answer, and for other models."""
 
     at_ns: int
     request: int
     error: str
     final: bool
     late: bool
+    answer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRescheduled:
+    """A scheduler was given a request back, which an iterative model wants to execute again."""
+
+    at_ns: int
+    request: int
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +206,24 @@ class StateUsed:
     request: int
     found: float
     left: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerGiven:
+    """A decoupled model answered a request: which answer it is, counted from 1; 0 for an end without an answer."""
+
+    at_ns: int
+    request: int
+    answer: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHeldBack:
+    """A decoupled model has an answer to a request, and waits until its client has taken others."""
+
+    at_ns: int
+    request: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +301,7 @@ Event = (
     RequestSubmitted
     | StepSubmitted
     | RequestAnswered
+    | AnswersTaken
     | RequestAbandoned
     | RequestQueued
     | CancelHeard
@@ -270,12 +309,15 @@ Event = (
     | RequestDropped
     | BatchSealed
     | ReplyDelivered
+    | RequestRescheduled
     | SchedulerStopped
     | InstanceAttached
     | InstanceDetached
     | ExecutionStarted
     | ExecutionEnded
     | StateUsed
+    | AnswerGiven
+    | AnswerHeldBack
     | FaultStruck
     | KernelStarted
     | KernelEnded

@@ -15,6 +15,8 @@ from ..actors.executors import Executor, ExecutorDiedError, run_backend
 from ..engine.backends.interface import ModelInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
+from .clock import Sleeper
+from .determinism import has_pending_callbacks
 from .events import DONE, GIVEN_UP
 from .history import Recorder
 from .models import SimulatedInstance
@@ -31,6 +33,13 @@ class VirtualExecutor:
 
     async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
         assert isinstance(instance, SimulatedInstance), "only simulated models run in virtual time"
+        try:
+            await self._execute(instance, batch)
+        finally:
+            if has_pending_callbacks():  # answers of a decoupled model; those of a thread arrive before its end does
+                await _callbacks_called()
+
+    async def _execute(self, instance: SimulatedInstance, batch: ExecutionBatch) -> None:
         batch.mark(Phase.COMPUTE_START)
         batch.mark(Phase.INFER_START)
         try:
@@ -52,6 +61,13 @@ class VirtualExecutor:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+async def _callbacks_called() -> None:
+    """Wait for what was given to ``run_sync_soon`` before."""
+    sleeper = Sleeper(trio.lowlevel.current_task())
+    trio.lowlevel.current_trio_token().run_sync_soon(sleeper.wake)
+    await trio.lowlevel.wait_task_rescheduled(sleeper.give_up)
 
 
 class SimulatedFailure(Exception):

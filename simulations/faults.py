@@ -6,7 +6,8 @@ strikes any more: what is queued by then is executed as if nothing had ever been
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -26,18 +27,13 @@ from .graphs import Graphs, answer
 from .history import Recorder
 from .models import SimulatedModel
 from .plan import NEW_SUM, SUM, Fault, ModelPlan, Plan, RequestPlan
+from .streams import FOR_EVER_S, InstanceCrash, Streams
 
 SLOWNESS = 20
 """A slow execution takes so many times as long."""
 
-FOR_EVER_S = 1e9
-
 BEFORE = (Fault.HANG, Fault.CRASH, Fault.RAISE)
 """Faults that strike a batch before any of it is answered; of several, the first in this order."""
-
-
-class InstanceCrash(Exception):
-    """The instance is lost."""
 
 
 class FaultyModels:
@@ -58,12 +54,15 @@ class FaultyModels:
         self._looked_at = graphs.looked_at
         self._clock = clock
         self._recorder = recorder
+        self._turns: Counter[int] = Counter()  # by request, how often it was executed
+        self._streams = Streams(clock, recorder, self._turns, self._strikes)
+        self._outputs = {model.name: _outputs(model) for model in plan.models}
         self._starts = dict.fromkeys((model.name for model in plan.models), 0)
         self.models = [
             SimulatedModel(
                 model.config(),
-                partial(self._work, model),
-                answer=partial(self._answer, _outputs(model)),
+                partial(self._stream if model.decoupled else self._work, model),
+                answer=_say_no_more if model.decoupled else partial(self._answer, model),
                 on_start=partial(self._start, model),
             )
             for model in plan.models
@@ -84,7 +83,7 @@ class FaultyModels:
                 continue
             request = requests[job.request.id]
             duration_ns += request.extra_ns
-            if request.fault is not Fault.NONE:
+            if request.fault is not Fault.NONE and self._turns[request.number] >= request.fault_after:
                 struck.append(request)
         if not struck or self.calm:
             await self._clock.sleep(duration_ns / 1e9)
@@ -107,15 +106,36 @@ class FaultyModels:
             raise InstanceCrash(f"request {worst.number} crashed '{spec.name}'")
         raise SimulatedFailure(f"request {worst.number} made '{spec.name}' raise")
 
-    def _answer(self, outputs: Mapping[int, Tensor], config: ModelConfig, batch: ExecutionBatch) -> None:
+    async def _stream(self, model: ModelPlan, spec: InstanceSpec, batch: ExecutionBatch) -> None:
+        """A decoupled model: its work is before its first answer, and faults strike amid the answers."""
+        if model.sequences is not None:
+            self._check_controls(batch)
+        duration_ns = model.fixed_ns + model.per_row_ns * batch.rows
+        for job in batch.jobs:
+            if not job.is_null:
+                request = self._requests[job.request.id]
+                duration_ns += request.extra_ns
+                if request.fault is Fault.SLOW and self._strikes(request):
+                    duration_ns *= SLOWNESS
+        await self._clock.sleep(duration_ns / 1e9)
+        zeros = self._outputs[model.name]
+
+        def output(job: Job) -> Tensor:
+            return _sum(job, 0.0) if self._looked_at else zeros[job.rows]
+
+        await self._streams.speak(model, spec, batch, self._requests, output)
+
+    def _answer(self, model: ModelPlan, config: ModelConfig, batch: ExecutionBatch) -> None:
         if config.has_sequence_batching:
             self._check_controls(batch)
+        outputs = self._outputs[model.name]
         for job in batch.jobs:
             if job.is_null:
                 job.respond(job.response([outputs[1]]))
                 continue
             request = self._requests[job.request.id]
-            fault = Fault.NONE if self.calm else request.fault
+            turn = self._turns[request.number] = self._turns[request.number] + 1
+            fault = Fault.NONE if self.calm or turn <= request.fault_after else request.fault
             sums = SUM in job.inputs
             found = left = float(job.inputs[SUM].array.flat[0]) if sums else 0.0
             if fault is Fault.FAIL:
@@ -133,7 +153,10 @@ class FaultyModels:
                     shape = job.inputs[SUM].shape
                     state = Tensor(NEW_SUM, FP32, shape, array=np.full(shape, left, np.float32))
                     keep_states([job], [state], config.max_batch_size > 0)
-                job.respond(response)
+                if model.iterative and turn < request.turns:
+                    job.reschedule()
+                else:
+                    job.respond(response)
                 if fault is Fault.TWICE:
                     self._strike(request)
                     job.respond(response)
@@ -148,11 +171,25 @@ class FaultyModels:
             if not job.is_null:
                 request = self._requests[job.request.id]
                 truth = {"START": request.start, "END": request.end, "READY": 1, "CORRID": request.sequence}
+                if not request.sequence:  # of an iterative model: the sequence has an id that the batcher gave it
+                    truth |= {"START": 1, "CORRID": told["CORRID"] or -1}
+                if self._turns[request.number]:
+                    truth |= {"START": 0, "END": 0}
             if told != truth:
                 self._misled(f"for {job!r} a model was told {told}, not {truth}")
 
+    def _strikes(self, request: RequestPlan) -> bool:
+        """The fault of this request strikes, unless the run is calm."""
+        if not self.calm:
+            self._strike(request)
+        return not self.calm
+
     def _strike(self, request: RequestPlan) -> None:
         self._recorder.record(FaultStruck(self._recorder.now_ns(), request.fault.value, request.model, request.number))
+
+
+def _say_no_more(_config: ModelConfig, _batch: ExecutionBatch) -> None:
+    """What is left to do for a batch that was answered while it was worked at."""
 
 
 def _sum(job: Job, found: float) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
+from ..engine.response import InferenceResponse
 from .events import BatchSealed, Event, ExecutionEnded, ExecutionStarted
 
 E = TypeVar("E", bound=Event)
@@ -120,6 +121,17 @@ def error_text(outcome: Outcome) -> str:
     """An error's text, as it stands in events: that of a cancellation is empty, so its kind is named; "" for no
     error."""
     return outcome.message or outcome.kind.value if isinstance(outcome, TriremeError) else ""
+
+
+ANSWER = "answer"
+"""The parameter of a response that tells its number among the answers of a decoupled model."""
+
+
+def answer_number(outcome: Outcome) -> int:
+    """The number of a response among the answers of a decoupled model; 0 for anything else."""
+    if isinstance(outcome, InferenceResponse) and outcome.parameters:
+        return int(outcome.parameters.get(ANSWER, 0))
+    return 0
 
 
 def request_number(job: Job) -> int:

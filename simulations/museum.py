@@ -236,6 +236,21 @@ STATE_OF_ALL = Exhibit(
     "state-written-in-place",
 )
 
+HELD_BY_ITS_OWN_ORDER = Exhibit(
+    "A model that answers any number of times was held back while its answers waited for a client. Answers also left "
+    "in order of arrival; so those of the second request in a batch waited for the first one's last, the model waited "
+    "until somebody took them, and never got to the first one's last.",
+    Plan(
+        1,
+        (ModelPlan("m", max_batch_size=2, dynamic=True, delay_us=5_000, decoupled=True, preserve_ordering=True),),
+        (RequestPlan(1, "m", 0, answers=2, answer_ns=8 * MS), RequestPlan(2, "m", MS, answers=9, answer_ns=MS)),
+        calm_ns=0,
+        window=4,
+    ),
+    ("two requests answered in turns",),
+    "order-holds-the-model",
+)
+
 EXHIBITS: Mapping[str, Exhibit] = {
     "unknown-model-while-stopping": UNKNOWN_MODEL,
     "dead-instance-behind-readiness": HEALTHY_CORPSE,
@@ -246,6 +261,7 @@ EXHIBITS: Mapping[str, Exhibit] = {
     "resource-gone-with-its-holder": BLOCKED_BY_THE_DEAD,
     "ensemble-stuck-by-a-late-failure": STUCK_BY_A_LATE_FAILURE,
     "answers-held-behind-a-cancelled-one": HELD_FOR_EVER,
+    "model-held-by-the-order-of-its-answers": HELD_BY_ITS_OWN_ORDER,
     "burst-refused-by-an-idle-server": REFUSED_IN_ONE_BREATH,
     "reply-lost-with-its-neighbour": LOST_WITH_ITS_NEIGHBOUR,
 }

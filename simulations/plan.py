@@ -87,6 +87,7 @@ class SequencesPlan:
         idle_us: how long a sequence may be silent.
         sums: the server keeps the sum of a sequence's requests, which are answered with it (implicit state).
         same_buffer: of `sums`: it is kept in one place.
+        iterative: a request may be executed again and again before it is answered.
     """
 
     oldest: bool = False
@@ -95,6 +96,7 @@ class SequencesPlan:
     idle_us: int = 1_000_000
     sums: bool = False
     same_buffer: bool = False
+    iterative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,8 @@ class ModelPlan:
         inputs: how many inputs it has, all of one shape.
         preferred: preferred batch sizes; empty for the largest alone.
         demands, priority: what an instance needs of the server's resources, and how urgently (1 is first).
+        decoupled: it answers a request any number of times.
+        heeds: of a decoupled one, it looks whether anybody still wants its answers.
         failing_starts: which attempts to start an instance fail, counted from 1 over all instances.
         steps: of an ensemble, which has nothing else but the next, a name and a max_batch_size; what no step takes is
             an output, that of the last step the first.
@@ -150,6 +154,12 @@ class ModelPlan:
     inputs: int = 1
     steps: tuple[StepPlan, ...] = ()
     max_inflight: int = 0
+    decoupled: bool = False
+    heeds: bool = False
+
+    @property
+    def iterative(self) -> bool:
+        return self.sequences is not None and self.sequences.iterative
 
     @property
     def sinks(self) -> tuple[int, ...]:
@@ -176,7 +186,9 @@ class ModelPlan:
             limit.resources.add(name=demand.name, count=demand.count)
         if self.sequences is not None:
             self._fill_in(message.sequence_batching, self.sequences)
-        return replace(config, has_sequence_batching=self.sequences is not None, message=message)
+        message.model_transaction_policy.decoupled = self.decoupled
+        stateful = self.sequences is not None
+        return replace(config, has_sequence_batching=stateful, decoupled=self.decoupled, message=message)
 
     def _ensemble_config(self) -> ModelConfig:
         message = ModelConfigMessage(name=self.name, platform="ensemble", max_batch_size=self.max_batch_size)
@@ -198,6 +210,7 @@ class ModelPlan:
     def _fill_in(self, batching: Any, sequences: SequencesPlan) -> None:
         """What the sequence batcher reads of a configuration, with one control of each kind."""
         batching.max_sequence_idle_microseconds = sequences.idle_us
+        batching.iterative_sequence = sequences.iterative
         if sequences.oldest:
             batching.oldest.max_candidate_sequences = sequences.candidates
             batching.oldest.max_queue_delay_microseconds = self.delay_us
@@ -238,6 +251,12 @@ class RequestPlan:
         after: number of the request whose answer its client waits for first; 0 for none.
         give_up_ns: how long its client waits for the answer; 0 for as long as it takes.
         fault_step: of a request to an ensemble, the execution among those that follow from it which the fault strikes.
+        fault_after: how often it is executed, or how many answers are given, before the fault strikes.
+        turns: how often an iterative model executes it.
+        answers: how many answers a decoupled model gives at each execution.
+        answer_ns: the time between two of them.
+        apart: that there are no more answers is said after the last one, not with it.
+        pause_ns: the time that its client takes over an answer of a decoupled model.
         extra_ns: what it adds to the time of its batch, or of each of its steps'.
         sequence, start, end: correlation id (0 for none), and whether it begins or ends the sequence.
     """
@@ -257,6 +276,12 @@ class RequestPlan:
     start: bool = False
     end: bool = False
     fault_step: int = 0
+    fault_after: int = 0
+    turns: int = 1
+    answers: int = 1
+    answer_ns: int = 0
+    apart: bool = False
+    pause_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +295,7 @@ class Plan:
         calm_ns: when faults stop (an instance can hang or crash no more), and the liveness phase begins.
         resources: what there is for instances to share; empty if they need not.
         stop_ns: when the server is stopped, whatever is in flight; 0 for when all is done.
+        window: answers of a decoupled model that wait for their client before the model is held back; at least 3.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
     """
 
@@ -285,6 +311,7 @@ class Plan:
     exit_timeout_s: float = 30.0
     attending: bool = False
     resources: tuple[ResourcePlan, ...] = ()
+    window: int = 64
 
     def to_json(self) -> str:
         return json.dumps(_encode(self), indent=1) + "\n"

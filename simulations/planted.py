@@ -18,6 +18,7 @@ from ..actors.instance import Instance
 from ..actors.rate_limiter import RateLimiter
 from ..actors.repository import Repository
 from ..actors.scheduler import Scheduler
+from ..engine.answer_window import AnswerWindow
 from ..engine.ensemble import EnsembleRun, StepCall
 from ..engine.ensemble.run import Iteration, RunState
 from ..engine.errors import NotFoundError, TriremeError
@@ -172,6 +173,34 @@ def _members_first(original: Any, repository: Repository) -> None:
         model.stop()
 
 
+def _first_answer_late(original: Any, scheduler: Scheduler, job: Job, outcome: Outcome, final: bool) -> None:
+    """The first answer of a decoupled model makes a detour, and one given at the same moment overtakes it."""
+    if job.responded or final:
+        original(scheduler, job, outcome, final)
+    else:
+        scheduler._token.run_sync_soon(original, scheduler, job, outcome, final)
+
+
+def _order_holds_the_model(original: Any, release: OrderedRelease, job: Job, outcome: Outcome, final: bool) -> Any:
+    """An answer that waits for its turn counts as one that its client does not take."""
+    released = original(release, job, outcome, final)
+    if not released and job.window is not None:
+        job.window.enter()
+    return released
+
+
+def _window_counts_nothing(original: Any, window: AnswerWindow) -> None:
+    """A model that answers too fast is never held back."""
+
+
+def _comes_back_last(original: Any, slot: Slot, job: Job) -> bool:
+    """A request that is to be executed again goes behind the others of its sequence."""
+    came_back = original(slot, job)
+    if came_back and slot.sequence is not None:
+        slot.sequence.jobs.move_to_end(job)
+    return came_back
+
+
 def _state_written_in_place(original: Any, state: SequenceState, output: Tensor) -> None:
     """A state is written where it is; and that is where all sequences begin."""
     del original
@@ -195,6 +224,10 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
     "state-written-in-place": (SequenceState, "write", _state_written_in_place),
+    "first-answer-late": (Scheduler, "_streamed", _first_answer_late),
+    "order-holds-the-model": (OrderedRelease, "settle", _order_holds_the_model),
+    "window-counts-nothing": (AnswerWindow, "enter", _window_counts_nothing),
+    "comes-back-last": (Slot, "give_back", _comes_back_last),
     "late-failure": (EnsembleRun, "step_failed", _late_failure),
     "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
     "members-first": (Repository, "stop", _members_first),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import trio
 
 from ..actors import InferenceServer, StartupError
+from ..actors import reply as reply_module
 from ..engine.scheduling.resources import ExplicitResource
 from .clock import JumpingClock, StandstillError
 from .coverage import Coverage
@@ -29,7 +30,7 @@ from .history import History, Recorder
 from .invariants import Violation, Watch
 from .invariants.leftovers import leftovers
 from .invariants.state import WorldState
-from .plan import Plan
+from .plan import Manner, Plan
 from .world import World, play_in_world
 
 LONGEST_RESTART_S = 10.0
@@ -60,7 +61,7 @@ class Outcome:
 def play(plan: Plan) -> Outcome:
     """Play a plan to its end, or to the first violation."""
     run = _Run(plan)
-    with _quiet_logs(), _no_garbage_collection():
+    with _quiet_logs(), _no_garbage_collection(), _window(plan.window):
         try:
             play_in_world(run.play, plan.seed, LIMIT_S, run.clock, run.recorder)
         except (trio.TrioInternalError, BaseExceptionGroup) as error:
@@ -101,7 +102,9 @@ def drain_bound_s(plan: Plan) -> float:
         model = models.get(request.model)
         if model is not None:
             alone_ns = model.fixed_ns + model.per_row_ns * request.rows + request.extra_ns + model.delay_us * 1_000
-            total_ns += alone_ns * SLOWNESS
+            total_ns += alone_ns * SLOWNESS * request.turns
+            if model.decoupled:
+                total_ns += (request.answers + 1) * (request.answer_ns + request.pause_ns) * request.turns
             if model.sequences is not None:  # its sequence may have to wait until another has been silent for long
                 total_ns += model.sequences.idle_us * 1_000
         total_ns += request.at_ns if request.after else 0
@@ -122,6 +125,7 @@ class _Run:
             self._is_ready,
             Graphs(plan),
             max_inflight=plan.max_inflight_requests,
+            windows=_windows(plan),
             restart_limit=plan.restart_limit,
             demands={model.name: {each.name: each.count for each in model.demands} for model in plan.models},
             pools={each.name: each.count for each in plan.resources},
@@ -129,6 +133,7 @@ class _Run:
         )
         self.coverage = Coverage(state, plan.max_inflight_requests)
         self.recorder.listen(self.coverage.handlers())
+        self.recorder.listen(self.coverage.answers.handlers())
         self.recorder.listen(state.handlers())
         self.clock.on_quiet = lambda: self.watch.instant_over(self.clock.now_ns())
         self._server: InferenceServer | None = None
@@ -188,6 +193,7 @@ class _Run:
             text = f"after {bound_s:g} s there is no final reply to requests {driver.unfinished}"
             self._complain("queues drain when faults have stopped", text)
         elif self.watch.violation is None:
+            await self.clock.sleep(1e-6)  # the last batch may not be over when its last answer is there
             self.watch.statistics.compare(server.statistics())
 
     async def _wait(self, driver: Driver, until_s: float) -> None:
@@ -208,6 +214,28 @@ def _quiet_logs() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def _windows(plan: Plan) -> dict[int, int]:
+    """How many answers to each request may wait. A client that waits in a task, as all do for whom the server-wide
+    budget is used up, takes all that there are, then looks at one after the other."""
+    in_task = 2 * plan.window
+    listening = plan.window if len(plan.requests) <= plan.max_inflight_requests else in_task
+    manners = {Manner.LISTENS: listening, Manner.WAITS: in_task}
+    ordered = {model.name for model in plan.models if model.preserve_ordering}  # what is held back may be any number
+    listened = [each for each in plan.requests if each.manner in manners and each.model not in ordered]
+    return {each.number: manners[each.manner] for each in listened}
+
+
+@contextmanager
+def _window(answers: int) -> Iterator[None]:
+    """So many answers of a decoupled model may wait for their client; the server's own number is for earnest."""
+    before = reply_module.WINDOW
+    reply_module.WINDOW = answers
+    try:
+        yield
+    finally:
+        reply_module.WINDOW = before
 
 
 @contextmanager

@@ -27,6 +27,8 @@ def _run(plan: Plan) -> str:
     named = ("max_inflight_requests", "hang_limit_s", "restart_limit", "restart_window_s", "exit_timeout_s")
     parts += [f"{name} {getattr(plan, name):g}" for name in named if getattr(plan, name) != getattr(usual, name)]
     parts += [f"{each.count} of {each.name}" for each in plan.resources]
+    if plan.window != usual.window:
+        parts.append(f"window {plan.window}")
     if plan.attending:
         parts.append("attending")
     return ", ".join(parts)
@@ -43,6 +45,8 @@ def _model(model: ModelPlan) -> str:
         parts.append(_sequences(model.sequences))
     elif not model.dynamic:
         parts.append("no batching")
+    if model.decoupled:
+        parts.append("decoupled" + ", heeds who has gone" * model.heeds)
     if model.preferred:
         parts.append(f"preferred {', '.join(map(str, model.preferred))}")
     if model.delay_us:
@@ -74,6 +78,8 @@ def _ensemble(model: ModelPlan) -> str:
 
 def _sequences(sequences: SequencesPlan) -> str:
     parts = ["sequences, oldest first" if sequences.oldest else "sequences in slots of their own"]
+    if sequences.iterative:
+        parts.append("iterative")
     if sequences.candidates and sequences.oldest:
         parts.append(f"{sequences.candidates} candidates")
     if sequences.utilization and not sequences.oldest:
@@ -110,10 +116,19 @@ def _request(request: RequestPlan) -> str:
         parts.append(f"given up after {request.give_up_ns / MS:g} ms")
     if request.manner is not Manner.LISTENS:
         parts.append(f"client {request.manner.value}")
+    if request.turns != 1:
+        parts.append(f"executed {request.turns} times")
+    if request.answers != 1 or request.answer_ns:
+        parts.append(f"{request.answers} answers, one every {request.answer_ns / MS:g} ms")
+    if request.apart:
+        parts.append("and an end of its own")
+    if request.pause_ns:
+        parts.append(f"client pauses for {request.pause_ns / MS:g} ms")
     if request.extra_ns:
         parts.append(f"adds {request.extra_ns / MS:g} ms")
     if request.fault is not Fault.NONE:
-        parts.append(request.fault.value + f" (execution {request.fault_step + 1})" * bool(request.fault_step))
+        place = f" (execution {request.fault_step + 1})" * bool(request.fault_step)
+        parts.append(request.fault.value + place + f" after {request.fault_after}" * bool(request.fault_after))
     return ", ".join(parts)
 
 

@@ -101,6 +101,7 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, stop_ns=0)
     yield replace(plan, calm_ns=0)
     yield replace(plan, attending=False)
+    yield replace(plan, window=64)
     yield replace(plan, resources=(), models=tuple(replace(model, demands=()) for model in plan.models))
 
 
@@ -144,7 +145,10 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, dynamic=False)
     yield replace(model, demands=model.demands[1:])
     yield replace(model, sequences=None)
+    yield replace(model, decoupled=False, heeds=False)
+    yield replace(model, heeds=False)
     if model.sequences is not None:
+        yield replace(model, sequences=replace(model.sequences, iterative=False))
         yield replace(model, sequences=replace(model.sequences, sums=False, same_buffer=False))
         yield replace(model, sequences=replace(model.sequences, same_buffer=False))
     yield replace(model, steps=model.steps[:-1])
@@ -182,6 +186,13 @@ def _simpler_request(request: RequestPlan) -> Iterator[RequestPlan]:
     yield replace(request, timeout_us=0)
     yield replace(request, priority=0)
     yield replace(request, rows=1)
+    yield replace(request, turns=1)
+    yield replace(request, answers=1, answer_ns=0, apart=False)
+    yield replace(request, answers=max(1, request.answers // 2))
+    yield replace(request, answer_ns=0)
+    yield replace(request, apart=False)
+    yield replace(request, pause_ns=0)
+    yield replace(request, fault_after=0)
     yield replace(request, after=0)
     yield replace(request, at_ns=0)
     yield replace(request, at_ns=round(request.at_ns, -6))

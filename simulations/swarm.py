@@ -11,6 +11,7 @@ import enum
 import math
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from .graphs import Graphs
 from .plan import (
@@ -37,6 +38,9 @@ class Feature(enum.Enum):
     SEVERAL_INSTANCES = "several instances"
     SEQUENCES = "stateful models"
     STATES = "implicit states"
+    ITERATIVE = "requests that are executed again"
+    DECOUPLED = "models that answer any number of times"
+    SLOW_READERS = "clients that read slowly"
     RESOURCES = "instances that share resources"
     ENSEMBLES = "ensembles"
     UNBATCHED = "models without batching"
@@ -66,6 +70,8 @@ RARE = {
     Feature.STOP_EARLY: 0.25,
     Feature.RESOURCES: 0.3,
     Feature.ENSEMBLES: 0.3,
+    Feature.ITERATIVE: 0.3,
+    Feature.DECOUPLED: 0.3,
 }
 """Features that make runs slow, or most of their requests void."""
 
@@ -98,7 +104,8 @@ class _Draw:
         models = tuple(self.sharing(self.model(f"m{index}"), resources) for index in range(count))
         if self.has(Feature.ENSEMBLES):
             for index in range(chance.randint(1, 3)):
-                models += (self.ensemble(f"e{index}", models),)
+                members = tuple(each for each in models if not each.decoupled)
+                models += (self.ensemble(f"e{index}", members),) if members else ()
         plan = Plan(self.seed, models, (), calm_ns=0)
         graphs = Graphs(plan)
         requests: list[RequestPlan] = []
@@ -119,6 +126,7 @@ class _Draw:
             restart_limit=chance.choice((0, 1, 2, 5, 5, 1000)),
             restart_window_s=chance.choice((0.5, 60.0)),
             exit_timeout_s=chance.choice((0.0, chance.uniform(0.001, 0.2), 30.0, 30.0)),
+            window=chance.choice((3, 3, 5, 64)),
             attending=self.has(Feature.ATTENDING),
             resources=resources,
         )
@@ -151,6 +159,8 @@ class _Draw:
             failing_starts=self.failing_starts(),
             inputs=2 if self.has(Feature.ENSEMBLES) and chance.random() < 0.4 else 1,
         )
+        if self.has(Feature.DECOUPLED) and chance.random() < 0.6:
+            plan = replace(plan, decoupled=True, heeds=chance.random() < 0.5)
         if self.has(Feature.SEQUENCES) and chance.random() < 0.6:
             return self.stateful(plan)
         return plan if unbatched else self.batched(plan)
@@ -209,8 +219,9 @@ class _Draw:
             candidates=chance.choice((0, 0, 1, 3, 20)),
             utilization=chance.choice((0.0, 0.5, 1.0)),
             idle_us=round(self.rate(5_000, 500_000)),
-            sums=self.has(Feature.STATES) and chance.random() < 0.7,
+            sums=self.has(Feature.STATES) and chance.random() < 0.7 and not plan.decoupled,
             same_buffer=chance.random() < 0.5,
+            iterative=self.has(Feature.ITERATIVE) and chance.random() < 0.7,
         )
         delay_us = round(self.rate(100, 20_000)) if self.has(Feature.DELAY) else 0
         return replace(plan, preferred=preferred, delay_us=delay_us, sequences=sequences)
@@ -233,7 +244,7 @@ class _Draw:
         batch_s = (model.fixed_ns + model.per_row_ns * rows) / 1e9
         load = chance.uniform(1.0, 4.0) if self.has(Feature.OVERLOAD) else chance.uniform(0.1, 1.0)
         rate_hz = load * model.instances * max(1, rows / 2) / batch_s
-        if stateful:
+        if stateful and not (model.iterative and chance.random() < 0.5):
             return self.sequences(model, count, batch_s, load)
         match chance.randrange(3):
             case 0:
@@ -284,6 +295,10 @@ class _Draw:
             else:
                 name = UNKNOWN_MODEL
         gives_up = chance.random() < self.give_up_rate
+        turns = chance.choice((1, 2, 2, 3, 5)) if self.has(Feature.ITERATIVE) else 1
+        manner, fault = self.manner(), self.fault()
+        stream = self.stream(model) if model.decoupled else {}
+        told = stream.get("answers", 0) * turns if model.decoupled else turns - 1
         patience_ns = self.rate(0.05, 5.0) * model.fixed_ns
         return RequestPlan(
             number,
@@ -294,14 +309,28 @@ class _Draw:
             priority=chance.randint(0, model.levels + 1) if self.has(Feature.PRIORITIES) else 0,
             timeout_us=round(self.rate(500, 100_000)) if self.has(Feature.TIMEOUTS) and chance.random() < 0.4 else 0,
             give_up_ns=round(patience_ns) if gives_up else 0,
-            manner=self.manner(),
-            fault=self.fault(),
+            manner=manner,
+            fault=fault,
+            fault_after=chance.randint(0, told) if told and fault is not Fault.NONE else 0,
+            turns=turns,
             fault_step=chance.randrange(5) if model.steps else 0,
             extra_ns=round(chance.expovariate(1.0) * model.fixed_ns) if self.has(Feature.UNEVEN_WORK) else 0,
             sequence=arrival.sequence,
             start=arrival.start,
             end=arrival.end,
+            **stream,
         )
+
+    def stream(self, model: ModelPlan) -> dict[str, Any]:
+        """How a decoupled model answers a request, and how its client reads."""
+        chance = self.chance
+        slow = self.has(Feature.SLOW_READERS) and chance.random() < 0.4
+        return {
+            "answers": chance.choice((0, 1, 1, 2, 3, chance.randint(2, 12))),
+            "answer_ns": round(self.rate(0.01, 1.0) * model.fixed_ns) if chance.random() < 0.6 else 0,
+            "apart": chance.random() < 0.3,
+            "pause_ns": round(self.rate(0.05, 2.0) * model.fixed_ns) if slow else 0,
+        }
 
     def manner(self) -> Manner:
         draw = self.chance.random()
@@ -319,5 +348,8 @@ class _Draw:
 def _longest_batch_ns(model: ModelPlan, requests: list[RequestPlan]) -> int:
     """What no batch of the model takes longer than, unless a fault strikes."""
     rows = max(1, model.max_batch_size)
-    extras = sorted(request.extra_ns for request in requests if request.model == model.name)
+    mine = [request for request in requests if request.model == model.name]
+    extras = sorted(request.extra_ns for request in mine)
+    if model.decoupled:
+        extras = sorted(each.extra_ns + (each.answers + 1) * (each.answer_ns + each.pause_ns) for each in mine)
     return model.fixed_ns + model.per_row_ns * rows + sum(extras[-rows:])

@@ -9,7 +9,7 @@ What an ensemble asks of its members are requests like those of clients. The tap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -30,12 +30,13 @@ from .events import (
     RequestDropped,
     RequestQueued,
     RequestRejected,
+    RequestRescheduled,
     RequestSubmitted,
     SchedulerStopped,
     StepSubmitted,
 )
 from .graphs import step_number
-from .history import Recorder, error_text, request_number
+from .history import Recorder, answer_number, error_text, request_number
 
 
 class TappedCore:
@@ -61,6 +62,12 @@ class TappedCore:
             recorder.record(RequestRejected(recorder.now_ns(), request_number(action.job), error_text(action.error)))
         return action
 
+    def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job] = ()) -> None:
+        for job in rescheduled:
+            recorder = self._recorder
+            recorder.record(RequestRescheduled(recorder.now_ns(), request_number(job), job.model_name))
+        self._core.settle(jobs, now, rescheduled)
+
     def drop_all(self) -> Sequence[Job]:
         jobs = self._core.drop_all()
         for job in jobs:
@@ -84,7 +91,9 @@ class TappedReply:
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
         recorder = self._recorder
-        recorder.record(ReplyDelivered(recorder.now_ns(), self._number, error_text(outcome), final, self._settled))
+        answer = answer_number(outcome)
+        now_ns = recorder.now_ns()
+        recorder.record(ReplyDelivered(now_ns, self._number, error_text(outcome), final, self._settled, answer))
         self._settled = self._settled or final
         return self._reply.deliver(outcome, final)
 

@@ -10,6 +10,7 @@ from ..events import (
     FaultStruck,
     InstanceDetached,
     ModelStateChanged,
+    RequestRescheduled,
     ServerStopping,
 )
 from ..history import Handlers
@@ -23,7 +24,7 @@ DEATHS = frozenset({"InstanceCrash", "ExecutorDiedError", GIVEN_UP})
 
 class OneBatchAtATime(Invariant):
     """A batch goes to an instance that is attached and has none, so that nothing is executed twice at once, and a
-    request is executed once."""
+    request is executed once, unless an iterative model asks for more."""
 
     name = "an instance has one batch at a time"
 
@@ -33,7 +34,10 @@ class OneBatchAtATime(Invariant):
         self._executed: set[int] = set()
 
     def handlers(self) -> Handlers:
-        return {BatchSealed: self._sealed}
+        return {BatchSealed: self._sealed, RequestRescheduled: self._rescheduled}
+
+    def _rescheduled(self, event: RequestRescheduled) -> None:
+        self._executed.discard(event.request)
 
     def _sealed(self, batch: BatchSealed) -> None:
         held = self._state.models[batch.model].instances.get(batch.instance)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ...actors import InferenceServer, Reply
 from ...engine.description import ModelState
 from ...engine.statistics import ModelStatisticsEntry
-from ..events import BatchSealed, ReplyDelivered, RequestQueued
+from ..events import BatchSealed, ReplyDelivered, RequestQueued, RequestRescheduled
 from ..history import Handlers
 from ..taps import Door
 from .base import Complain, Invariant
@@ -39,7 +39,8 @@ def leftovers(server: InferenceServer, schedulers: Iterable[Door], replies: Mapp
 
 class HonestStatistics(Invariant):
     """A model's statistics count each accepted request once, as what it came to, and each execution. An ensemble counts
-    a success as an execution, and a failure twice (`engine.ensemble.statistics`).
+    a success as an execution, and a failure twice (`engine.ensemble.statistics`); an execution after which a request
+    comes back is a success as well.
 
     Args:
         ensembles: their names.
@@ -54,7 +55,12 @@ class HonestStatistics(Invariant):
         self._counts: dict[str, Counter[str]] = {}
 
     def handlers(self) -> Handlers:
-        return {RequestQueued: self._queued, ReplyDelivered: self._delivered, BatchSealed: self._sealed}
+        return {
+            RequestQueued: self._queued,
+            ReplyDelivered: self._delivered,
+            RequestRescheduled: self._rescheduled,
+            BatchSealed: self._sealed,
+        }
 
     def _queued(self, event: RequestQueued) -> None:
         self._models[event.request] = event.model
@@ -69,6 +75,9 @@ class HonestStatistics(Invariant):
             else:
                 counts["successes"] += 1
                 counts["executions"] += is_ensemble
+
+    def _rescheduled(self, event: RequestRescheduled) -> None:
+        self._of(event.model)["successes"] += 1
 
     def _sealed(self, event: BatchSealed) -> None:
         self._of(event.model)["executions"] += 1

@@ -12,6 +12,7 @@ from ..events import (
     RequestDropped,
     RequestQueued,
     RequestRejected,
+    RequestRescheduled,
     RequestSubmitted,
     StateUsed,
 )
@@ -42,7 +43,8 @@ class SequenceOrder(Invariant):
     """Order, affinity, no two of a sequence in one batch, and under the direct strategy a slot of its own.
 
     A sequence begins with a START, and ends with an END or the life of its instance: what is bound to that is not
-    executed by another one, which would know nothing of it.
+    executed by another one, which would know nothing of it. In an iterative model a request that belongs to none is a
+    sequence of its own, and one that comes back goes before all others of its sequence.
     """
 
     name = "sequences are executed in order on one instance"
@@ -65,12 +67,12 @@ class SequenceOrder(Invariant):
             RequestDropped: self._left,
             BatchSealed: self._sealed,
             ReplyDelivered: self._delivered,
+            RequestRescheduled: self._rescheduled,
             InstanceDetached: self._detached,
         }
 
     def _submitted(self, event: RequestSubmitted) -> None:
-        if event.sequence:
-            self._asked[event.request] = event
+        self._asked[event.request] = event
 
     def _queued(self, event: RequestQueued) -> None:
         asked = self._asked.pop(event.request, None)
@@ -78,13 +80,15 @@ class SequenceOrder(Invariant):
             return
         key = (event.model, asked.sequence)
         run = self._open.get(key)
-        if asked.start:
+        if not asked.sequence:
+            run = Run(f"of request {event.request}")
+        elif asked.start:
             run = self._open[key] = Run(asked.sequence)
         elif run is None:
             self.broken(f"request {event.request} was accepted for sequence {asked.sequence}, which never began")
             return
         if asked.end:
-            del self._open[key]
+            self._open.pop(key, None)
         run.waiting[event.request] = None
         self._runs[event.request] = run
 
@@ -123,7 +127,13 @@ class SequenceOrder(Invariant):
             seen.append(run)
 
     def _delivered(self, event: ReplyDelivered) -> None:
-        self.executing.pop(event.request, None)
+        if event.final:
+            self.executing.pop(event.request, None)
+
+    def _rescheduled(self, event: RequestRescheduled) -> None:
+        run = self.executing.pop(event.request)
+        run.waiting = {event.request: None, **run.waiting}
+        self._runs[event.request] = run
 
     def _is_direct(self, model: str) -> bool:
         batching = sequence_batching(self._state.models[model].config)

@@ -23,6 +23,7 @@ from ..events import (
     RequestDropped,
     RequestQueued,
     RequestRejected,
+    RequestRescheduled,
     SchedulerStopped,
 )
 from ..history import Handlers
@@ -163,6 +164,7 @@ class WorldState:
             CancelHeard: self._cancelled,
             RequestRejected: self._left,
             RequestDropped: self._left,
+            RequestRescheduled: self._rescheduled,
             BatchSealed: self._sealed,
             ExecutionEnded: self._ended,
             InstanceAttached: self._attached,
@@ -199,6 +201,10 @@ class WorldState:
             view.line.waiting[event.request].cancelled = True
             if view.config.dynamic_batching is not None:  # out of the queue at once; its rejection follows
                 self._leave(event.request)
+
+    def _rescheduled(self, event: RequestRescheduled) -> None:
+        view = self._home[event.request] = self._touch(event.model)
+        view.line.join(RequestQueued(event.at_ns, event.request, event.model, 1, 0, NEVER_NS))
 
     def _left(self, event: RequestRejected | RequestDropped) -> None:
         self._leave(event.request)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from ..graphs import Graphs
 from ..history import Recorder
+from .answers import AnswersWhole
 from .base import Invariant, Violation
 from .batches import BatchLimits
 from .ensembles import DrainedInOrder, StepsOnce
@@ -27,6 +28,7 @@ class Watch:
         state: what the history tells; whoever else reads it listens before it does.
         is_ready: asks the server whether a model is ready.
         graphs: what ensembles are made of.
+        windows: by request, how many answers may wait to be taken.
         demands, pools: what instances hold while they execute, and what there is, if anything.
         on_violation: called at the first violation, and no more.
 
@@ -43,6 +45,7 @@ class Watch:
         graphs: Graphs,
         *,
         max_inflight: int = 65_536,
+        windows: Mapping[int, int] = MappingProxyType({}),
         restart_limit: int = 5,
         demands: Demands = MappingProxyType({}),
         pools: Mapping[str, int] = MappingProxyType({}),
@@ -62,6 +65,7 @@ class Watch:
             OneBatchAtATime(complain, state),
             OneReply(complain, max_inflight),
             AnswersInOrder(complain, state),
+            AnswersWhole(complain, windows),
             order,
             StatesKept(complain, order),
             HonestRefusals(complain, state),
