@@ -123,11 +123,11 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door]) -> type[Schedul
             recorder.record(CancelHeard(recorder.now_ns(), request_number(job), job.batch is not None))
             super().cancel(job)
 
-        def stop(self) -> None:
+        def stop(self, **options: Any) -> None:
             if not self._told_to_stop:
                 self._told_to_stop = True
                 recorder.record(SchedulerStopped(recorder.now_ns(), self.name))
-            super().stop()
+            super().stop(**options)
 
         def attach(self, instance: InstanceId, address: InstanceAddress) -> None:
             self._tapped.instances[instance] = address.name
