@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from .errors import FailureReason
 from .execution import SealReason
+from .metrics_gpu import GpuReading
 from .statistics import ModelStatistics, ModelStatisticsEntry
 
 
@@ -24,11 +25,13 @@ class HostReadings:
     Attributes:
         pinned_pool_bytes, pinned_used_bytes: the pool of pinned memory.
         cpu: None where CPU metrics are switched off.
+        gpus: every GPU; none where GPU metrics are switched off, too.
     """
 
     pinned_pool_bytes: int = 0
     pinned_used_bytes: int = 0
     cpu: CpuReading | None = None
+    gpus: tuple[GpuReading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

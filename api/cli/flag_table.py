@@ -10,7 +10,6 @@ from .later_flags import (
     HTTP_LATER,
     LATER_AFTER_METRICS,
     LATER_BEFORE_METRICS,
-    METRICS_LATER,
     REPOSITORY_LATER,
 )
 from .values import (
@@ -180,12 +179,13 @@ _METRICS = Group(
     (
         Flag("allow-metrics", BOOLEAN, "Whether to serve metrics.", True),
         Flag("allow-cpu-metrics", BOOLEAN, "Whether metrics tell about the CPU.", True),
+        Flag("allow-gpu-metrics", BOOLEAN, "Whether metrics tell about GPUs, if there are any.", True),
         Flag("metrics-address", STRING, "Address to listen on for metrics; that of HTTP by default.", ""),
         Flag("metrics-port", PORT, "Port to listen on for metrics; 0 for any free one.", 8002),
         Flag(
             "metrics-interval-ms",
             Kind("<float>", in_range(read_int, 1, INT32_MAX, "Error: --metrics-interval-ms must be greater than 0.")),
-            "Milliseconds; CPU metrics are taken twice in each interval.",
+            "Milliseconds; CPU and GPU metrics are taken twice in each interval.",
             2000,
         ),
         Flag(
@@ -196,7 +196,6 @@ _METRICS = Group(
             "histogram_latencies=true adds a histogram of the times until the first response of decoupled models.",
             repeatable=True,
         ),
-        *METRICS_LATER,
     ),
 )
 

@@ -72,17 +72,6 @@ HTTP_LATER = (
     ),
 )
 
-METRICS_LATER = (
-    Flag(
-        "allow-gpu-metrics",
-        BOOLEAN,
-        "Whether metrics tell about GPUs.",
-        True,
-        missing=_NO_GPU,
-        idle=False,
-    ),
-)
-
 BACKEND_LATER = (
     Flag(
         "backend-directory",

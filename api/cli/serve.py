@@ -20,7 +20,6 @@ import trio
 from ...actors import InferenceServer, StartupError
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
-from ...engine.metrics import HostReadings
 from ...engine.request import InferenceRequest
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
@@ -29,7 +28,7 @@ from ..http.service import HttpService
 from ..logging import Log, log_bare, log_table, logging_to
 from ..metrics.app import MetricsApplication
 from ..metrics.collector import ServerCollector
-from ..metrics.cpu import CpuMeter
+from ..metrics.host import HostMeter
 from ..sockets.limits import raise_open_file_limit
 from ..sockets.service import Service
 from .command import ServeCommand, build_command
@@ -250,20 +249,10 @@ def _settle_memory() -> None:
 async def _start_metrics(
     server: InferenceServer, settings: MetricsSettings, pinned_pool_bytes: int, nursery: trio.Nursery
 ) -> None:
-    meter = CpuMeter()
-
-    def host() -> HostReadings:
-        return HostReadings(pinned_pool_bytes, cpu=meter.latest if settings.cpu else None)
-
-    async def keep_reading() -> None:
-        while True:
-            await trio.sleep(settings.interval_s / 2)
-            meter.read()
-
-    if settings.cpu:
-        nursery.start_soon(keep_reading)
+    meter = HostMeter(pinned_pool_bytes, cpu=settings.cpu, gpu=settings.gpu, environment=os.environ)
+    nursery.start_soon(meter.keep_reading, settings.interval_s)
     collector = ServerCollector(
-        server, host, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles
+        server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles
     )
     await _open(HttpService(MetricsApplication(collector), settings.service), "Metrics", "Metrics Service", nursery)
 

@@ -26,14 +26,15 @@ class MetricsSettings:
     """What the metrics endpoint is told.
 
     Attributes:
-        cpu: whether the CPU's families are there.
-        interval_s: CPU readings are taken twice in each.
+        cpu, gpu: whether the families of the CPU, and of GPUs, are there.
+        interval_s: readings are taken twice in each.
         counter_latencies: False with ``--metrics-config counter_latencies=false``.
         quantiles: ``--metrics-config summary_quantiles``.
     """
 
     service: ServiceOptions
     cpu: bool
+    gpu: bool
     interval_s: float
     counter_latencies: bool
     quantiles: tuple[float, ...]
@@ -149,6 +150,7 @@ def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
             bind=(_bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),), name="Metrics"
         ),
         cpu=flags["allow-cpu-metrics"],
+        gpu=flags["allow-gpu-metrics"],
         interval_s=flags["metrics-interval-ms"] / 1000,
         counter_latencies=not metrics_config(flags, "counter_latencies", "false"),
         quantiles=_quantiles(flags),

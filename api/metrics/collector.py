@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from ...engine.clock import Clock, SystemClock
 from ...engine.metrics import HostReadings, cpu_families, model_families, pinned_memory_families, sealed_families
+from ...engine.metrics_gpu import gpu_families
 from ...engine.metrics_latencies import DEFAULT_QUANTILES, latency_families
 from ...engine.metrics_registry import Scrape, Section
 
@@ -57,6 +58,7 @@ class ServerCollector(Collector):
         yield from added.families(Section.MODEL_COUNTERS, scrape)
         yield from latency_families(entries, self._quantiles, scrape.now_ns)
         yield from added.families(Section.SUMMARIES, scrape)
+        yield from gpu_families(host.gpus)
         yield from cpu_families(host.cpu)
         yield from added.families(Section.LAST, scrape)
         yield from sealed_families(entries)

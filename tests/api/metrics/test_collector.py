@@ -127,7 +127,7 @@ def test_where_they_are_not_asked_for_none_are_kept(tmp_path: Path) -> None:
 
 
 def test_added_families_stand_in_their_sections(server: ScriptedServer) -> None:
-    """Models, pinned memory, what is added there, summaries, what is added there, the CPU, whatever else is added."""
+    """Models, pinned memory, what is added, summaries, what is added there, GPUs, the CPU, all other additions."""
     for section in Section:
         name = f"added_{section.name}"
         server.server.metrics.add(section, lambda _scrape, name=name: [GaugeMetricFamily(name, "help", value=1)])
@@ -144,8 +144,14 @@ def test_added_families_stand_in_their_sections(server: ScriptedServer) -> None:
         FIRST,
         "nv_inference_request_summary_us",
     ]
-    assert names[20:26] == [
+    assert names[20:32] == [
         "added_SUMMARIES",
+        "nv_gpu_utilization",
+        "nv_gpu_memory_total_bytes",
+        "nv_gpu_memory_used_bytes",
+        "nv_gpu_power_usage",
+        "nv_gpu_power_limit",
+        "nv_energy_consumption",
         "nv_cpu_utilization",
         "nv_cpu_memory_total_bytes",
         "nv_cpu_memory_used_bytes",
