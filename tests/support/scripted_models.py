@@ -8,6 +8,7 @@ The request parameter ``script`` holds steps, separated by blanks:
     fail:X    the final answer is the error X
     err:X     answer with the error X, and go on
     note:X    answer with the response parameter ``note``, and go on
+    mirror    the final answer, without an output: the request's parameters, but for the script, are the response's
     wait:G    wait until the test opens the gate G
     until-cancelled
               wait until the client has given up
@@ -105,6 +106,8 @@ class Script:
                     job.fail(InternalError(what), final=False)
                 case "note":
                     job.respond(job.response([], {"note": what}), final=False)
+                case "mirror":
+                    job.respond(job.response([], {k: v for k, v in job.request.parameters.items() if k != "script"}))
                 case "wait":
                     assert self.gates[what].wait(PATIENCE_S) or self.closing
                 case "until-cancelled":

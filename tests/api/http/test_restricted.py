@@ -15,6 +15,7 @@ from http_sockets import connect, serving, tell
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions
+from trireme.api.http.routes import ROUTES as HTTP_ROUTES
 from trireme.api.http.service import HttpService
 from trireme.api.restrictions import RESTRICTABLE, Restriction
 from trireme.engine.options import ServerOptions
@@ -32,6 +33,41 @@ PATHS = {
     "trace": ("GET", "/v2/trace/setting"),
     "logging": ("GET", "/v2/logging"),
 }
+
+
+ROUTES = {
+    "health": [
+        "GET /v2/health/live",
+        "GET /v2/health/ready",
+        "GET /v2/models/m/ready",
+        "GET /v2/models/m/versions/1/ready",
+    ],
+    "metadata": ["GET /v2", "GET /v2/models/m", "GET /v2/models/m/versions/1"],
+    "inference": [
+        f"POST /v2/models/m{version}/{verb}"
+        for version in ("", "/versions/1")
+        for verb in ("infer", "generate", "generate_stream")
+    ],
+    "shared-memory": [
+        f"{method} /v2/{kind}sharedmemory{region}/{verb}"
+        for kind in ("system", "cuda")
+        for region in ("", "/region/r")
+        for method, verb in (("GET", "status"), ("POST", "register"), ("POST", "unregister"))
+    ],
+    "model-config": ["GET /v2/models/m/config", "GET /v2/models/m/versions/1/config"],
+    "model-repository": [
+        "POST /v2/repository/index",
+        "POST /v2/repository/r/index",
+        "POST /v2/repository/models/m/load",
+        "POST /v2/repository/models/m/unload",
+        "POST /v2/repository/r/models/m/load",
+        "POST /v2/repository/r/models/m/unload",
+    ],
+    "statistics": ["GET /v2/models/stats", "GET /v2/models/m/stats", "GET /v2/models/m/versions/1/stats"],
+    "trace": [f"{method} /v2{model}/trace/setting" for method in ("GET", "POST") for model in ("", "/models/m")],
+    "logging": ["GET /v2/logging", "POST /v2/logging"],
+}
+"""The table of http.md §3."""
 
 
 def restricting(*categories: str) -> tuple[Restriction, ...]:
@@ -55,6 +91,22 @@ async def test_only_the_category_named_needs_the_key(category: str) -> None:
     for other, (method, path) in PATHS.items():
         assert is_refused(await client.ask(method, path)) is (other == category)
         assert not is_refused(await client.ask(method, path, headers=KEY))
+
+
+@pytest.mark.parametrize("category", RESTRICTABLE)
+async def test_a_category_covers_all_of_its_routes_and_no_other(category: str) -> None:
+    client = HttpClient(FakeServer(), restrictions=restricting(category))
+    for owner, routes in ROUTES.items():
+        for route in routes:
+            method, path = route.split()
+            assert is_refused(await client.ask(method, path)) is (owner == category), route
+
+
+def test_there_are_no_other_routes() -> None:
+    paths = [route.split()[1].encode() for routes in ROUTES.values() for route in routes]
+    assert {route.category for route in HTTP_ROUTES} == set(ROUTES)
+    for route in HTTP_ROUTES:
+        assert any(route.pattern.fullmatch(path) for path in paths), route.pattern.pattern
 
 
 @pytest.mark.parametrize(
