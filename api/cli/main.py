@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ...actors.server import server_version
+from ..http.openapi import document
 from .serve import serve
 
 
@@ -34,7 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"trireme {server_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands.add_parser("serve", help="serve the models of a repository; see `trireme serve --help`", add_help=False)
-    parser.parse_args(words)
+    commands.add_parser("openapi", help="print the HTTP interface as an OpenAPI document")
+    parser.parse_args(words)  # ends the process, but for the one command that is left
+    sys.stdout.write(json.dumps(document(), indent=2) + "\n")
     return 0
 
 
