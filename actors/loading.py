@@ -12,6 +12,7 @@ from ..engine.config.ensemble import with_decoupled
 from ..engine.config.model import ModelConfig
 from ..engine.config.sequence import sequence_batching
 from ..engine.ensemble import EnsemblePlan
+from ..engine.errors import InvalidArgumentError
 from ..engine.repository.source import ModelSource
 from ..engine.scheduling.core import SchedulerCore
 from ..engine.scheduling.factory import make_scheduler
@@ -83,6 +84,7 @@ def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Mo
     config = source.prepare(config, None)
     plan = EnsemblePlan(config, [member.config for member in members])
     config = with_decoupled(config, plan.decoupled)
+    _check_cache(config, members)
     labels = dict(source.labels(config))
     for output in config.output:
         made_by = plan.label_source(output.name)
@@ -92,3 +94,15 @@ def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Mo
             if inherited is not None:
                 labels[output.name] = inherited
     return LoadedEnsemble(config, labels, plan)
+
+
+def _check_cache(config: ModelConfig, members: Sequence[Model]) -> None:
+    """What a model may not be that uses the response cache, an ensemble may not have among its members."""
+    if not config.response_cache:
+        return
+    what = "'decoupled' transaction policy" if config.decoupled else "sequence batching scheduler"
+    if config.decoupled or any(member.has_sequences for member in members):
+        raise InvalidArgumentError(
+            f"Response Cache does not currently support model {config.name} with {what}. Please disable the response "
+            "cache."
+        )

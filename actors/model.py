@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import trio
 
 from ..engine.backends.interface import LoadedModel
+from ..engine.cache.fingerprint import fingerprint
 from ..engine.config.model import ModelConfig
 from ..engine.config.rate_limiter import rate_limits
 from ..engine.description import ModelDescription, ModelState
@@ -30,6 +31,7 @@ from ..engine.response_statistics import MemoryUsage
 from ..engine.scheduling.ordering import answer_order
 from ..engine.statistics import ModelStatistics
 from ..engine.validation import RequestValidator
+from .cached import CachedDoor, Door
 from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once, stopping_error
 from .loading import LoadedEnsemble, LoadedInstances, load_ensemble, load_instances
@@ -97,7 +99,8 @@ class Model:
         self._holds = 0
         self._drained = False
         self._members: Members | None = None
-        self._scheduler: Scheduler | Ensemble | None = None
+        self._scheduler: Door | None = None
+        self._cache_identity = ""
         self._validator: RequestValidator | None = None
         self._backend_model: LoadedModel | None = None
 
@@ -144,7 +147,13 @@ class Model:
         return self.ready and self.intact
 
     @property
-    def scheduler(self) -> Scheduler | Ensemble:
+    def has_sequences(self) -> bool:
+        """Its answers, or those of its members, depend on requests before."""
+        members = [] if self._members is None else self._members.steps
+        return self.config.has_sequence_batching or any(member.has_sequences for member in members)
+
+    @property
+    def scheduler(self) -> Door:
         assert self._scheduler is not None, "only a loaded model has a scheduler"
         return self._scheduler
 
@@ -273,16 +282,34 @@ class Model:
             self.statistics.recent = RecentLatencies()
         if surroundings.options.histogram_latencies:
             self.statistics.first_responses = first_response_histogram(self.config)
+        self.statistics.cached = self.config.response_cache
+        if surroundings.cache is not None and self.config.response_cache:
+            shared = surroundings.cache.cache.shared
+            load = f"load {surroundings.cache.next_load()}"
+            self._cache_identity = await offload(self.fingerprint) if shared else load
         return loaded
+
+    def fingerprint(self) -> str:
+        """Tells models that may answer differently apart, over several servers. Reads files."""
+        members = [] if self._members is None else [member.fingerprint() for member in self._members.steps]
+        return fingerprint(self.config, self.source.files(self.version), members)
+
+    def _with_cache(self, scheduler: Scheduler | Ensemble) -> Door:
+        """Behind a door of the response cache, if the model uses it."""
+        cache = self._surroundings.cache
+        if cache is None or not self.config.response_cache:
+            return scheduler
+        clock = self._surroundings.clock
+        return CachedDoor(scheduler, cache, self._cache_identity, self.config, clock, self.statistics)
 
     async def _start_children(self, nursery: trio.Nursery, loaded: LoadedInstances | LoadedEnsemble) -> None:
         clock = self._surroundings.clock
         if isinstance(loaded, LoadedEnsemble):
             assert self._members is not None, "an ensemble was loaded with its members"
-            self._scheduler = Ensemble(loaded.plan, self._members.find, clock, self.statistics)
+            self._scheduler = self._with_cache(Ensemble(loaded.plan, self._members.find, clock, self.statistics))
             nursery.start_soon(self._keep_scheduler, self._scheduler)
             return
-        self._scheduler = scheduler = Scheduler(
+        scheduler = Scheduler(
             self.name,
             loaded.core,
             clock,
@@ -292,7 +319,8 @@ class Model:
             iterative=loaded.iterative,
             limiter=self._surroundings.limiter,
         )
-        nursery.start_soon(self._keep_scheduler, scheduler)
+        self._scheduler = self._with_cache(scheduler)
+        nursery.start_soon(self._keep_scheduler, self._scheduler)
         title = f"model '{self.name}' version {self.version}"
         self._instances = Instances(title, loaded.model, scheduler, self._surroundings, nursery, self._give_up)
         error = await self._instances.start(self._orders(self.config))
@@ -315,7 +343,7 @@ class Model:
             await self._instances.close()
         nursery.cancel_scope.cancel()
 
-    async def _keep_scheduler(self, scheduler: Scheduler | Ensemble) -> None:
+    async def _keep_scheduler(self, scheduler: Door) -> None:
         try:
             await scheduler.run()
         except Exception as error:

@@ -60,6 +60,8 @@ class Reply:
 
     def attach(self, job: Job, cancel: Callable[[Job], None]) -> None:
         """Tell the reply whose it is: giving up calls ``cancel(job)``."""
+        if self.final:
+            return  # answered at the door
         self._job = job
         self._cancel = cancel
         job.window = self.window

@@ -135,6 +135,13 @@ class Scheduler:
         if not attended:
             self._leave_word()
 
+    def answer(self, job: Job, response: Outcome) -> None:
+        """Answer a job that nobody needs to execute, in its turn if the model preserves ordering."""
+        self.inflight += 1
+        if self._ordering is not None:
+            self._ordering.admit(job)
+        self._release(job, response, True)
+
     def _make_room(self) -> None:
         """Jobs that came in the same breath still stand in the queue, although an instance may be idle or about to be
         granted what it needs: let those go before anybody is told that there is no room."""

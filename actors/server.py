@@ -20,10 +20,12 @@ from typing import Self
 import trio
 
 from ..engine.backends.registry import BackendRegistry
+from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock
 from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
 from ..engine.errors import InternalError, UnavailableError, request_prefix
 from ..engine.job import Job
+from ..engine.metrics_cache import cache_counter_families, cache_summary_families
 from ..engine.metrics_registry import MetricsRegistry, Section
 from ..engine.options import ControlMode, ServerOptions
 from ..engine.repository.local import LocalRepository
@@ -34,15 +36,15 @@ from ..engine.shared_memory import Regions
 from ..engine.statistics import ModelStatisticsEntry
 from ..engine.tensor import Tensor
 from .budget import BudgetStatistics, InflightBudget
+from .cache_access import CacheAccess
+from .cached import Door
 from .clock import TrioClock
-from .ensemble import Ensemble
 from .executors import Executors, ThreadExecutors
 from .model import Model, ModelActorStatistics
 from .model_control import ModelControl
 from .rate_limiter import RateLimiter
 from .reply import Reply
 from .repository import LoadProgress
-from .scheduler import Scheduler
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.server")
@@ -92,6 +94,8 @@ class InferenceServer:
         self.options = options
         self.shared_memory = Regions()
         self.metrics = MetricsRegistry()
+        self.metrics.add(Section.MODEL_COUNTERS, cache_counter_families)
+        self.metrics.add(Section.SUMMARIES, cache_summary_families)
         self._on_load_progress = on_load_progress
         self._on_request = on_request
         self._source = source or LocalRepository(options.model_repository)
@@ -104,21 +108,23 @@ class InferenceServer:
         self._exiting = False
         self._startup_failed = False
         self._drained = True
-        self._to_attend: list[Scheduler | Ensemble] = []
+        self._cache: ResponseCache | None = None
+        self._to_attend: list[Door] = []
 
     async def __aenter__(self) -> Self:
         """Load the models.
 
         Raises:
             StartupError: a model could not be loaded, and ``exit_on_error`` is set; everything is unloaded again.
-            TriremeError: a repository cannot be read.
+            TriremeError: a repository cannot be read, or the response cache cannot be used.
         """
         self._clock = self._given_clock or TrioClock()
+        cache = self._open_cache()
         executors = self._executors or ThreadExecutors(self.options.model_load_thread_count)
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
-        surroundings = Surroundings(self.options, self._clock, executors, self._backends, limiter)
+        surroundings = Surroundings(self.options, self._clock, executors, self._backends, limiter, cache)
         self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository
         started = False
@@ -129,6 +135,15 @@ class InferenceServer:
             if not started:
                 await self._close(sys.exception())
         return self
+
+    def _open_cache(self) -> CacheAccess | None:
+        opened = open_cache(self.options.cache_config, self._clock)
+        if opened is None:
+            return None
+        name, cache = opened
+        self._cache = cache
+        self.metrics.add(Section.LAST, lambda _scrape: cache.families())
+        return CacheAccess(name, cache, self._clock)
 
     async def _start(self) -> None:
         everything_ready = await self._control.start()
@@ -155,6 +170,8 @@ class InferenceServer:
         self._nursery.cancel_scope.cancel()
         await self._nursery_manager.__aexit__(None, None, None)
         self._control.close()
+        if self._cache is not None:
+            self._cache.close()
 
     async def stop(self, timeout_s: float) -> bool:
         """Stop accepting, answer what is in flight, unload.

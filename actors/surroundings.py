@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from ..engine.backends.registry import BackendRegistry
 from ..engine.clock import Clock
 from ..engine.options import ServerOptions
+from .cache_access import CacheAccess
 from .executors import Executors
 from .rate_limiter import RateLimiter
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every model of a server shares; `limiter` only where executions are limited."""
+    """What every model of a server shares; `limiter` only where executions are limited, `cache` where there is one."""
 
     options: ServerOptions
     clock: Clock
     executors: Executors
     backends: BackendRegistry
     limiter: RateLimiter | None = None
+    cache: CacheAccess | None = None

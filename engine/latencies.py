@@ -84,9 +84,10 @@ class RecentLatencies:
         request: from received to answered.
         queue: in the queue.
         compute_input, compute_infer, compute_output: of the batches that they were part of.
+        cache_hit, cache_miss: with the response cache, where one answered or was given an answer to keep.
     """
 
-    __slots__ = ("compute_infer", "compute_input", "compute_output", "queue", "request")
+    __slots__ = ("cache_hit", "cache_miss", "compute_infer", "compute_input", "compute_output", "queue", "request")
 
     def __init__(self) -> None:
         self.request = RecentDurations()
@@ -94,6 +95,8 @@ class RecentLatencies:
         self.compute_input = RecentDurations()
         self.compute_infer = RecentDurations()
         self.compute_output = RecentDurations()
+        self.cache_hit = RecentDurations()
+        self.cache_miss = RecentDurations()
 
     def record_successes(self, requests: Iterable[tuple[int, int, int]], marks: Sequence[int], now_ns: int) -> None:
         """See `ModelStatistics.record_successes`."""
@@ -104,6 +107,11 @@ class RecentLatencies:
             self.compute_input.add((infer - start) // 1000, now_ns)
             self.compute_infer.add((output - infer) // 1000, now_ns)
             self.compute_output.add((end - output) // 1000, now_ns)
+
+    def record_cache_hit(self, queue_ns: int, hit_ns: int, now_ns: int) -> None:
+        """See `ModelStatistics.record_cache_hit`. The time of the whole request is not kept for models with a cache."""
+        self.queue.add(queue_ns // 1000, now_ns)
+        self.cache_hit.add(hit_ns // 1000, now_ns)
 
 
 class Histogram:

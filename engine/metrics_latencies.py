@@ -25,9 +25,12 @@ class _Summary:
     count_and_sum: Callable[[ModelStatistics], tuple[int, int]]
 
 
+_REQUEST = "nv_inference_request_summary_us"
+"""Not shown for models with a response cache (observability.md §1.2)."""
+
 _SUMMARIES = (
     _Summary(
-        "nv_inference_request_summary_us",
+        _REQUEST,
         "Summary of inference request duration in microseconds (includes cached requests)",
         lambda recent: recent.request,
         lambda statistics: (statistics.success.count, statistics.request_us),
@@ -68,7 +71,7 @@ def latency_families(
         family = SummaryMetricFamily(summary.name, summary.help)
         for entry in entries:
             recent = entry.statistics.recent
-            if recent is None:
+            if recent is None or (entry.statistics.cached and summary.name == _REQUEST):
                 continue
             labels = model_labels(entry)
             count, total_us = summary.count_and_sum(entry.statistics)

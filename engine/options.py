@@ -28,6 +28,7 @@ class ServerOptions:
         exit_timeout_s: seconds that a graceful shutdown may take.
         auto_complete: False with ``--disable-auto-complete-config``.
         backend_config: settings by backend name; those for every backend under the empty name.
+        cache_config: settings of the response cache by its name; no more than one name.
         startup_models: ``--load-model``, in explicit mode; ``*`` for all.
         repository_poll_s: seconds between two looks at the repositories in poll mode; 0 for none.
         max_inflight_requests, max_inflight_bytes: server-wide budget of accepted, unanswered requests; at the bound,
@@ -52,6 +53,7 @@ class ServerOptions:
     model_config_name: str = ""
     model_load_thread_count: int = 4
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     max_inflight_requests: int = 65_536
     max_inflight_bytes: int = 4 << 30
     hang_limit_s: float = 0.0

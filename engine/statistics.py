@@ -38,6 +38,7 @@ class ModelStatistics:
         *_us: sums of per-request durations, each cut to whole microseconds.
         load_duration_s: how long loading took.
         recent: latencies of the last minute; None where they are not kept.
+        cached: responses are kept in a cache, if the server has one.
         first_responses: milliseconds from a request to its first response; None where they are not kept.
     """
 
@@ -62,6 +63,9 @@ class ModelStatistics:
     compute_input_us: int = 0
     compute_infer_us: int = 0
     compute_output_us: int = 0
+    cache_hit_us: int = 0
+    cache_miss_us: int = 0
+    cached: bool = False
     load_duration_s: float = 0.0
     recent: RecentLatencies | None = None
     first_responses: Histogram | None = None
@@ -106,6 +110,36 @@ class ModelStatistics:
         self.compute_output_us += (end - output) // 1000 * times
         if self.recent is not None:
             self.recent.record_successes(requests, marks, released_ns)
+
+    def record_cache_hit(self, received_ns: int, enqueued_ns: int, began_ns: int, released_ns: int) -> None:
+        """A request was answered from the cache.
+
+        Args:
+            began_ns: when the cache was asked.
+            released_ns: when it had answered, and the request with it.
+        """
+        hit_ns = released_ns - began_ns
+        self.success.add(released_ns - received_ns)
+        self.queue.add(began_ns - enqueued_ns)
+        self.cache_hit.add(hit_ns)
+        self.request_us += (released_ns - received_ns) // 1000
+        self.queue_us += (began_ns - enqueued_ns) // 1000
+        self.cache_hit_us += hit_ns // 1000
+        if self.recent is not None:
+            self.recent.record_cache_hit(began_ns - enqueued_ns, hit_ns, released_ns)
+
+    def record_cache_miss(self, miss_ns: int, now_ns: int) -> None:
+        """A response was put into the cache.
+
+        Args:
+            miss_ns: what that took, with the lookup before; it counts as part of the request.
+        """
+        self.cache_miss.add(miss_ns)
+        self.cache_miss_us += miss_ns // 1000
+        self.success.ns += miss_ns
+        self.request_us += miss_ns // 1000
+        if self.recent is not None:
+            self.recent.cache_miss.add(miss_ns // 1000, now_ns)
 
     def record_first_response(self, received_ns: int, sent_ns: int) -> None:
         """The first response to a request, an error perhaps, went out."""

@@ -154,6 +154,7 @@ def _server_options(flags: ParsedFlags) -> ServerOptions:
         model_config_name=flags["model-config-name"],
         model_load_thread_count=max(1, flags["model-load-thread-count"]),
         backend_config=backend_config,
+        cache_config=_cache_config(flags),
         max_inflight_requests=flags["max-inflight-requests"],
         max_inflight_bytes=flags["max-inflight-bytes"],
         hang_limit_s=flags["hang-limit-secs"],
@@ -162,6 +163,16 @@ def _server_options(flags: ParsedFlags) -> ServerOptions:
         rate_limit=flags["rate-limit"] == "execution_count",
         rate_limit_resources=flags["rate-limit-resource"],
     )
+
+
+def _cache_config(flags: ParsedFlags) -> dict[str, dict[str, str]]:
+    """By name of the cache; giving several is the server's to refuse."""
+    if "response-cache-byte-size" in flags:
+        return {"local": {"size": str(flags["response-cache-byte-size"])}}
+    config: dict[str, dict[str, str]] = {}
+    for setting in flags["cache-config"]:
+        config.setdefault(setting.name, {})[setting.setting] = setting.value
+    return config
 
 
 def _deprecations(flags: ParsedFlags) -> Iterator[str]:

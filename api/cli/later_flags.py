@@ -31,7 +31,6 @@ from .values import (
 _NO_SAGEMAKER = "the SageMaker front end is not served yet"
 _NO_VERTEX = "the Vertex AI front end is not served yet"
 _NO_TRACING = "requests are not traced yet"
-_NO_CACHE = "there is no response cache yet"
 _NO_GPU = "models run on CPUs only, for now"
 _ENTRY_POINTS = "what is installed with pip is found by itself"
 
@@ -140,16 +139,16 @@ _CACHE = Group(
         Flag(
             "cache-config",
             Kind("<<string>,<string>=<string>>", named_setting("--cache-config", "cache", name_needed=True)),
-            "Setting of the response cache: <cache name>,<setting>=<value>. Giving one turns the cache on.",
+            "Setting of the response cache: <cache name>,<setting>=<value>. Giving one turns the cache on, for models "
+            "whose configuration says so. Caches: local (size, in bytes), redis (host, port and more).",
             repeatable=True,
-            missing=_NO_CACHE,
         ),
         Flag(
             "cache-directory",
             STRING,
             "Directory of cache libraries.",
             "/opt/tritonserver/caches",
-            missing=_NO_CACHE,
+            missing=_ENTRY_POINTS,
         ),
     ),
 )
@@ -259,8 +258,6 @@ DEPRECATED = Group(
             INTEGER64,
             "Size of the response cache.",
             0,
-            missing=_NO_CACHE,
-            idle=0,
             instead="--cache-config local,size=<bytes>",
         ),
         Flag("trace-file", STRING, "File for traces.", "", missing=_NO_TRACING, instead="--trace-config triton,file="),

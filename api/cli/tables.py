@@ -80,4 +80,4 @@ def _options(server: InferenceServer, pinned_pool_bytes: int) -> Iterator[Row]:
     yield "min_supported_compute_capability", "0.0"
     yield "strict_readiness", str(int(options.strict_readiness))
     yield "exit_timeout", str(int(options.exit_timeout_s))
-    yield "cache_enabled", "0"
+    yield "cache_enabled", str(int(bool(options.cache_config)))

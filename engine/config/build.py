@@ -88,6 +88,7 @@ def model_config(message: Any) -> ModelConfig:
         parameters={key: value.string_value for key, value in message.parameters.items()},
         op_library_filenames=tuple(message.model_operations.op_library_filename),
         decoupled=message.model_transaction_policy.decoupled,
+        response_cache=message.response_cache.enable,
         message=message,
     )
 

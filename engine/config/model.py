@@ -154,6 +154,7 @@ class ModelConfig:
     parameters: Mapping[str, str] = field(default_factory=dict)
     op_library_filenames: tuple[str, ...] = ()
     decoupled: bool = False
+    response_cache: bool = False
     message: Any = None
 
     def find_input(self, name: str) -> ModelInput | None:

@@ -132,9 +132,8 @@ def test_added_families_stand_in_their_sections(server: ScriptedServer) -> None:
         name = f"added_{section.name}"
         server.server.metrics.add(section, lambda _scrape, name=name: [GaugeMetricFamily(name, "help", value=1)])
     host = HostReadings(cpu=CpuReading())
-    names = [
-        family.name for family in server.call(lambda: list(ServerCollector(server.server, lambda: host).collect()))
-    ]
+    families = server.call(lambda: list(ServerCollector(server.server, lambda: host).collect()))
+    names = [family.name for family in families if not family.name.startswith("nv_cache_")]
     assert names[9:16] == [
         "nv_inference_pending_request_count",
         "nv_model_load_duration_secs",

@@ -59,7 +59,7 @@ def _parsed(text: str) -> ModelConfig:
 
 
 def test_every_field_is_taken_over() -> None:
-    config = _parsed(f'name: "m" {EVERYTHING}')
+    config = _parsed(f'name: "m" {EVERYTHING} response_cache {{ enable: true }}')
     expected = ModelConfig(
         name="m",
         platform="onnxruntime_onnx",
@@ -90,6 +90,7 @@ def test_every_field_is_taken_over() -> None:
         parameters={"p": "q"},
         op_library_filenames=("a.so", "b.so"),
         decoupled=True,
+        response_cache=True,
         message=config.message,
     )
     assert config == expected

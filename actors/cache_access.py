@@ -1,0 +1,149 @@
+"""The server's way to its response cache: what keeps a slow or broken one from holding anybody up.
+
+Rules:
+ 1. No request fails because of the cache. Whatever a cache raises is a failure of the cache, which its `CacheGuard`
+    hears of, and to the request it is as if there were no entry.
+ 2. A cache that may block is asked on threads: `calls_at_once` of them, and nobody waits longer than `timeout_s`. Who
+    finds none free goes on without the cache. A thread that nobody waits for any more counts until it comes back.
+ 3. Large inputs are hashed on threads as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import outcome
+import trio
+
+from ..engine.cache import CacheError, CacheGuard, EntryTooLargeError, ResponseCache
+from ..engine.clock import Clock
+
+logger = logging.getLogger("trireme.cache")
+
+INLINE_BYTES = 64 * 1024
+"""Inputs up to this size are hashed on the event loop: that takes less time than a change of threads."""
+
+T = TypeVar("T")
+
+
+class CacheAccess:
+    """One server's. To be used on the event loop.
+
+    Args:
+        name: the cache's, for people.
+    """
+
+    def __init__(self, name: str, cache: ResponseCache, clock: Clock) -> None:
+        self.cache = cache
+        self._guard = CacheGuard(name)
+        self._clock = clock
+        self._calls = 0
+        self._loads = itertools.count(1)
+        self._token = trio.lowlevel.current_trio_token()
+
+    def next_load(self) -> int:
+        """A number for each load of a model, by which it does not find what an earlier one has left in this cache."""
+        return next(self._loads)
+
+    def at_once(self, nbytes: int) -> bool:
+        """Whether a request with inputs of this size is looked up on the spot."""
+        return not self.cache.blocking and nbytes <= INLINE_BYTES
+
+    def claim(self) -> bool:
+        """Take a thread, for one call of a method that needs one; False if none is free, or the cache is not well."""
+        if self._calls >= self.cache.calls_at_once or not self._guard.admits(self._clock.now_s()):
+            return False
+        self._calls += 1
+        return True
+
+    def lookup(self, key: str) -> bytes | None:
+        """The entry of this key; None also if the cache fails."""
+        return self._heard(outcome.capture(self.cache.lookup, key), None)
+
+    def insert(self, key: str, entry: bytes) -> bool:
+        """Keep an entry.
+
+        Returns:
+            Whether that counts as a miss: the entry is new, or will never fit.
+        """
+        return self._inserted(key, outcome.capture(self.cache.insert, key, entry))
+
+    async def lookup_on_thread(self, make_key: Callable[[], str]) -> tuple[str, bytes | None] | None:
+        """Make a key and look it up, on a claimed thread. None if that took too long, or the cache fails."""
+
+        def look_up() -> tuple[str, bytes | None]:
+            key = make_key()
+            return key, self.cache.lookup(key)
+
+        return self._heard(await self._on_thread(look_up), None)
+
+    async def insert_on_thread(self, key: str, entry: bytes) -> bool:
+        """See `insert`; False if no thread is free."""
+        if not self.claim():
+            return False
+        return self._inserted(key, await self._on_thread(lambda: self.cache.insert(key, entry)))
+
+    def refuse(self, key: str, nbytes: int) -> bool:
+        """Whether an entry is too large, and said so in the log."""
+        largest = self.cache.largest_entry
+        if nbytes > largest:
+            self._say(key, f"Requested byte_size: {nbytes} is greater than total cache size: {largest}")
+        return nbytes > largest
+
+    def _say(self, key: str, reason: str) -> None:
+        logger.error("Failed to insert key [%s] into response cache: %s", key, reason)
+
+    def _inserted(self, key: str, result: outcome.Outcome[bool]) -> bool:
+        if isinstance(result, outcome.Error) and isinstance(result.error, EntryTooLargeError):
+            self._say(key, str(result.error))
+            return True
+        return self._heard(result, False)
+
+    def _heard(self, result: outcome.Outcome[T], otherwise: T) -> T:
+        """What a call came to, with rule 1 applied."""
+        if isinstance(result, outcome.Value):
+            self._guard.worked()
+            return result.value
+        assert isinstance(result, outcome.Error), "a call returns or raises"
+        error = result.error
+        if not isinstance(error, Exception):
+            raise error
+        known = isinstance(error, CacheError | TimeoutError)
+        self._guard.failed(str(error) if known else f"{type(error).__name__}: {error}", self._clock.now_s())
+        return otherwise
+
+    async def _on_thread(self, work: Callable[[], T]) -> outcome.Outcome[T]:
+        """What `work` comes to on the thread that was claimed for it; an error if that takes too long."""
+        call = _Call(trio.lowlevel.current_task())
+
+        def deliver(result: outcome.Outcome[T]) -> None:
+            try:
+                self._token.run_sync_soon(self._came_back, call, result)
+            except trio.RunFinishedError:
+                return  # the server is gone, and whoever waited with it
+
+        trio.lowlevel.start_thread_soon(work, deliver, "response cache")
+        with trio.move_on_after(self.cache.timeout_s):
+            return await trio.lowlevel.wait_task_rescheduled(call.abandon)
+        return outcome.Error(TimeoutError(f"no answer within {self.cache.timeout_s:g} s"))
+
+    def _came_back(self, call: _Call, result: outcome.Outcome[object]) -> None:
+        self._calls -= 1
+        if call.task is not None:
+            trio.lowlevel.reschedule(call.task, outcome.Value(result))
+
+
+class _Call:
+    """A call on a thread, and the task that waits for it."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        self.task: trio.lowlevel.Task | None = task
+
+    def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED

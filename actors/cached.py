@@ -1,0 +1,320 @@
+"""A door with the response cache behind it: what a model has in place of its scheduler's own door if it uses the cache
+(scheduling.md §9).
+
+Rules:
+ 1. A request whose answer is in the cache is answered at the door: it sees no queue, no limit of one and no instance.
+    Any other goes on to the scheduler, and its answer, if it is a response and not an error, into the cache.
+ 2. Two requests for the same thing that are there at the same time are both executed; the second response to arrive is
+    not kept.
+ 3. What takes long (hashing large inputs, asking a cache that may block) is done on a thread, while the request waits
+    in front of the scheduler. It can be cancelled there like a request in a queue. When there is no room for that, or
+    the cache is not well, the request goes on at once, and its answer is not kept either.
+ 4. If the model preserves ordering, requests reach the scheduler in the order in which they came.
+ 5. Whoever waits in front of the scheduler has been accepted: a door that is told to stop refuses new requests, and the
+    scheduler is not told to stop before those have reached it.
+
+A waiting request goes WAITING ─(looked up, or given up)▶ KNOWN ─(its turn, rule 4)▶ gone, or from either straight to
+gone if it is cancelled or failed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from ..engine.cache import pack_outputs, request_key, unpack_outputs
+from ..engine.clock import Clock
+from ..engine.config.model import ModelConfig
+from ..engine.errors import TriremeError
+from ..engine.job import Job, Outcome, Reply
+from ..engine.response import InferenceResponse
+from ..engine.scheduling.refusals import cancelled, stopping
+from ..engine.statistics import ModelStatistics
+from ..engine.tensor import Tensor
+from .cache_access import CacheAccess
+from .ensemble import Ensemble
+from .scheduler import Scheduler
+
+
+class CachedDoor:
+    """One model version's.
+
+    Args:
+        inner: what answers requests that the cache does not.
+        identity: tells models that may answer differently apart.
+    """
+
+    def __init__(
+        self,
+        inner: Scheduler | Ensemble,
+        access: CacheAccess,
+        identity: str,
+        config: ModelConfig,
+        clock: Clock,
+        statistics: ModelStatistics,
+    ) -> None:
+        batching = config.dynamic_batching
+        self.name = inner.name
+        self.statistics = inner.statistics
+        self.attend = inner.attend
+        self._inner = inner
+        self._access = access
+        self._identity = identity
+        self._outputs = frozenset(output.name for output in config.output)
+        self._clock = clock
+        self._statistics = statistics
+        self._ordered = batching is not None and batching.preserve_ordering
+        self._waiting: dict[Job, _Waiting] = {}
+        self._nobody_waits = trio.lowlevel.ParkingLot()
+        self._stopping = False
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def inflight(self) -> int:
+        """Jobs accepted and not finally answered."""
+        return self._inner.inflight + len(self._waiting)
+
+    # The door, as a scheduler's.
+
+    def submit(self, job: Job, *, attended: bool = False) -> None:
+        """Take a job in. See `Scheduler.submit`.
+
+        Raises:
+            TriremeError: refused (queue full, stopping).
+        """
+        if self._stopping:
+            raise stopping(job)
+        job.enqueued_ns = self._clock.now_ns()
+        in_line = self._ordered and bool(self._waiting)
+        if self._nursery is not None and not self._access.at_once(job.nbytes) and self._access.claim():
+            self._wait(job)
+            self._nursery.start_soon(self._look_up, self._waiting[job])
+        elif in_line:
+            self._wait(job).known = True
+        else:
+            self._pass_on(job, self._find(job), attended)
+
+    def cancel(self, job: Job) -> None:
+        """The job's client gave up."""
+        waiting = self._waiting.get(job)
+        if waiting is None:
+            self._inner.cancel(job)
+            return
+        job.cancelled = True
+        self._drop(waiting, cancelled())
+        self._move_on()
+
+    def stop(self) -> None:
+        """Refuse new jobs; rule 5."""
+        self._stopping = True
+        self._move_on()
+
+    def fail_queued(self, error: TriremeError) -> None:
+        """Answer everything that waits, here and in the queue, with `error`."""
+        for waiting in list(self._waiting.values()):
+            self._drop(waiting, error)
+        self._move_on()
+        self._inner.fail_queued(error)
+
+    async def drained(self) -> None:
+        """Wait until every accepted job has its final answer."""
+        while self._waiting:
+            await self._nobody_waits.park()
+        await self._inner.drained()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self._inner.run()
+
+    # Looking up.
+
+    def _find(self, job: Job) -> _Found | None:
+        """Ask the cache on the spot; None if that is not to be done."""
+        if not self._access.at_once(job.nbytes):
+            return None
+        began_ns = self._clock.now_ns()
+        key = request_key(self._identity, job, self._outputs)
+        entry = self._access.lookup(key)
+        return _Found(key, entry, began_ns, self._clock.now_ns())
+
+    async def _look_up(self, waiting: _Waiting) -> None:
+        job = waiting.job
+        began_ns = self._clock.now_ns()
+        with waiting.scope:
+            make_key = partial(request_key, self._identity, job, self._outputs)
+            found = await self._access.lookup_on_thread(make_key)
+            if found is not None:
+                waiting.found = _Found(*found, began_ns, self._clock.now_ns())
+        waiting.known = True
+        self._move_on()
+
+    def _wait(self, job: Job) -> _Waiting:
+        waiting = self._waiting[job] = _Waiting(job)
+        self._statistics.pending += 1
+        return waiting
+
+    def _move_on(self) -> None:
+        """Pass on what may leave, in order (rules 4 and 5)."""
+        while (waiting := self._next_known()) is not None:
+            self._leave(waiting)
+            try:
+                self._pass_on(waiting.job, waiting.found, attended=False)
+            except TriremeError as error:
+                waiting.job.answered = True
+                waiting.job.reply.deliver(error, True)
+        if not self._waiting:
+            if self._stopping:
+                self._inner.stop()
+            self._nobody_waits.unpark_all()
+
+    def _next_known(self) -> _Waiting | None:
+        if self._ordered:
+            first = next(iter(self._waiting.values()), None)
+            return first if first is not None and first.known else None
+        return next((waiting for waiting in self._waiting.values() if waiting.known), None)
+
+    def _leave(self, waiting: _Waiting) -> None:
+        del self._waiting[waiting.job]
+        self._statistics.pending -= 1
+
+    def _drop(self, waiting: _Waiting, error: TriremeError) -> None:
+        job = waiting.job
+        self._leave(waiting)
+        waiting.scope.cancel()
+        job.answered = True
+        self._statistics.record_failure(job.received_ns, self._clock.now_ns(), error.reason)
+        job.reply.deliver(error, True)
+
+    def _pass_on(self, job: Job, found: _Found | None, attended: bool) -> None:
+        """Answer the job, or hand it to the scheduler.
+
+        Raises:
+            TriremeError: the scheduler refuses it.
+        """
+        outputs = None if found is None else found.outputs()
+        if found is not None and outputs is not None:
+            self._hit(job, found, outputs)
+            return
+        enqueued_ns = job.enqueued_ns
+        if found is not None:
+            job.reply = _Keeper(self, job.reply, found)
+        self._inner.submit(job, attended=attended)
+        job.enqueued_ns = enqueued_ns
+
+    def _hit(self, job: Job, found: _Found, outputs: list[Tensor]) -> None:
+        job.answered = True
+        self._statistics.record_cache_hit(job.received_ns, job.enqueued_ns, found.began_ns, self._clock.now_ns())
+        response = job.response(outputs)
+        if isinstance(self._inner, Scheduler):
+            self._inner.answer(job, response)
+        else:
+            job.reply.deliver(response, True)
+
+    # Keeping.
+
+    def keep(self, found: _Found, entry: bytes, began_ns: int) -> None:
+        """Put a response, as packed since `began_ns`, into the cache."""
+        if not self._access.cache.blocking:
+            self._kept(found, self._access.insert(found.key, entry), began_ns)
+        elif self._nursery is not None:
+            self._nursery.start_soon(self._keep_on_thread, found, entry, began_ns)
+
+    async def _keep_on_thread(self, found: _Found, entry: bytes, began_ns: int) -> None:
+        self._kept(found, await self._access.insert_on_thread(found.key, entry), began_ns)
+
+    def _kept(self, found: _Found, counts: bool, began_ns: int) -> None:
+        if counts:
+            now_ns = self._clock.now_ns()
+            self._statistics.record_cache_miss(found.ended_ns - found.began_ns + now_ns - began_ns, now_ns)
+
+    def pack(self, found: _Found, response: InferenceResponse) -> bytes | None:
+        """The entry of a response; None if it is not to be kept."""
+        try:
+            if self._access.refuse(found.key, sum(tensor.nbytes for tensor in response.outputs)):
+                now_ns = self._clock.now_ns()
+                self._kept(found, True, now_ns)
+                return None
+            return pack_outputs(response.outputs)
+        except (TypeError, ValueError):
+            return None  # the model's outputs are not what they say they are: whoever sends them finds that out, too
+
+    def now_ns(self) -> int:
+        return self._clock.now_ns()
+
+    def __repr__(self) -> str:
+        return f"<CachedDoor of {self.name}: {len(self._waiting)} looked up, {self._inner!r}>"
+
+
+Door = Scheduler | Ensemble | CachedDoor
+"""Where a model's requests are handed in."""
+
+
+class _Found:
+    """What became of looking a job up.
+
+    Attributes:
+        entry: None for a miss.
+        began_ns, ended_ns: when it was looked up.
+    """
+
+    __slots__ = ("began_ns", "ended_ns", "entry", "key")
+
+    def __init__(self, key: str, entry: bytes | None, began_ns: int, ended_ns: int) -> None:
+        self.key = key
+        self.entry = entry
+        self.began_ns = began_ns
+        self.ended_ns = ended_ns
+
+    def outputs(self) -> list[Tensor] | None:
+        """The outputs found; None for a miss, and for what another program may have put there."""
+        if self.entry is None:
+            return None
+        try:
+            return unpack_outputs(self.entry)
+        except ValueError:
+            return None
+
+
+class _Waiting:
+    """A job in front of the scheduler (rule 3).
+
+    Attributes:
+        scope: of its lookup.
+        known: the lookup is over; `found` is None if it came to nothing.
+    """
+
+    __slots__ = ("found", "job", "known", "scope")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.scope = trio.CancelScope()
+        self.found: _Found | None = None
+        self.known = False
+
+
+class _Keeper:
+    """The reply of a job that was not found: what goes out is kept, as it is when it goes out."""
+
+    __slots__ = ("_door", "_found", "_reply", "_several")
+
+    def __init__(self, door: CachedDoor, reply: Reply, found: _Found) -> None:
+        self._door = door
+        self._reply = reply
+        self._found = found
+        self._several = False
+
+    def deliver(self, outcome: Outcome, final: bool) -> bool:
+        """See `engine.job.Reply`."""
+        entry = None
+        began_ns = self._door.now_ns()
+        if not final:
+            self._several = True
+        elif isinstance(outcome, InferenceResponse) and not self._several:
+            entry = self._door.pack(self._found, outcome)
+        delivered = self._reply.deliver(outcome, final)
+        if entry is not None:
+            self._door.keep(self._found, entry, began_ns)
+        return delivered

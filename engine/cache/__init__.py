@@ -1,0 +1,20 @@
+"""The response cache: answers kept by what was asked (scheduling.md §9)."""
+
+from .entry import pack_outputs, unpack_outputs
+from .guard import CacheGuard
+from .interface import CacheError, EntryTooLargeError, ResponseCache
+from .key import request_key
+from .local import LocalCache
+from .registry import open_cache
+
+__all__ = [
+    "CacheError",
+    "CacheGuard",
+    "EntryTooLargeError",
+    "LocalCache",
+    "ResponseCache",
+    "open_cache",
+    "pack_outputs",
+    "request_key",
+    "unpack_outputs",
+]
