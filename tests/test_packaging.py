@@ -110,6 +110,7 @@ def test_command_and_entry_points_resolve(installed: Path) -> None:
     points = run_installed(installed, LOAD_ENTRY_POINTS, str(installed)).splitlines()
     assert "console_scripts trireme True" in points
     assert "trireme.backends onnxruntime True" in points
+    assert "trireme.backends openvino True" in points
     assert "trireme.backends pytorch True" in points
 
 

@@ -1,0 +1,141 @@
+"""The backend ``openvino``: how models are read, compiled and checked (backends.md §5)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...config.model import ModelConfig
+from ...config.sequence import SequenceBatching, sequence_batching
+from ...errors import InvalidArgumentError, UnavailableError
+from ...scheduling.batch import BatchLayout
+from ..checks import check_model
+from ..completion import complete, needs_completion
+from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
+from ..parameters import parse_int
+from .instance import OpenVinoInstance
+from .library import ERRORS, import_openvino, openvino_error, signature_of
+from .settings import Settings
+
+_DEFAULT_FILENAME = "model.xml"
+_TIME_DEPENDS_ON_VALUES = frozenset({"Loop", "If", "TensorIterator", "While"})
+
+
+class OpenVinoBackend(Backend):
+    """Runs what OpenVINO reads: its own format, ONNX, TensorFlow's SavedModel, TensorFlow Lite, PaddlePaddle.
+
+    Options: ``default-max-batch-size`` (4).
+    """
+
+    name = "openvino"
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._default_max_batch_size = max(parse_int(options.get("default-max-batch-size", "4")), 0)
+        self._lock = threading.Lock()
+        self._core: Any = None
+
+    def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
+        """See model-config.md §7.
+
+        Raises:
+            TriremeError: the model cannot be read, or cannot batch although the configuration wants it to.
+        """
+        if not needs_completion(config):
+            return None
+        model = _read(self._openvino_core(), model_path(config, files))
+        return complete(config, signature_of(model, config.max_batch_size), self._default_max_batch_size)
+
+    def load(self, config: ModelConfig, files: ModelFiles) -> OpenVinoModel:
+        return OpenVinoModel(self._openvino_core(), config, model_path(config, files))
+
+    def _openvino_core(self) -> Any:
+        with self._lock:
+            if self._core is None:
+                self._core = import_openvino().Core()
+            return self._core
+
+
+class OpenVinoModel(LoadedModel):
+    """A compiled model whose configuration fits; its instances are infer requests.
+
+    A model whose batch dimension is open takes batches of any size. One that was made for a single size takes that, or
+    is padded to it.
+    """
+
+    def __init__(self, core: Any, config: ModelConfig, path: Path) -> None:
+        self._config = config
+        _check_kinds(config)
+        self._settings = settings = Settings.of(config)
+        self._layout = BatchLayout(config)
+        model = _prepared(core, config, path, settings)
+        batch = config.max_batch_size
+        signature = signature_of(model, batch)
+        check_model(config, signature, sequence_batching(config) or SequenceBatching())
+        fixed = batch > 0 and any(port.get_partial_shape()[0].is_static for port in model.inputs)
+        self._fixed_batch = batch if fixed else 0
+        self._scalars = frozenset(name for name, tensor in signature.inputs.items() if not tensor.dims)
+        self._thread_bound = any(node.get_type_name() in _TIME_DEPENDS_ON_VALUES for node in model.get_ops())
+        try:
+            self._compiled: Any = core.compile_model(model, settings.device, dict(settings.properties))
+        except ERRORS as error:
+            raise openvino_error(error) from error
+
+    def create_instance(self, spec: InstanceSpec) -> OpenVinoInstance:
+        instance = OpenVinoInstance(
+            self._compiled,
+            self._config,
+            spec,
+            self._layout,
+            self._fixed_batch,
+            self._settings.pad_batches,
+            self._scalars,
+        )
+        instance.thread_bound = self._thread_bound or self._settings.device != "CPU"
+        return instance
+
+    def close(self) -> None:
+        self._compiled = None
+
+
+def model_path(config: ModelConfig, files: ModelFiles) -> Path:
+    """The model file of a version, or its directory (SavedModel).
+
+    Raises:
+        UnavailableError: it is not there.
+    """
+    path = files.version_directory / (config.default_model_filename or _DEFAULT_FILENAME)
+    if not path.exists():
+        raise UnavailableError(f"unable to find '{path}' for model instance '{config.name}'")
+    return path
+
+
+def _check_kinds(config: ModelConfig) -> None:
+    if any(group.kind != "KIND_CPU" for group in config.instance_group):
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO"
+        )
+
+
+def _read(core: Any, path: Path) -> Any:
+    try:
+        return core.read_model(str(path))
+    except ERRORS as error:
+        raise openvino_error(error) from error
+
+
+def _prepared(core: Any, config: ModelConfig, path: Path, settings: Settings) -> Any:
+    """The model with the shapes that the configuration asks for."""
+    try:
+        if settings.extension:
+            core.add_extension(settings.extension)
+        model = _read(core, path)
+        if settings.reshape:
+            rows = [-1] if config.max_batch_size > 0 else []
+            inside = {tensor.name: tensor.dims if tensor.reshape is None else tensor.reshape for tensor in config.input}
+            model.reshape({name: [*rows, *dims] for name, dims in inside.items()})
+    except ERRORS as error:
+        raise openvino_error(error) from error
+    return model
