@@ -10,7 +10,7 @@ from ...datatypes import BOOL, FP16, FP32, INT8, INT16, INT32, INT64, UINT8, UIN
 from ...errors import InternalError, UnavailableError
 from ..signature import GraphTensor, Signature
 
-ERRORS = (RuntimeError, ValueError, TypeError, KeyError, NotImplementedError)
+ERRORS = (RuntimeError, ValueError, TypeError, KeyError)
 """What its calls raise."""
 
 _KNOWN = {
