@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import enum
 
 
 class TritonModelException(Exception):
@@ -16,36 +16,58 @@ class HostError(Exception):
     """
 
 
+class ErrorCode(enum.IntEnum):
+    """Kinds of errors, numbered as in Triton's API."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
 class TritonError:
     """An error to answer a request with.
 
     Args:
         message: shown to the client as it stands.
         code: one of the class attributes.
+
+    Raises:
+        TypeError: the message is no str.
+        ValueError: there is no such code.
     """
 
     __slots__ = ("_code", "_message")
 
-    UNKNOWN: ClassVar[int] = 0
-    INTERNAL: ClassVar[int] = 1
-    NOT_FOUND: ClassVar[int] = 2
-    INVALID_ARG: ClassVar[int] = 3
-    UNAVAILABLE: ClassVar[int] = 4
-    UNSUPPORTED: ClassVar[int] = 5
-    ALREADY_EXISTS: ClassVar[int] = 6
-    CANCELLED: ClassVar[int] = 7
+    UNKNOWN = ErrorCode.UNKNOWN
+    INTERNAL = ErrorCode.INTERNAL
+    NOT_FOUND = ErrorCode.NOT_FOUND
+    INVALID_ARG = ErrorCode.INVALID_ARG
+    UNAVAILABLE = ErrorCode.UNAVAILABLE
+    UNSUPPORTED = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
+    CANCELLED = ErrorCode.CANCELLED
 
-    def __init__(self, message: str, code: int = 1) -> None:
+    def __init__(self, message: str, code: int = ErrorCode.INTERNAL) -> None:
         if not isinstance(message, str):
-            raise TypeError(f"TritonError: message must be a str, got {type(message).__name__}")
+            raise TypeError(f"TritonError: message must be a str, found type {type(message)}")
         self._message = message
-        self._code = code
+        self._code = ErrorCode(code)
 
     def message(self) -> str:
         return self._message
 
-    def code(self) -> int:
+    def code(self) -> ErrorCode:
         return self._code
 
     def __repr__(self) -> str:
-        return f"<TritonError {self._code}: {self._message}>"
+        return f"<TritonError {self._code.name}: {self._message}>"
+
+
+def refused(what: str, instance_name: str, error: HostError) -> TritonModelException:
+    """What the caller sees when the server refuses `what` ("Failed to load model")."""
+    return TritonModelException(f"{what}: Failed to process the request for model '{instance_name}', message: {error}")

@@ -11,12 +11,17 @@ from .context import current
 from .errors import TritonModelException
 from .host import Host
 from .memory import DEFAULT_MEMORY, PreferredMemory
-from .response import InferenceResponse, Parameter
+from .response import Parameter, checked
 from .sender import Answers, InferenceResponseSender
 from .tensor import Tensor
 from .trace import InferenceTrace
 
 CorrelationId = Union[int, str]
+
+RELEASE_ALL = 1
+"""TRITONSERVER_REQUEST_RELEASE_ALL: the request is done with."""
+RELEASE_RESCHEDULE = 2
+"""TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: it is to come again."""
 
 
 class InferenceRequest:
@@ -74,18 +79,18 @@ class InferenceRequest:
         for name in requested_output_names:
             if not name:
                 raise TritonModelException(f"Requested output name {about}")
-        if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
+        if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         self._key = -1
         self._host: Host | None = None
         self._answers: Answers | None = None
-        self._release_flags = 1
+        self._release_flags = RELEASE_ALL
         self._inputs = list(inputs)
         self._request_id = request_id
-        self._correlation_id = correlation_id
+        self._correlation_id = correlation_id if isinstance(correlation_id, str) else int(correlation_id)
         self._flags = flags
         self._timeout = timeout
-        self._parameters = json.dumps(dict(parameters)) if parameters else "{}"
+        self._parameters = json.dumps(checked(parameters)) if parameters else "{}"
         self._requested = list(requested_output_names)
         self._trace = trace or InferenceTrace()
         self._model_name = model_name
@@ -185,7 +190,7 @@ def incoming(
     request._key = key
     request._host = host
     request._answers = None
-    request._release_flags = 1
+    request._release_flags = RELEASE_ALL
     request._inputs = inputs
     request._request_id = request_id
     request._correlation_id = correlation_id
@@ -198,6 +203,3 @@ def incoming(
     request._model_version = -1
     request._preferred_memory = DEFAULT_MEMORY
     return request
-
-
-__all__ = ["InferenceRequest", "InferenceResponse", "incoming"]

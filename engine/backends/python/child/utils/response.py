@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Union
 
-from .errors import TritonError, TritonModelException
+from .errors import ErrorCode, TritonError, TritonModelException
 from .tensor import Tensor
 
 Parameter = Union[bool, int, str]
@@ -42,7 +42,7 @@ class InferenceResponse:
             raise TypeError(f"InferenceResponse: error must be a TritonError, found {type(error)}")
         self._outputs = outputs
         self._error = error
-        self._parameters = dict(_checked(parameters)) if parameters else {}
+        self._parameters = checked(parameters) if parameters else {}
 
     def output_tensors(self) -> list[Tensor]:
         return self._outputs
@@ -70,14 +70,21 @@ class InferenceResponse:
         return f"<InferenceResponse {self._error or self._outputs}>"
 
 
-def error_response(message: str, code: int = TritonError.INTERNAL) -> InferenceResponse:
+def error_response(message: str, code: int = ErrorCode.INTERNAL) -> InferenceResponse:
     return InferenceResponse(error=TritonError(message, code))
 
 
-def _checked(parameters: Mapping[str, Parameter]) -> Mapping[str, Parameter]:
+def checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """A copy of what user code gave as parameters.
+
+    Raises:
+        TritonModelException: it is no dictionary of str to bool, int or str.
+    """
+    if not isinstance(parameters, Mapping):
+        raise TritonModelException(f"Expect parameters to be a dict, found type {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, (bool, int, str)):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-    return parameters
+    return dict(parameters)

@@ -3,7 +3,8 @@
 Rule 1: A request is open until a response with the final flag, or the flag alone, was sent.
 Rule 2: Nothing is sent after that.
 Rule 3: The flags are 0 or FINAL; without FINAL there must be a response.
-Rule 4: A model that is not decoupled sends one response, and FINAL not before it.
+Rule 4: A model that is not decoupled sends one response, and FINAL not before it. The response ends the request at
+    once; a FINAL behind it only closes the sender.
 Rule 5: Responses leave in the order of the calls, each without the outputs that the client did not ask for.
 Rule 6: A request whose sender nobody holds any more while it is open can never be answered: it gets an error.
 """
@@ -20,7 +21,10 @@ from .response import InferenceResponse
 FINAL = 1
 """TRITONSERVER_RESPONSE_COMPLETE_FINAL"""
 
-LOST = "The model dropped the response sender without sending a response with the final flag."
+LOST = "The model dropped the request without a final response."
+"""What the client of an abandoned request is told."""
+
+TWICE = "Unable to send response. Non-decoupled model cannot send more than one response."
 
 
 class Answers:
@@ -30,23 +34,27 @@ class Answers:
         key: the request, as the host knows it.
         host: sends.
         requested: names of the outputs that the client asked for; empty for all.
+
+    Attributes:
+        responded: a response was sent.
     """
 
-    __slots__ = ("_host", "_key", "_lock", "_requested", "closed", "responded")
+    __slots__ = ("_closed", "_host", "_key", "_lock", "_over", "_requested", "responded")
 
     def __init__(self, key: int, host: Host, requested: Collection[str]) -> None:
         self._key = key
         self._host = host
         self._requested = requested
         self._lock = threading.Lock()
-        self.closed = False
         self.responded = False
+        self._closed = False  # the model sent the final flag
+        self._over = False  # the host was told of the last response
 
     def send(self, response: InferenceResponse | None, flags: int) -> None:
         """Send, if the rules allow it.
 
         Raises:
-            TritonModelException: they do not, or the server is gone.
+            TritonModelException: they do not, or the answer cannot be delivered.
         """
         if flags not in (0, FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
@@ -57,44 +65,44 @@ class Answers:
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"send() takes an InferenceResponse, found type {type(response)}")
         with self._lock:
-            self._check(response, flags)
-            if response is not None:
-                self.responded = True
-                if self._requested and not response.has_error():
-                    response = response._only(self._requested)
-            self.closed = flags == FINAL
-            try:
-                self._host.send(self._key, response, flags)
-            except HostError as error:
-                raise TritonModelException(str(error)) from None
+            self._check(response)
+            last = flags if self._host.decoupled else FINAL
+            if response is not None and self._requested and not response.has_error():
+                response = response._only(self._requested)
+            if not self._over:
+                try:
+                    self._host.send(self._key, response, last)
+                except HostError as error:
+                    raise TritonModelException(str(error)) from None
+            self.responded = True
+            self._over = last == FINAL
+            self._closed = flags == FINAL
 
-    def _check(self, response: InferenceResponse | None, flags: int) -> None:
-        if self.closed:
+    def _check(self, response: InferenceResponse | None) -> None:
+        if self._closed:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
         if self._host.decoupled:
             return
         if response is not None and self.responded:
-            raise TritonModelException(
-                "Unable to send response. Non-decoupled model cannot send more than one response."
-            )
+            raise TritonModelException(TWICE)
         if response is None and not self.responded:
             raise TritonModelException(
                 "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
             )
 
-    def close(self) -> bool:
-        """Refuse what is sent from now on; whether the request was open, so that the caller must answer it."""
+    def finish(self) -> bool:
+        """Refuse what is sent from now on; whether the caller may, and must, give the last response instead."""
         with self._lock:
-            was_open = not self.closed
-            self.closed = True
-            return was_open
+            open_until_now = not self._over
+            self._over = self._closed = True
+            return open_until_now
 
     def is_cancelled(self) -> bool:
         return self._host.is_cancelled(self._key)
 
     def __del__(self) -> None:
-        if not self.closed:
-            self.closed = True
+        if not self._over:
+            self._over = True
             self._host.abandon(self._key)
 
 

@@ -27,11 +27,12 @@ class Tensor:
 
     def __init__(self, name: str, array: np.ndarray) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"Tensor: name must be a str, got {type(name).__name__}")
+            raise TypeError(f"Tensor: name must be a str, found type {type(name)}")
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        array = np.asarray(array)
-        if numpy_to_triton_type(array.dtype) is None:
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"Tensor: the data of '{name}' must be a numpy array, found type {type(array)}")
+        if numpy_to_triton_type(array.dtype) is None or not array.dtype.isnative:
             raise TritonModelException("NumPy dtype is not supported.")
         self._name = name
         self._array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -89,10 +90,11 @@ class Tensor:
         """
         return self.__dlpack__()
 
-    def __dlpack__(self, stream: Any | None = None, **options: Any) -> Any:
+    def __dlpack__(self, stream: Any = None, **options: Any) -> Any:
+        """The same, for ``from_dlpack`` of another library, whose options mean nothing on the CPU."""
         if self._number == BYTES:
             raise TritonModelException("DLPack does not have support for string tensors.")
-        return dlpack.capsule(self._array, self._bf16)
+        return dlpack.capsule(self._array.copy() if options.get("copy") else self._array, self._bf16)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CPU, 0

@@ -1,0 +1,66 @@
+"""Loading and unloading models, and where the own one is (python-backend.md §3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .context import current
+from .errors import HostError, TritonModelException, refused
+
+
+def get_model_dir() -> str:
+    """The directory of the model's version, in which ``model.py`` lies."""
+    return current().version_directory
+
+
+def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    """Have the server load a model; it must let clients control its models.
+
+    Args:
+        config: JSON that takes the place of the model's configuration file.
+        files: contents by "file:<path in the model's directory>".
+
+    Raises:
+        TritonModelException: it does not load.
+    """
+    if files is not None and not isinstance(files, Mapping):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+        )
+    for path, content in (files or {}).items():
+        if not isinstance(path, str) or not isinstance(content, bytes):
+            raise TypeError(f"load_model: files must be bytes by str, found {type(content)} by {type(path)}")
+    host = current().host
+    try:
+        host.load_model(model_name, config, dict(files or {}))
+    except HostError as error:
+        raise refused("Failed to load model", host.instance_name, error) from None
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Have the server unload a model, and the models of an ensemble too if asked to.
+
+    Raises:
+        TritonModelException: the server refuses.
+    """
+    host = current().host
+    try:
+        host.unload_model(model_name, bool(unload_dependents))
+    except HostError as error:
+        raise refused("Failed to unload model", host.instance_name, error) from None
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Whether requests for the model, in that version or any, would be accepted.
+
+    Raises:
+        TritonModelException: the version is no number.
+    """
+    for value in (model_name, model_version):
+        if not isinstance(value, str):
+            raise TypeError(f"is_model_ready: name and version must be str, found type {type(value)}")
+    host = current().host
+    try:
+        return host.is_model_ready(model_name, model_version)
+    except HostError as error:
+        raise refused("Failed to check model readiness", host.instance_name, error) from None

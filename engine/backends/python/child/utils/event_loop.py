@@ -1,0 +1,57 @@
+"""The event loop of a model whose methods are coroutines: asyncio's, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+
+class EventLoop:
+    """Runs coroutines; the thread starts with the first of them.
+
+    Tasks that user code leaves running go on between two batches.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Its result, when it has one; raises what it raises."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._running()).result()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Start it, and return at once. It must not raise."""
+        self._running().call_soon_threadsafe(self._start, coroutine)
+
+    def stop(self) -> None:
+        """Cancel what runs, and wait until it has ended."""
+        if self._loop is None or self._thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+            self._thread.start()
+        return self._loop
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)  # the loop itself holds tasks weakly only
+        task.add_done_callback(self._tasks.discard)
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,38 @@
+"""How what user code raised is told to people: type, text, and where in the user's own code (python-backend.md §5)."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""Code in this folder drives the user's; its frames say nothing to the user."""
+
+
+class ModelError(Exception):
+    """User code failed, or is not what it must be; the text is for people, with the user's file and line."""
+
+
+def describe(error: BaseException) -> str:
+    """``ValueError: text``, then the user's frames, the innermost first."""
+    frames = user_frames(error)
+    where = "".join(f"  {filename}({line}): {function}\n" for filename, line, function in frames)
+    text = f"{type(error).__name__}: {_text(error)}"
+    return f"{text}\n\nAt:\n{where}" if where else text
+
+
+def user_frames(error: BaseException) -> list[tuple[str, int, str]]:
+    """File, line and function of the frames outside of this folder and the import machinery, the innermost first."""
+    walked = traceback.walk_tb(error.__traceback__)
+    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked]
+    frames = [frame for frame in frames if not frame[0].startswith((_OURS, "<frozen "))]
+    if not frames and isinstance(error, SyntaxError) and error.filename:
+        frames = [(error.filename, error.lineno or 0, "<module>")]
+    return frames[::-1]
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error) or "<EMPTY MESSAGE>"
+    except Exception as second:  # noqa: BLE001 - a __str__ of user code
+        return f"<no text: {type(second).__name__}>"

@@ -1,0 +1,136 @@
+"""A model's own metrics: `MetricFamily` and `Metric` (python-backend.md §3.5).
+
+A metric is on the server as long as its Python object lives, and no longer than its family's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from .context import current
+from .errors import HostError, TritonModelException, refused
+from .host import Host
+
+_FAMILY_DELETED = (
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
+    "be deleted AFTER its corresponding 'Metric' objects have been deleted."
+)
+
+_Result = TypeVar("_Result")
+
+
+class MetricKind(enum.IntEnum):
+    """What a metric's value may do."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+class _Registered:
+    """A family on the server; its metrics hold this, and thereby see that the family is gone."""
+
+    __slots__ = ("deleted", "host", "kind", "number")
+
+    def __init__(self, host: Host, kind: MetricKind, number: int) -> None:
+        self.host = host
+        self.kind = kind
+        self.number = number
+        self.deleted = False
+
+
+class Metric:
+    """One value with its labels. Made by ``MetricFamily.Metric``; equal labels are the same value."""
+
+    __slots__ = ("_family", "_number")
+
+    def __init__(self, family: _Registered, number: int) -> None:
+        self._family = family
+        self._number = number
+
+    def increment(self, value: float) -> None:
+        """Add to a counter (not less than 0) or a gauge."""
+        self._ask("Failed to increment metric value", lambda host: host.metric_increment(self._number, float(value)))
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        self._ask("Failed to set metric value", lambda host: host.metric_set(self._number, float(value)))
+
+    def observe(self, value: float) -> None:
+        """Count a value in a histogram."""
+        self._ask("Failed to observe metric value", lambda host: host.metric_observe(self._number, float(value)))
+
+    def value(self) -> float:
+        """The present value of a counter or a gauge."""
+        return self._ask("Failed to get metric value", lambda host: host.metric_value(self._number))
+
+    def _ask(self, failure: str, question: Callable[[Host], _Result]) -> _Result:
+        if self._family.deleted:
+            raise TritonModelException(f"{failure}: {_FAMILY_DELETED}")
+        try:
+            return question(self._family.host)
+        except HostError as error:
+            raise refused(failure, self._family.host.instance_name, error) from None
+
+    def __del__(self) -> None:
+        if not self._family.deleted:
+            self._family.host.delete_metric(self._number)
+
+
+class MetricFamily:
+    """A named group of metrics of one kind.
+
+    Args:
+        kind: COUNTER, GAUGE or HISTOGRAM, which are attributes of this class.
+
+    Raises:
+        TritonModelException: the server refuses it: a bad name, or the same name with another kind.
+    """
+
+    __slots__ = ("_registered",)
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: int) -> None:
+        host = current().host
+        kind = MetricKind(kind)
+        try:
+            number = host.create_family(name, description, kind.name.lower())
+        except HostError as error:
+            raise refused("Error when creating MetricFamily", host.instance_name, error) from None
+        self._registered = _Registered(host, kind, number)
+
+    def Metric(  # noqa: N802 - its public name
+        self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
+    ) -> Metric:
+        """The metric with these labels.
+
+        Args:
+            buckets: upper bounds in rising order, for a histogram, and only for one.
+        """
+        family = self._registered
+        if labels is not None and not isinstance(labels, dict):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        if family.kind is not MetricKind.HISTOGRAM:
+            if buckets is not None:
+                raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        elif buckets is None:
+            raise TritonModelException("Failed to create metric. Missing required buckets.")
+        elif not isinstance(buckets, list):
+            raise TritonModelException("Failed to create metric. Buckets must be a list.")
+        bounds = None if buckets is None else [float(bound) for bound in buckets]
+        named = {str(key): value for key, value in (labels or {}).items()}
+        try:
+            return Metric(family, family.host.create_metric(family.number, named, bounds))
+        except HostError as error:
+            raise refused("Error when creating Metric", family.host.instance_name, error) from None
+
+    def __del__(self) -> None:
+        registered = getattr(self, "_registered", None)
+        if registered is not None:
+            registered.deleted = True
+            registered.host.delete_family(registered.number)

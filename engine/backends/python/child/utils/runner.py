@@ -1,0 +1,194 @@
+"""Drives a user's ``TritonPythonModel`` (python-backend.md §2, §4, §5, §6, §9).
+
+Rules of `execute`:
+ 1. Its result has an element a request: the response that ends the request, or None.
+ 2. None stands for a request that its sender has answered, will answer, or that is to come again (its release flags).
+ 3. What user code raises, or returns against the rules, is an error for every request of the batch that is still open.
+ 4. A request that nobody can answer any more, since neither a response nor a sender exists, is abandoned, and so
+    answered by the host with an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Awaitable, Iterable, Iterator
+from typing import Any
+
+from . import context, results
+from . import triton_python_backend_utils as pb_utils
+from .event_loop import EventLoop
+from .failures import ModelError, describe, user_frames
+from .host import Host
+from .loading import add_paths, forget, import_model
+from .model_config import ModelConfig
+from .request import InferenceRequest
+
+
+class Runner:
+    """One instance of a user's model. Its methods are called one at a time.
+
+    Args:
+        host: the server.
+        model_path: of the user's file.
+        args: for ``initialize``; model_repository and model_version say where the model is.
+        search_paths: for imports, besides the version's and the model's directory.
+        package: name for the version's directory as a package; default is the version, which several models in one
+            process would quarrel about.
+
+    Raises:
+        ModelError: the file is not there, cannot be imported, or lacks the class.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        model_path: str,
+        args: dict[str, str],
+        search_paths: Iterable[str] = (),
+        package: str | None = None,
+    ) -> None:
+        self._host = host
+        self._path = model_path
+        self._args = args
+        self._package = package or args["model_version"]
+        self._directory = args["model_repository"]
+        version_directory = os.path.join(self._directory, args["model_version"])
+        self._context = context.ModelContext(host, version_directory)
+        self._loop = EventLoop(f"{host.instance_name} coroutines")
+        self._model: Any = None
+        pb_utils.install()
+        context.install(self._context)
+        add_paths((version_directory, self._directory, *search_paths))
+        with context.entered(self._context):
+            self._class: Any = import_model(model_path, self._package)
+
+    def auto_complete(self, config_json: str) -> str:
+        """The configuration as the model completes it; as it was if it does not.
+
+        Raises:
+            ModelError: the model raised something, or returned something else.
+        """
+        if not hasattr(self._class, "auto_complete_config"):
+            return config_json
+        with self._user_code():
+            completed = self._class.auto_complete_config(ModelConfig(config_json))
+            if not isinstance(completed, ModelConfig):
+                raise ModelError(
+                    f"auto_complete_config function in model '{self._args['model_name']}' must return a valid "
+                    "pb.ModelConfig object."
+                )
+            return completed._as_json()
+
+    def initialize(self) -> None:
+        """Make the object, and let it prepare itself.
+
+        Raises:
+            ModelError: it raised something.
+        """
+        with self._user_code():
+            self._model = self._class()
+            if hasattr(self._model, "initialize"):
+                self._model.initialize(self._args)
+        self._context.serving = True
+
+    def execute(self, requests: list[InferenceRequest]) -> results.Answered:
+        """Execute a batch: see the rules above. Never raises.
+
+        A coroutine runs on the event loop's thread: of a decoupled model on its own, so that this returns at once; else
+        this returns when it has ended.
+        """
+        try:
+            with context.entered(self._context):
+                returned = self._execute(requests)
+            if returned.__class__ is not list and inspect.isawaitable(returned):
+                if self._host.decoupled:
+                    self._loop.spawn(self._execute_apart(returned, requests))
+                    return [None] * len(requests)
+                returned = self._loop.run(self._entered(returned))
+            return results.checked(requests, returned, self._host)
+        except BaseException as error:  # noqa: BLE001 - user code, which may even call sys.exit
+            return self._failed(requests, error)
+
+    async def execute_async(self, requests: list[InferenceRequest]) -> results.Answered:
+        """The same on the event loop of the caller, for a model whose ``execute`` is a coroutine."""
+        try:
+            with context.entered(self._context):
+                returned = self._execute(requests)
+                if inspect.isawaitable(returned):
+                    returned = await returned
+            return results.checked(requests, returned, self._host)
+        except Exception as error:  # noqa: BLE001 - user code; the host's cancellation passes
+            return self._failed(requests, error)
+
+    def is_ready(self) -> bool:
+        """What the model says of itself; True if it does not say.
+
+        Raises:
+            ModelError: it raised something, or said neither True nor False.
+        """
+        if not hasattr(self._model, "is_ready"):
+            return True
+        with self._user_code():
+            ready = self._model.is_ready()
+            if inspect.isawaitable(ready):
+                ready = self._loop.run(self._entered(ready))
+        if not isinstance(ready, bool):
+            raise ModelError("is_ready() must return a boolean value")
+        return ready
+
+    def finalize(self) -> None:
+        """Let the model give back what it holds. What it raises is logged."""
+        self._context.serving = False
+        self._loop.stop()
+        try:
+            with context.entered(self._context):
+                if hasattr(self._model, "finalize"):
+                    self._model.finalize()
+        except BaseException as error:  # noqa: BLE001 - the same
+            self._log(describe(error), error)
+        self._model = None
+        context.uninstall(self._context)
+        forget(self._package, self._directory)
+
+    def _execute(self, requests: list[InferenceRequest]) -> Any:
+        if not hasattr(self._class, "execute"):
+            raise ModelError(f"Python model {self._path} does not implement `execute` method.")
+        return self._model.execute(requests)
+
+    async def _entered(self, returned: Awaitable[Any]) -> Any:
+        with context.entered(self._context):
+            return await returned
+
+    async def _execute_apart(self, returned: Awaitable[Any], requests: list[InferenceRequest]) -> None:
+        """Wait for a decoupled model's coroutine, and answer what is open if it fails."""
+        try:
+            results.checked(requests, await self._entered(returned), self._host)
+        except Exception as error:  # noqa: BLE001 - user code
+            for request, response in zip(requests, self._failed(requests, error)):
+                if response is not None:
+                    self._host.send(request._key, response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _failed(self, requests: list[InferenceRequest], error: BaseException) -> results.Answered:
+        text = f"Failed to process the request(s) for model '{self._host.instance_name}', message: {_told(error)}"
+        self._log(text, error)
+        return results.failed(requests, text)
+
+    def _log(self, text: str, error: BaseException) -> None:
+        frames = user_frames(error) or [(self._path, 0, "")]
+        filename, line, _ = frames[0]
+        self._host.log("ERROR", filename, line, text)
+
+    @contextlib.contextmanager
+    def _user_code(self) -> Iterator[None]:
+        """Run code of the model, and tell what it raises as a `ModelError`."""
+        try:
+            with context.entered(self._context):
+                yield
+        except BaseException as error:
+            raise ModelError(_told(error)) from error
+
+
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, ModelError) else describe(error)

@@ -1,0 +1,82 @@
+"""The module that user code imports as ``triton_python_backend_utils``, usually as ``pb_utils``: all of its names.
+
+`install` puts it into ``sys.modules``; whoever runs a model's code also says which model that is (`context`).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from .configuration import (
+    get_input_config_by_name,
+    get_input_tensor_by_name,
+    get_output_config_by_name,
+    get_output_tensor_by_name,
+    using_decoupled_model_transaction_policy,
+)
+from .control import get_model_dir, is_model_ready, load_model, unload_model
+from .errors import TritonError, TritonModelException
+from .logger import Logger
+from .memory import MemoryType, PreferredMemory
+from .metrics import MetricFamily
+from .model_config import ModelConfig
+from .request import RELEASE_ALL as TRITONSERVER_REQUEST_RELEASE_ALL
+from .request import RELEASE_RESCHEDULE as TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+from .request import InferenceRequest
+from .response import InferenceResponse
+from .sender import FINAL as TRITONSERVER_RESPONSE_COMPLETE_FINAL
+from .sender import InferenceResponseSender
+from .serialize import deserialize_bytes_tensor, serialize_byte_tensor
+from .tensor import Tensor
+from .trace import InferenceTrace
+from .types import TRITON_STRING_TO_NUMPY, numpy_to_triton_type, triton_string_to_numpy, triton_to_numpy_type
+
+NAME = "triton_python_backend_utils"
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+
+
+def install() -> None:
+    """Let ``import triton_python_backend_utils`` find this module, whatever else has that name."""
+    sys.modules[NAME] = sys.modules[__name__]
+
+
+__all__ = [
+    "TRITONSERVER_MEMORY_CPU",
+    "TRITONSERVER_MEMORY_GPU",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
+    "TRITONSERVER_REQUEST_RELEASE_ALL",
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+    "TRITON_STRING_TO_NUMPY",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceResponseSender",
+    "InferenceTrace",
+    "Logger",
+    "MemoryType",
+    "MetricFamily",
+    "ModelConfig",
+    "PreferredMemory",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+    "deserialize_bytes_tensor",
+    "get_input_config_by_name",
+    "get_input_tensor_by_name",
+    "get_model_dir",
+    "get_output_config_by_name",
+    "get_output_tensor_by_name",
+    "is_model_ready",
+    "load_model",
+    "numpy_to_triton_type",
+    "serialize_byte_tensor",
+    "triton_string_to_numpy",
+    "triton_to_numpy_type",
+    "unload_model",
+    "using_decoupled_model_transaction_policy",
+]

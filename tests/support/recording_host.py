@@ -1,0 +1,131 @@
+"""A host for Python models that writes down what it is asked, and answers as it was told to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trireme.engine.backends.python.child.utils.errors import HostError
+from trireme.engine.backends.python.child.utils.request import InferenceRequest, incoming
+from trireme.engine.backends.python.child.utils.response import InferenceResponse
+from trireme.engine.backends.python.child.utils.tensor import Tensor
+
+
+class ListedResponses:
+    """Responses that are there already; a `HostError` among them is raised."""
+
+    def __init__(self, listed: Iterable[InferenceResponse | HostError]) -> None:
+        self.left = deque(listed, maxlen=100)
+        self.cancelled = False
+
+    def __next__(self) -> InferenceResponse:
+        if not self.left:
+            raise StopIteration
+        response = self.left.popleft()
+        if isinstance(response, HostError):
+            raise response
+        return response
+
+    async def __anext__(self) -> InferenceResponse:
+        try:
+            return next(self)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class RecordingHost:
+    """Implements `utils.host.Host`.
+
+    Attributes:
+        sent: (key, response, flags) of each `send`.
+        abandoned, cancelled: keys.
+        calls: everything else that was called, (method, arguments...).
+        refusals: by method, the text of the `HostError` to raise.
+        answers: what `infer` answers, by model.
+    """
+
+    def __init__(self, instance_name: str = "m_0", decoupled: bool = False) -> None:
+        self.instance_name = instance_name
+        self.decoupled = decoupled
+        self.sent: list[tuple[int, InferenceResponse | None, int]] = []
+        self.abandoned: list[int] = []
+        self.cancelled: set[int] = set()
+        self.calls: list[tuple[Any, ...]] = []
+        self.refusals: dict[str, str] = {}
+        self.answers: dict[str, ListedResponses] = {}
+        self.logged: list[tuple[str, str, int, str]] = []
+        self._last_number = 0
+
+    def request(self, key: int, *inputs: Tensor, outputs: Sequence[str] = (), **fields: Any) -> InferenceRequest:
+        """A request as the host hands it to a model."""
+        given = {"request_id": "", "correlation_id": 0, "flags": 0, "timeout": 0, "parameters_json": "{}"}
+        given |= {"trace_context": None} | fields
+        return incoming(key, self, list(inputs), requested_output_names=list(outputs), **given)
+
+    def send(self, key: int, response: InferenceResponse | None, flags: int) -> None:
+        self._refuse("send")
+        self.sent.append((key, response, flags))
+
+    def abandon(self, key: int) -> None:
+        self.abandoned.append(key)
+
+    def is_cancelled(self, key: int) -> bool:
+        return key in self.cancelled
+
+    def infer(self, request: InferenceRequest, decoupled: bool) -> ListedResponses:
+        self.calls.append(("infer", request, decoupled))
+        return self.answers[request._model_name]
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        self._called("load_model", name, config, files)
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        self._called("unload_model", name, unload_dependents)
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        self._called("is_model_ready", name, version)
+        return name == "ready"
+
+    def log(self, level: str, filename: str, line: int, message: str) -> None:
+        self.logged.append((level, filename, line, message))
+
+    def create_family(self, name: str, description: str, kind: str) -> int:
+        self._called("create_family", name, description, kind)
+        self._last_number += 1
+        return self._last_number
+
+    def delete_family(self, family: int) -> None:
+        self._called("delete_family", family)
+
+    def create_metric(self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None) -> int:
+        self._called("create_metric", family, labels, buckets)
+        self._last_number += 1
+        return self._last_number
+
+    def delete_metric(self, metric: int) -> None:
+        self._called("delete_metric", metric)
+
+    def metric_increment(self, metric: int, value: float) -> None:
+        self._called("metric_increment", metric, value)
+
+    def metric_set(self, metric: int, value: float) -> None:
+        self._called("metric_set", metric, value)
+
+    def metric_observe(self, metric: int, value: float) -> None:
+        self._called("metric_observe", metric, value)
+
+    def metric_value(self, metric: int) -> float:
+        self._called("metric_value", metric)
+        return 2.5
+
+    def _called(self, method: str, *arguments: Any) -> None:
+        self.calls.append((method, *arguments))
+        self._refuse(method)
+
+    def _refuse(self, method: str) -> None:
+        if method in self.refusals:
+            raise HostError(self.refusals[method])
