@@ -50,7 +50,6 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "actors/executors.py"): "the boundary to foreign code: what it raises is its answer",
     (errors_are_caught_by_name, "actors/instances.py"): "the supervisor of instances",
     (errors_are_caught_by_name, "actors/model.py"): "loading foreign code, and the supervisor of its scheduler",
-    (errors_are_caught_by_name, "actors/model.py"): "loading foreign code, and the supervisor of its children",
     (errors_are_caught_by_name, "engine/backends/python/child/utils/failures.py"): "the text of a user's exception",
     (errors_are_caught_by_name, "engine/backends/python/child/utils/loading.py"): "importing user code",
     (errors_are_caught_by_name, "engine/backends/python/child/utils/runner.py"): "the boundary to user code",
