@@ -38,18 +38,37 @@ def read_config(
         InternalError: the file cannot be read, or is no text form of a configuration; where it is wrong is logged.
         InvalidArgumentError: the override cannot be parsed, or the configuration is invalid.
     """
+    message = read_message(
+        model_directory, config_name=config_name, override_json=override_json, auto_complete=auto_complete
+    )
+    return finish_config(message, model_directory, model_directory.name, auto_complete=auto_complete)
+
+
+def read_message(model_directory: Path, *, config_name: str, override_json: str | None, auto_complete: bool) -> Any:
+    """Steps 1 and 2: a `ModelConfigMessage`, as it was written. Arguments and errors as of `read_config`."""
     if override_json is not None:
-        message = read_json(override_json)
-    else:
-        path = _choose_file(model_directory, config_name)
-        message = ModelConfigMessage() if auto_complete and not os.path.exists(path) else read_text_proto(path)
+        return read_json(override_json)
+    path = _choose_file(model_directory, config_name)
+    return ModelConfigMessage() if auto_complete and not os.path.exists(path) else read_text_proto(path)
+
+
+def finish_config(message: Any, model_directory: Path, name: str, *, auto_complete: bool) -> ModelConfig:
+    """Steps 4 to 8: fill in what is left open, and check; `message` is changed in place.
+
+    Args:
+        model_directory: where the model's files are, which need not be called as the model is.
+        name: what the model must be called.
+
+    Raises:
+        InvalidArgumentError: the configuration is invalid.
+    """
+    message.name = message.name or name
     complete_backend(message, model_directory)
     normalize(message)
     validate_settings(message)
-    if message.name != model_directory.name:
+    if message.name != name:
         raise InvalidArgumentError(
-            f"unexpected directory name '{model_directory.name}' for model '{message.name}', directory name must "
-            "equal model name"
+            f"unexpected directory name '{name}' for model '{message.name}', directory name must equal model name"
         )
     if not auto_complete:
         validate_tensors(message)

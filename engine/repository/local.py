@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..backends.interface import Completion, ModelFiles
 from ..config import prepare_for_load, read_config, read_labels, select_versions
 from ..config.model import ModelConfig
+from ..config.read import finish_config, read_message
 from ..errors import InternalError
 from ..options import ServerOptions
+from .agents import AgentRegistry
+from .managed import open_managed
 from .source import ModelSource, Scan
 
 logger = logging.getLogger("trireme.repository")
@@ -29,13 +32,23 @@ class LocalRepository:
 
     Args:
         paths: the directories; the same one twice counts once.
+        namespacing: models of equal names from different directories are different models.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], *, namespacing: bool = False) -> None:
         self._paths = sorted(set(paths))
+        self._namespacing = namespacing
 
     def scan(self) -> Scan:
         """See `RepositorySource.scan`."""
+        if self._namespacing:
+            return Scan(
+                tuple(
+                    LocalModel(directory, namespace=str(path))
+                    for path in self._paths
+                    for directory in _directories(path)
+                )
+            )
         found: dict[str, list[Path]] = {}
         for path in self._paths:
             for directory in _directories(path):
@@ -46,24 +59,52 @@ class LocalRepository:
 
 
 class LocalModel(ModelSource):
-    """A model directory."""
+    """A model directory.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        name: the model's, if it is not the directory's.
+    """
+
+    def __init__(self, directory: Path, name: str = "", namespace: str = "") -> None:
         self.directory = directory
+        self._name = name or directory.name
+        self._namespace = namespace
 
     @property
     def name(self) -> str:
-        return self.directory.name
+        return self._name
+
+    @property
+    def namespace(self) -> str:
+        return self._namespace
 
     def read(self, options: ServerOptions) -> ModelConfig:
         return read_config(self.directory, config_name=options.model_config_name, auto_complete=options.auto_complete)
 
-    def read_override(self, options: ServerOptions, config_json: str) -> ModelConfig:
-        return read_config(self.directory, override_json=config_json, auto_complete=options.auto_complete)
+    def open(
+        self, options: ServerOptions, config_json: str | None, agents: AgentRegistry
+    ) -> tuple[ModelSource, ModelConfig]:
+        """See `ModelSource.open`."""
+        message = read_message(
+            self.directory,
+            config_name=options.model_config_name,
+            override_json=config_json,
+            auto_complete=options.auto_complete,
+        )
+        if message.model_repository_agents.agents:
+            return open_managed(self.directory, message, self._in, options, agents)
+        return self, finish_config(message, self.directory, self.name, auto_complete=options.auto_complete)
+
+    def _in(self, directory: Path) -> LocalModel:
+        return LocalModel(directory, self.name, self.namespace)
 
     def modified_ns(self) -> int:
         """The newest time of modification of anything in the directory, and of itself."""
         return newest_change_ns(self.directory)
+
+    def contents(self) -> Hashable:
+        """Every file and directory in it with its time of modification and size, but for the configurations."""
+        return self.directory, frozenset(_stamps(self.directory))
 
     def versions(self, config: ModelConfig) -> tuple[int, ...]:
         return select_versions(config.version_policy, version_directories(self.directory), config.name)
@@ -102,20 +143,33 @@ def newest_change_ns(directory: Path) -> int:
 
     Links are followed, each directory is visited once; what goes away meanwhile does not count.
     """
-    newest_ns = -1
+    return max((status.st_mtime_ns for _, status in _walk(directory)), default=-1)
+
+
+def _walk(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Everything in a directory tree, and itself. Links are followed, each directory is looked into once."""
     waiting = [directory]
     seen: set[tuple[int, int]] = set()
     while waiting:
         path = waiting.pop()
         try:
             status = path.stat()
-            newest_ns = max(newest_ns, status.st_mtime_ns)
             if stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
                 seen.add((status.st_dev, status.st_ino))
                 waiting += path.iterdir()
         except OSError:
             continue
-    return newest_ns
+        yield path, status
+
+
+def _stamps(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """(path, time of modification, size) of everything but the configurations and the top directory."""
+    configs = directory / "configs"
+    for path, status in _walk(directory):
+        if path in (directory, configs, directory / "config.pbtxt") or path.parent == configs:
+            continue
+        size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+        yield path.relative_to(directory).as_posix(), status.st_mtime_ns, size
 
 
 def _directories(path: Path) -> list[Path]:

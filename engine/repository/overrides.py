@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import tempfile
@@ -10,11 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import InternalError, InvalidArgumentError
+from .load_parameters import FILE_PREFIX
 from .local import LocalModel
-
-logger = logging.getLogger("trireme.repository")
-
-FILE_PREFIX = "file:"
 
 
 class OverrideModel(LocalModel):

@@ -6,7 +6,7 @@ The actor never looks at a disk itself: it asks a `RepositorySource` what there 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from ..backends.interface import Completion, ModelFiles
 from ..config.model import ModelConfig
 from ..errors import UnsupportedError
 from ..options import ServerOptions
+from .agents import AgentRegistry
 
 
 class ModelSource(Protocol):
@@ -21,6 +22,16 @@ class ModelSource(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def namespace(self) -> str:
+        """With model namespacing, the repository that it is from; otherwise empty."""
+        return ""
+
+    @property
+    def id(self) -> str:
+        """What tells it from every other model of the server (repository.md §8)."""
+        return f"{self.namespace}::{self.name}" if self.namespace else self.name
 
     def read(self, options: ServerOptions) -> ModelConfig:
         """The poll phase (model-config.md §1, steps 1-8): the configuration, normalised and checked.
@@ -30,17 +41,37 @@ class ModelSource(Protocol):
         """
         ...
 
-    def read_override(self, options: ServerOptions, config_json: str) -> ModelConfig:
-        """`read`, with a configuration in JSON in place of the model's own (repository.md §6.2).
+    def open(
+        self, options: ServerOptions, config_json: str | None, agents: AgentRegistry
+    ) -> tuple[ModelSource, ModelConfig]:
+        """`read`, with the model's repository agents, who may put another model in its place (repository.md §11).
+
+        Args:
+            config_json: a configuration in place of the model's own (repository.md §6.2).
+
+        Returns:
+            What is to be loaded. If it is another source than this one, it is a temporary one.
 
         Raises:
-            TriremeError: it cannot be parsed or is invalid.
+            TriremeError: the configuration cannot be read or is invalid, or an agent refuses.
         """
-        raise UnsupportedError(f"the configuration of model '{self.name}' cannot be replaced")
+        if config_json is not None:
+            raise UnsupportedError(f"the configuration of model '{self.name}' cannot be replaced")
+        return self, self.read(options)
 
     def modified_ns(self) -> int:
         """When anything about the model was last changed, in nanoseconds since some moment; -1 if it is not there."""
         return 0
+
+    def contents(self) -> Hashable:
+        """Stands for everything but the configuration: equal as long as none of that has changed (repository.md §7)."""
+        return ()
+
+    def load_ended(self, succeeded: bool) -> None:
+        """The load for which it was opened is over. May take time."""
+
+    def unloading(self) -> None:
+        """What was loaded from it is about to be unloaded. May take time."""
 
     @property
     def temporary(self) -> bool:
@@ -82,7 +113,7 @@ class Scan:
     """What a look at the repositories found.
 
     Attributes:
-        models: in order of name; a name that several repositories have is not among them.
+        models: in order of id; without namespacing, a name that several repositories have is not among them.
         duplicates: names that stand in two or more repositories; none of them is served.
     """
 

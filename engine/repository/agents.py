@@ -1,0 +1,200 @@
+"""Repository agents: code that looks at a model before it is loaded, or puts another in its place (repository.md §11).
+
+An agent is a class found by name through the entry-point group ``trireme.repository_agents``; `checksum` is always
+there. A model's configuration names its agents; each load makes one object of each.
+
+Rules:
+ 1. For each load an agent is told LOAD; then LOAD_COMPLETE, UNLOAD, UNLOAD_COMPLETE, or LOAD_FAIL alone.
+ 2. LOAD and UNLOAD go through the agents in the order of the configuration, everything else in reverse.
+ 3. At LOAD an agent may hand over another directory: what stands there, configuration included, is the model for
+    those that follow. Which agents there are is for the first configuration to say.
+ 4. An agent that raises at LOAD ends the load, and so do settings that it does not like; at any other time it is a
+    warning in the log.
+
+Agents are called on loader threads; those of one model one after the other.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from ..errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
+
+logger = logging.getLogger("trireme.repository")
+
+ENTRY_POINT_GROUP = "trireme.repository_agents"
+
+
+class AgentAction(enum.Enum):
+    """What an agent is told (rule 1)."""
+
+    LOAD = "LOAD"
+    LOAD_COMPLETE = "LOAD_COMPLETE"
+    LOAD_FAIL = "LOAD_FAIL"
+    UNLOAD = "UNLOAD"
+    UNLOAD_COMPLETE = "UNLOAD_COMPLETE"
+
+
+_IN_ORDER = (AgentAction.LOAD, AgentAction.UNLOAD)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentModel:
+    """The model that an agent is told about.
+
+    Attributes:
+        name: under which it will be served.
+        directory: where it is; after LOAD, where it was when this agent was told so.
+        config_json: its configuration there, as JSON, as it was written.
+    """
+
+    name: str
+    directory: Path
+    config_json: str
+
+
+class RepositoryAgent(ABC):
+    """An agent of one model, for one load of it.
+
+    Args:
+        parameters: from the model's configuration.
+
+    Raises:
+        TriremeError: they make no sense; the model is not loaded.
+    """
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        self.parameters = dict(parameters)
+
+    @abstractmethod
+    def act(self, action: AgentAction, model: AgentModel) -> Path | None:
+        """Something is about to happen to the model, or has happened.
+
+        Returns:
+            At LOAD, the directory to use in place of the model's (rule 3), which this agent may remove again at
+            LOAD_FAIL or UNLOAD_COMPLETE; None for the same. What it returns later is ignored.
+
+        Raises:
+            Exception: at LOAD, why the model must not be loaded (rule 4).
+        """
+
+
+class AgentRegistry:
+    """Finds agents by their names.
+
+    Args:
+        known: agent classes that need no entry point.
+    """
+
+    def __init__(self, known: Mapping[str, type[RepositoryAgent]]) -> None:
+        self._known = dict(known)
+
+    def make(self, name: str, parameters: Mapping[str, str]) -> RepositoryAgent:
+        """An agent for one load.
+
+        Raises:
+            InvalidArgumentError: there is none of this name.
+            UnavailableError: it is installed, but cannot be imported.
+            TriremeError: it does not like its parameters.
+        """
+        return self._find(name)(parameters)
+
+    def _find(self, name: str) -> type[RepositoryAgent]:
+        if name in self._known:
+            return self._known[name]
+        for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+            try:
+                found = entry_point.load()
+            except (ImportError, AttributeError, OSError) as error:
+                raise UnavailableError(
+                    f"repository agent '{name}' cannot be imported from '{entry_point.value}': {error}"
+                ) from error
+            if not (isinstance(found, type) and issubclass(found, RepositoryAgent)):
+                raise UnavailableError(
+                    f"repository agent '{name}': '{entry_point.value}' is not a subclass of RepositoryAgent"
+                )
+            return found
+        raise InvalidArgumentError(f"unable to find repository agent '{name}'; install the package that brings it")
+
+
+class AgentChain:
+    """The agents of one load, and how far they have got.
+
+    Args:
+        agents: in the order of the configuration.
+        read: gives the configuration of a directory as JSON; raises `TriremeError` if there is none.
+    """
+
+    def __init__(self, agents: Sequence[RepositoryAgent], read: Callable[[Path], str]) -> None:
+        self._agents = tuple(agents)
+        self._read = read
+        self._told: list[tuple[RepositoryAgent, AgentModel]] = []
+        self._last: AgentAction | None = None
+
+    def load(self, model: AgentModel) -> AgentModel:
+        """Tell all of them LOAD; if one raises, those that were told learn that the load failed.
+
+        Returns:
+            What is to be loaded.
+
+        Raises:
+            TriremeError: one of them refuses.
+        """
+        self._last = AgentAction.LOAD
+        done = False
+        try:
+            for agent in self._agents:
+                self._told.append((agent, model))
+                directory = _told_to_load(agent, model)
+                if directory is not None:
+                    model = replace(model, directory=directory, config_json=self._read(directory))
+            done = True
+        finally:
+            if not done:
+                self.load_failed()
+        return model
+
+    def load_completed(self) -> None:
+        self._tell(AgentAction.LOAD_COMPLETE, after=AgentAction.LOAD)
+
+    def load_failed(self) -> None:
+        self._tell(AgentAction.LOAD_FAIL, after=AgentAction.LOAD)
+
+    def unloading(self) -> None:
+        self._tell(AgentAction.UNLOAD, after=AgentAction.LOAD_COMPLETE)
+
+    def end(self) -> None:
+        """Nothing uses the model any more: tell what has not been told yet."""
+        self.load_failed()
+        self.unloading()
+        self._tell(AgentAction.UNLOAD_COMPLETE, after=AgentAction.UNLOAD)
+
+    def _tell(self, action: AgentAction, after: AgentAction) -> None:
+        """Tell all of them, if `after` is what they were told last."""
+        if self._last is not after:
+            return
+        self._last = action
+        for agent, model in self._told if action in _IN_ORDER else reversed(self._told):
+            try:
+                agent.act(action, model)
+            except Exception as error:  # noqa: BLE001 - foreign code, and too late for its complaints (rule 4)
+                logger.warning("%s of model '%s' failed at %s: %s", _name(agent), model.name, action.value, error)
+
+
+def _told_to_load(agent: RepositoryAgent, model: AgentModel) -> Path | None:
+    try:
+        return agent.act(AgentAction.LOAD, model)
+    except TriremeError:
+        raise
+    except Exception as error:
+        raise InternalError(f"{_name(agent)}: {type(error).__name__}: {error}") from error
+
+
+def _name(agent: RepositoryAgent) -> str:
+    return f"repository agent {type(agent).__name__}"
