@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -35,12 +36,18 @@ from ..engine.ensemble import (
 from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.job import Job, Outcome
+from ..engine.request import InferenceRequest
 from ..engine.statistics import ModelStatistics
 from .mailbox import Mailbox
-from .members import FindModel
 from .messages import QUEUE_CHANGED, QueueChanged
 from .reply import WINDOW
 from .scheduler import SchedulerStatistics
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+FindMember = Callable[[InferenceRequest], "Model"]
 
 
 class Ensemble:
@@ -48,10 +55,10 @@ class Ensemble:
 
     Args:
         plan: its graph.
-        find: the ready version of a model that answers; raises `TriremeError` if there is none.
+        find: the model that answers the request of a step; raises `TriremeError` if there is none.
     """
 
-    def __init__(self, plan: EnsemblePlan, find: FindModel, clock: Clock, statistics: ModelStatistics) -> None:
+    def __init__(self, plan: EnsemblePlan, find: FindMember, clock: Clock, statistics: ModelStatistics) -> None:
         self.name = plan.name
         self.mailbox: Mailbox[QueueChanged] = Mailbox(f"ensemble {plan.name}", 1)
         self.inflight = 0
@@ -162,7 +169,7 @@ class Ensemble:
     def _submit(self, call: StepCall, action: Submit) -> None:
         request = action.request
         try:
-            model = self._find(request.model_name, request.model_version)
+            model = self._find(request)
             inputs, rows = model.validator.check(request)
             nbytes = sum(tensor.nbytes for tensor in inputs.values())
             step = _Step(self, call, call.step.decoupled)

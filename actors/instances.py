@@ -90,10 +90,14 @@ class Instances:
             Why a new one could not be made, and everything is as before; None if all of them are there. Those that are
             too many may still be at work.
         """
+        if self._closing:
+            return stopping_error()
         staying = [seat for seat in self._seats if not seat.leaving]
         kept, missing = match([seat.order for seat in staying], orders)
         added = [_Seat(order) for order in missing]
         error = await self._start(added)
+        if self._closing:
+            return error or stopping_error()
         unwanted = added if error is not None else [seat for at, seat in enumerate(staying) if at not in kept]
         for seat in unwanted:
             seat.leaving = True

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from ..engine.config.ensemble import ensemble_scheduling
 from ..engine.config.model import ModelConfig
+from ..engine.request import InferenceRequest
 
 if TYPE_CHECKING:
     from .model import Model
 
 FindModel = Callable[[str, int], "Model"]
+AnsweringModel = Callable[["Model", InferenceRequest], "Model"]
 
 
 class Members:
@@ -25,6 +27,7 @@ class Members:
     Args:
         config: the ensemble's.
         find: the ready version of a model that answers.
+        answering: the version of a model that has the sequence which a request continues; otherwise the model itself.
 
     Attributes:
         steps: the models, in the order of the steps; one that has several steps is there several times.
@@ -33,22 +36,25 @@ class Members:
         TriremeError: one is not there.
     """
 
-    def __init__(self, config: ModelConfig, find: FindModel) -> None:
+    def __init__(self, config: ModelConfig, find: FindModel, answering: AnsweringModel) -> None:
         self._find = find
+        self._answering = answering
         names = [(step.model_name, step.model_version) for step in ensemble_scheduling(config).steps]
         self.steps = [find(*name) for name in names]
         self._by_name = dict(zip(names, self.steps, strict=True))
         for model in self._by_name.values():
             model.hold()
 
-    def find(self, name: str, version: int) -> Model:
-        """The model of a step.
+    def find(self, request: InferenceRequest) -> Model:
+        """The model that answers the request of a step.
 
         Raises:
             TriremeError: it serves no more, and nor does another one of its name.
         """
-        model = self._by_name[name, version]
-        return model if model.serving else self._find(name, version)
+        model = self._by_name[request.model_name, request.model_version]
+        if not model.serving:
+            model = self._find(request.model_name, request.model_version)
+        return self._answering(model, request) if model.stateful else model
 
     @property
     def healthy(self) -> bool:

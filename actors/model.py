@@ -20,6 +20,7 @@ import trio
 
 from ..engine.backends.interface import LoadedModel
 from ..engine.cache.fingerprint import fingerprint
+from ..engine.config.in_place import adopt
 from ..engine.config.model import ModelConfig
 from ..engine.config.rate_limiter import rate_limits
 from ..engine.description import ModelDescription, ModelState
@@ -27,6 +28,7 @@ from ..engine.errors import InternalError, TriremeError
 from ..engine.instance_orders import InstanceOrder, instance_orders
 from ..engine.latencies import RecentLatencies, first_response_histogram
 from ..engine.repository.source import ModelSource
+from ..engine.request import InferenceRequest
 from ..engine.response_statistics import MemoryUsage
 from ..engine.scheduling.ordering import answer_order
 from ..engine.statistics import ModelStatistics
@@ -35,7 +37,7 @@ from .cached import CachedDoor, Door
 from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once, stopping_error
 from .loading import LoadedEnsemble, LoadedInstances, load_ensemble, load_instances
-from .members import FindModel, Members
+from .members import AnsweringModel, FindModel, Members
 from .scheduler import Scheduler
 from .surroundings import Surroundings
 
@@ -67,7 +69,12 @@ class Model:
         source: where its files are.
         config: as read in the poll phase; replaced by the complete one when loaded.
         find: the ready version of a model that answers, for ensembles.
+        answering: the version of a model that has the sequence which a request continues, for ensembles.
         on_state: called at each change of state.
+
+    Attributes:
+        id: tells the model from every other of the server.
+        stateful: requests belong to sequences.
     """
 
     def __init__(
@@ -77,9 +84,12 @@ class Model:
         version: int,
         surroundings: Surroundings,
         find: FindModel,
+        answering: AnsweringModel,
         on_state: Callable[[Model], None] = lambda _model: None,
     ) -> None:
+        self.id = source.id
         self.name = source.name
+        self.stateful = config.has_sequence_batching
         self.version = version
         self.config = config
         self.state = ModelState.UNKNOWN
@@ -89,6 +99,7 @@ class Model:
         self.source = source
         self._surroundings = surroundings
         self._find = find
+        self._answering = answering
         self._on_state = on_state
         self._instances: Instances | None = None
         self._counts = InstanceCounts()
@@ -96,6 +107,7 @@ class Model:
         self._end = trio.Event()
         self._loaded = False
         self._stopping = False
+        self._finishes_sequences = False
         self._holds = 0
         self._drained = False
         self._members: Members | None = None
@@ -119,6 +131,16 @@ class Model:
     def ended(self) -> bool:
         """It has been unloaded, has failed or was given up."""
         return self.state is ModelState.UNAVAILABLE
+
+    @property
+    def retiring(self) -> bool:
+        """It has been replaced, and continues the sequences that it has until they are over."""
+        return self._finishes_sequences and self.draining and self._failure is None
+
+    @property
+    def passing(self) -> bool:
+        """It comes or goes."""
+        return self.state in (ModelState.UNKNOWN, ModelState.LOADING, ModelState.UNLOADING)
 
     @property
     def loaded(self) -> bool:
@@ -167,6 +189,11 @@ class Model:
         """What the backend says about it; an ensemble has no memory of its own."""
         return () if self._backend_model is None else self._backend_model.memory_usage
 
+    def continues(self, request: InferenceRequest) -> bool:
+        """Whether it has the sequence that a request belongs to."""
+        scheduler = self._scheduler
+        return isinstance(scheduler, Scheduler) and scheduler.continues(request.correlation_id)
+
     def describe(self, versions: tuple[int, ...]) -> ModelDescription:
         return ModelDescription(self.name, self.version, versions, self.config, self.labels)
 
@@ -195,6 +222,14 @@ class Model:
     def stop(self) -> None:
         """Begin to drain: refuse new requests, answer those in flight, then end `run`; not before all let it go that
         hold it."""
+        self._begin_to_stop(finish_sequences=False)
+
+    def retire(self) -> None:
+        """Like `stop`, but in favour of a successor: sequences that have begun go on here until they are over."""
+        self._begin_to_stop(finish_sequences=self.stateful)
+
+    def _begin_to_stop(self, finish_sequences: bool) -> None:
+        self._finishes_sequences = finish_sequences
         self._stopping = True
         if self.state is ModelState.READY:
             self._enter(ModelState.UNLOADING)
@@ -211,30 +246,74 @@ class Model:
 
     def _wind_down(self) -> None:
         if self._stopping and not self.held:
+            if isinstance(self._scheduler, Scheduler):
+                self._scheduler.finish_sequences(self._finishes_sequences)
             if self._scheduler is not None:
                 self._scheduler.stop()
             self._end.set()
+
+    async def change(self, read: ModelConfig) -> str:
+        """Have the instances, and the version policy, of a configuration that was just read (repository.md §7). Those
+        that are too many leave when their work is done.
+
+        Returns:
+            Why not, and in which state; everything is as before then. Empty if it was done.
+        """
+        instances = self._instances
+        try:
+            if instances is None:
+                raise stopping_error()
+            offload = self._surroundings.executors.offload
+            config = await offload(lambda: self.source.prepare(adopt(self.config, read), None))
+        except TriremeError as error:
+            return f"{ModelState.UNAVAILABLE.value} state: {error.status_text}"
+        error = await instances.resize(self._orders(config))
+        if error is not None:
+            return f"{self.state.value} state: {error.status_text}"
+        self.config = config
+        return ""
 
     # Its life.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, serve, drain, unload. `task_status` is started when loading has succeeded or failed; see `loaded`."""
+        status = Once(task_status)
+        retries = self._surroundings.options.model_load_retry_count
         try:
-            await self._live(Once(task_status))
+            await self._live(status)
+            for attempt in range(1, retries + 1):
+                if self._loaded or self._stopping or self._failure is None:
+                    break
+                text = "loading '%s' version %d failed: %s; trying again (%d of %d)"
+                logger.warning(text, self.id, self.version, self._failure.status_text, attempt, retries)
+                self._failure = None
+                self._end = trio.Event()
+                await self._live(status)
+        finally:
+            self._backend_model = None
+        if self._failure is not None:
+            self._enter(ModelState.UNAVAILABLE, self._failure.status_text)
+            status.started()
+        else:
+            self._enter(ModelState.UNAVAILABLE, UNLOADED)
+
+    async def _live(self, status: Once) -> None:
+        """From loading to the end, unless loading fails."""
+        try:
+            await self._load_and_serve(status)
         finally:
             self._counts = replace(self._counts_now(), alive=0)
             self._instances = None
             if self._members is not None:
                 self._members.let_go()
 
-    async def _live(self, status: Once) -> None:
+    async def _load_and_serve(self, status: Once) -> None:
         self._enter(ModelState.LOADING)
         began_s = self._surroundings.clock.now_s()
         try:
             loaded = await self._load()
         except TriremeError as error:
-            self._fail(error)
-            status.started()
+            self._failure = error
             return
         try:
             async with trio.open_nursery() as nursery:
@@ -250,11 +329,6 @@ class Model:
             self.scheduler.fail_queued(stopping_error())
         if isinstance(loaded, LoadedInstances):
             await self._surroundings.executors.offload(loaded.model.close)
-        if self._failure is not None:
-            self._fail(self._failure)
-            status.started()
-        else:
-            self._enter(ModelState.UNAVAILABLE, UNLOADED)
 
     async def _load(self) -> LoadedInstances | LoadedEnsemble:
         surroundings = self._surroundings
@@ -262,7 +336,7 @@ class Model:
         source, config = self.source, self.config
         try:
             if config.has_ensemble_scheduling:
-                members = self._members = Members(config, self._find)
+                members = self._members = Members(config, self._find, self._answering)
                 loaded = await offload(lambda: load_ensemble(source, config, members.steps))
             else:
                 auto_complete = surroundings.options.auto_complete
@@ -277,6 +351,7 @@ class Model:
             raise InternalError(f"{type(error).__name__}: {error}") from error
         self.config, self.labels = loaded.config, loaded.labels
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
+        self.stateful = self.config.has_sequence_batching
         self._validator = RequestValidator(self.config)
         if surroundings.options.summary_latencies:
             self.statistics.recent = RecentLatencies()
@@ -357,9 +432,6 @@ class Model:
         if self.state is ModelState.READY:
             self._enter(ModelState.UNAVAILABLE, error.status_text)
         self._end.set()
-
-    def _fail(self, error: TriremeError) -> None:
-        self._enter(ModelState.UNAVAILABLE, error.status_text)
 
     def _enter(self, state: ModelState, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):

@@ -5,24 +5,30 @@ Rules:
  2. Whoever asked for an operation may go away: it is carried out all the same, in the server's own tasks.
  3. A model is loaded after its members, and an ensemble is loaded again when one of its members was.
  4. What is loaded with a configuration or files of the request stays so until the repository has something newer.
+ 5. A model of which nothing has changed but its instance groups and version policy stays loaded (repository.md §7).
+
+Models are told apart by their ids, which are their names unless there are namespaces.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import trio
 
+from ..engine.config.in_place import differs_in_place
 from ..engine.config.model import ModelConfig
-from ..engine.ensemble import Dependencies, check_members, members_of
+from ..engine.ensemble import Dependencies, check_members
 from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from ..engine.options import ControlMode
-from ..engine.repository.overrides import FILE_PREFIX, OverrideModel
-from ..engine.repository.source import ModelSource, RepositorySource, Scan
+from ..engine.repository.load_parameters import read_load_parameters
+from ..engine.repository.overrides import OverrideModel
+from ..engine.repository.source import ModelSource, RepositorySource
 from .name_locks import NameLocks
+from .poller import Known, Override, Poller, members, resolve
 from .repository import LoadProgress, Repository
 from .surroundings import Surroundings
 
@@ -31,29 +37,7 @@ logger = logging.getLogger("trireme.repository")
 ALL_MODELS = "*"
 """``--load-model`` with this name loads all."""
 
-_CONFIG = "config"
 _FORGOTTEN_NS = -1
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A model that is to be served, as it was read last.
-
-    Attributes:
-        modified_ns: when it had been changed last by then; `_FORGOTTEN_NS` if it could not be loaded.
-    """
-
-    source: ModelSource
-    config: ModelConfig
-    modified_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Override:
-    """What a load request brings along."""
-
-    config_json: str
-    source: ModelSource | None
 
 
 class ModelControl:
@@ -68,13 +52,13 @@ class ModelControl:
         self, source: RepositorySource, surroundings: Surroundings, nursery: trio.Nursery, on_progress: LoadProgress
     ) -> None:
         self.repository = Repository(surroundings, nursery, on_progress, self._unused)
-        self._source = source
+        self._poller = Poller(source, surroundings)
         self._surroundings = surroundings
         self._nursery = nursery
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
         self._explicit: set[str] = set()
         self._errors: dict[str, str] = {}  # why the last load of a model failed
-        self._temporary: dict[ModelSource, None] = {}
+        self._temporary: dict[ModelSource, ModelSource] = {}  # with what each was made of
         self._locks = NameLocks()
 
     # At start, from time to time, and at the end.
@@ -86,28 +70,33 @@ class ModelControl:
             TriremeError: a repository cannot be read at all.
         """
         options = self._surroundings.options
-        scan = await self.rescan()
+        await self.rescan()
         if options.model_control_mode is ControlMode.EXPLICIT and ALL_MODELS not in options.startup_models:
             return await self._load_named(options.startup_models)
-        for name in scan.duplicates:
-            logger.error("failed to load '%s': model appears in two or more repositories", name)
-        sources = _by_name(scan)
+        duplicates = self._report_duplicates()
+        sources = self._poller.sources()
         self._explicit.update(sources)
         polled = await self._poll(sources)
         await self._apply(polled)
-        return len(polled) == len(sources) and not scan.duplicates and not self._errors
+        return len(polled) == len(sources) and not duplicates and not self._errors
 
     async def _load_named(self, names: Iterable[str]) -> bool:
         complete = True
-        polled: dict[str, _Known] = {}
+        polled: dict[str, Known] = {}
         for name in dict.fromkeys(names):
-            found, all_found = await self._poll_with_members(name, None)
+            ids = self._poller.named(name)
+            found, all_found = await self._poll_with_members(ids, None)
             polled.update(found)
             complete = complete and all_found
-            if name in found:
-                self._explicit.add(name)
+            self._explicit.update(identity for identity in ids if identity in found)
         await self._apply(polled)
         return complete and not self._errors
+
+    def _report_duplicates(self) -> bool:
+        """Whether there are any."""
+        for name in self._poller.scan.duplicates:
+            logger.error("failed to poll model '%s': not unique across all model repositories", name)
+        return bool(self._poller.scan.duplicates)
 
     async def keep_polling(self, period_s: float) -> None:
         """Follow the repositories: look every `period_s` seconds what has changed, until the server stops."""
@@ -118,15 +107,16 @@ class ModelControl:
     async def poll(self) -> None:
         """Load what is new or has changed, unload what is gone. Errors are logged, and keep what is served as it is."""
         try:
-            scan = await self.rescan()
+            await self.rescan()
         except TriremeError as error:
             logger.error("failed to poll the model repository: %s", error.message)
             return
-        sources = _by_name(scan)
+        self._report_duplicates()
+        sources = self._poller.sources()
         polled = await self._poll(sources)
-        for name in [name for name in self._known if name not in sources and name not in scan.duplicates]:
-            self._drop(name)
-        await self._apply({name: known for name, known in polled.items() if self._known.get(name) is not known})
+        for identity in [identity for identity in self._known if identity not in sources]:
+            await self._drop(identity)
+        await self._apply({each: known for each, known in polled.items() if self._known.get(each) is not known})
 
     def close(self) -> None:
         """Remove what is left of temporary models; nothing runs any more."""
@@ -134,15 +124,14 @@ class ModelControl:
             source.dispose()
         self._temporary = {}
 
-    async def rescan(self) -> Scan:
+    async def rescan(self) -> None:
         """Look what the repositories hold.
 
         Raises:
             TriremeError: one cannot be read.
         """
-        scan = await self._surroundings.executors.offload(self._source.scan)
-        self.repository.look_at(scan)
-        return scan
+        await self._poller.rescan()
+        self.repository.look_at(self._poller.scan)
 
     # What clients ask for.
 
@@ -201,226 +190,217 @@ class ModelControl:
             raise error
 
     async def _load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
-        override = await self._read_override(name, parameters) if parameters else None
-        names = self._related({name})
+        override = await self._read_override(name, parameters)
+        try:
+            await self._load_locked(name, override)
+        finally:
+            if override is not None and override.source is not None:
+                self._temporary[override.source] = override.source
+                await self._unused(override.source)
+
+    async def _load_locked(self, name: str, override: Override | None) -> None:
+        held: frozenset[str] = frozenset()
+        names = self._related([name])
         done = False
         while not done:
-            held = frozenset(names)
+            held |= names
             async with self._locks.hold(held):
                 await self.rescan()
-                polled, _ = await self._poll_with_members(name, override)
-                names = self._related({name, *polled})
+                ids = self._poller.named(name, override)
+                polled, _ = await self._poll_with_members(ids, override)
+                names = self._related([name, *ids, *polled])
                 if done := names <= held:
-                    await self._load_polled(name, polled, override)
-            names |= held
+                    await self._load_polled(name, ids, polled)
+                else:
+                    await self._discard(polled)
 
-    async def _load_polled(self, name: str, polled: Mapping[str, _Known], override: _Override | None) -> None:
-        former = self._known.get(name)
-        if name in polled:
-            self._explicit.add(name)
+    async def _load_polled(self, name: str, ids: Iterable[str], polled: Mapping[str, Known]) -> None:
+        self._explicit.update(identity for identity in ids if identity in polled)
         await self._apply(polled)
-        if former is not None:
-            await self._unused(former.source)
-        if override is not None and override.source is not None:
-            await self._unused(override.source)
-        if name not in polled:
+        if any(identity not in polled for identity in ids):
             raise _not_polled(name)
-        if name in self._errors:
-            raise InvalidArgumentError(f"load failed for model '{name}': {self._errors[name]}\n")
-        if not self.repository.serves(name):
+        reasons = "".join(self._errors.get(identity, "") for identity in ids)
+        if reasons:
+            raise InvalidArgumentError(f"load failed for model '{name}': {reasons}\n")
+        if not all(self.repository.serves(identity) for identity in ids):
             raise InternalError(f"failed to load '{name}', no version is available")
 
-    async def _read_override(self, name: str, parameters: Mapping[str, str | bytes]) -> _Override:
-        files: dict[str, bytes] = {}
+    async def _read_override(self, name: str, parameters: Mapping[str, str | bytes]) -> Override | None:
         try:
-            for key, value in parameters.items():
-                if key.startswith(FILE_PREFIX):
-                    if not isinstance(value, bytes):
-                        raise InvalidArgumentError(f"File parameter '{key}' must have bytes type for its value")
-                    files[key] = value
-                elif key != _CONFIG:
-                    kind = "string" if isinstance(value, str) else "bytes"
-                    raise InvalidArgumentError(f"Unrecognized load parameter '{key}' with type '{kind}'")
-            config = parameters.get(_CONFIG)
-            if config is None:
-                raise InvalidArgumentError("Load parameter 'config' must be specified for model file override")
-            if not isinstance(config, str):
-                raise InvalidArgumentError("Config parameter 'config' must have string type for its value")
-            if not files:
-                return _Override(config, None)
-            source = await self._surroundings.executors.offload(partial(OverrideModel, name, files))
+            read = read_load_parameters(parameters)
+            if read is None:
+                return None
+            source = None
+            if read.files:
+                source = await self._surroundings.executors.offload(partial(OverrideModel, name, read.files))
         except TriremeError as error:
             logger.error("Poll failed for model directory '%s': %s", name, error.message)
             raise _not_polled(name) from error
-        self._temporary[source] = None
-        return _Override(config, source)
+        return Override(name, read.config_json, source)
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
-        names = self._related({name})
+        held: frozenset[str] = frozenset()
+        names = self._related([name])
         done = False
         while not done:
-            held = frozenset(names)
+            held |= names
             async with self._locks.hold(held):
-                names = self._related({name})
+                ids = [identity for identity, known in self._known.items() if known.source.name == name]
+                names = self._related([name, *ids])
                 if done := names <= held:
-                    known = self._known.get(name)
-                    self._drop(name)
-                    if known is not None:
-                        if unload_dependents:
-                            self._drop_members(known.config)
-                        await self._unused(known.source)
-            names |= held
+                    for identity in ids:
+                        if identity in self._known:
+                            await self._drop(identity, unload_dependents)
 
-    def _drop(self, name: str) -> None:
-        """Unload a model for good, and for the time being the ensembles that need it: they come back when it does."""
-        for dependent in reversed(Dependencies(self._configs()).dependents(name)):
+    async def _drop(self, identity: str, with_members: bool = False) -> None:
+        """Unload a model for good, and for the time being the ensembles that need it: they come back when it does.
+
+        Args:
+            with_members: also those that nobody has asked for by name and nobody else needs.
+        """
+        member_ids = self._members_of(identity)
+        for dependent in reversed(self._dependencies().dependents(identity)):
             self.repository.unload(dependent)
-        self._known.pop(name, None)
-        self._explicit.discard(name)
-        self._errors.pop(name, None)
-        self.repository.unload(name)
-
-    def _drop_members(self, config: ModelConfig) -> None:
-        for member in _members(config):
-            needed = any(member in _members(known.config) for known in self._known.values())
-            known = self._known.get(member)
-            if known is not None and member not in self._explicit and not needed:
-                self._drop(member)
-                self._drop_members(known.config)
+        known = self._known.pop(identity)
+        self._explicit.discard(identity)
+        self._errors.pop(identity, None)
+        if known.source.temporary:
+            await self._surroundings.executors.offload(known.source.unloading)
+        self.repository.unload(identity)
+        await self._unused(known.source)
+        for member in member_ids if with_members else ():
+            needed = any(member in self._members_of(other) for other in self._known)
+            if member in self._known and member not in self._explicit and not needed:
+                await self._drop(member, with_members)
 
     # What is there, and what follows.
 
-    async def _poll_with_members(self, name: str, override: _Override | None) -> tuple[dict[str, _Known], bool]:
-        """Read a model, and if it is an ensemble its members; and whether all of that could be read."""
-        there = _by_name(self.repository.scan)
-        if override is not None and override.source is not None:
-            there[name] = override.source
-        polled: dict[str, _Known] = {}
-        tried: set[str] = set()
-        complete = True
-        waiting = [name]
-        while waiting:
-            tried.update(waiting)
-            for each in waiting:
-                if each in self._known and each not in there and each != name:
-                    polled[each] = self._known[each]  # it exists only in memory
-                elif each not in there:
-                    logger.error("failed to poll model '%s': model not found in any model repository.", each)
-                    complete = False
-            sources = {each: there[each] for each in waiting if each in there}
-            found = await self._poll(sources, name, override)
-            complete = complete and len(found) == len(sources)
-            polled.update(found)
-            members = [member for each in waiting if each in found for member in _members(found[each].config)]
-            waiting = [member for member in dict.fromkeys(members) if member not in tried]
+    async def _poll(self, sources: Mapping[str, ModelSource]) -> dict[str, Known]:
+        polled = await self._poller.poll(sources, self._known)
+        self._remember_temporary(polled)
+        return polled
+
+    async def _poll_with_members(self, ids: Iterable[str], override: Override | None) -> tuple[dict[str, Known], bool]:
+        polled, complete = await self._poller.poll_with_members(ids, self._known, override)
+        self._remember_temporary(polled)
         return polled, complete
 
-    async def _poll(
-        self, sources: Mapping[str, ModelSource], overridden: str = "", override: _Override | None = None
-    ) -> dict[str, _Known]:
-        """Read models side by side; one that has not changed is what is known already, one that is invalid is left
-        out."""
-        found: dict[str, _Known] = {}
+    def _remember_temporary(self, polled: Mapping[str, Known]) -> None:
+        """What agents have made has to be disposed of."""
+        for known in polled.values():
+            if known.source is not known.origin:
+                self._temporary[known.source] = known.origin
 
-        async def look(source: ModelSource) -> None:
-            known = await self._look(source, override if source.name == overridden else None)
-            if known is not None:
-                found[source.name] = known
-
-        async with trio.open_nursery() as nursery:
-            for source in sources.values():
-                nursery.start_soon(look, source)
-        return found
-
-    async def _look(self, source: ModelSource, override: _Override | None) -> _Known | None:
-        options = self._surroundings.options
-        known = self._known.get(source.name)
-
-        def look() -> _Known:
-            modified_ns = source.modified_ns()
-            if override is not None:
-                return _Known(source, source.read_override(options, override.config_json), modified_ns)
-            if known is not None and not known.source.temporary and _FORGOTTEN_NS < modified_ns <= known.modified_ns:
-                return known
-            return _Known(source, source.read(options), modified_ns)
-
-        try:
-            return await self._surroundings.executors.offload(look)
-        except TriremeError as error:
-            logger.error("Poll failed for model directory '%s': %s", source.name, error)
-            return None
-
-    async def _apply(self, polled: Mapping[str, _Known]) -> None:
+    async def _apply(self, polled: Mapping[str, Known]) -> None:
         """Load what has changed or is not served, and the ensembles that need it (rule 3)."""
         former = dict(self._known)
-        changed = [
-            name
-            for name, known in polled.items()
-            if self._known.get(name) is not known or not self.repository.serves(name)
-        ]
+        wanted = {
+            identity
+            for identity, known in polled.items()
+            if self._known.get(identity) is not known or not self.repository.serves(identity)
+        }
         self._known.update(polled)
-        dependencies = Dependencies(self._configs())
-        wanted = set(changed).union(*(dependencies.dependents(name) for name in changed))
-        for name, problem in dependencies.problems.items():
-            if name in wanted:
-                logger.error("Poll failed for model directory '%s': %s", name, problem)
-                self._failed(name, former.get(name), problem.message)
+        dependencies = self._dependencies()
+        affected = wanted.union(*(dependencies.dependents(identity) for identity in wanted))
+        for identity, problem in dependencies.problems.items():
+            if identity in affected:
+                logger.error("Poll failed for model directory '%s': %s", identity, problem)
+                await self._failed(identity, former.get(identity), problem.message)
         for wave in dependencies.waves():
+            loading = [identity for identity in wave if identity in wanted]
+            replaced: list[str] = []
             async with trio.open_nursery() as nursery:
-                for name in wave:
-                    if name in wanted:
-                        nursery.start_soon(self._load_one, name, former.get(name))
+                for identity in loading:
+                    nursery.start_soon(self._load_one, identity, former.get(identity), replaced)
+            for ensemble, member_ids in dependencies.members.items():
+                if not set(replaced).isdisjoint(member_ids):
+                    wanted.add(ensemble)
+        await self._discard({each: former[each] for each in polled if each in former})
 
-    async def _load_one(self, name: str, former: _Known | None) -> None:
-        known = self._known[name]
+    async def _load_one(self, identity: str, former: Known | None, replaced: list[str]) -> None:
+        """Load a model, or change it in place. Unless its versions stay what they are it is then among `replaced`."""
+        known = self._known[identity]
+        in_place = (
+            former is not None
+            and self.repository.serves(identity)
+            and former.contents == known.contents
+            and differs_in_place(former.config, known.config)
+        )
+        before = self.repository.ready_versions(identity)
         try:
             if known.config.has_ensemble_scheduling:
-                check_members(known.config, self.repository.ready_versions(), self._errors)
+                self._check_members(identity)
             versions = await self._surroundings.executors.offload(partial(known.source.versions, known.config))
-            reason = await self.repository.replace(known.source, known.config, versions)
+            reason = await self.repository.replace(known.source, known.config, versions, in_place=in_place)
         except TriremeError as error:
             reason = error.message
-            logger.error("failed to load '%s': %s", name, reason)
+            logger.error("failed to load '%s': %s", identity, reason)
+        if not in_place or self.repository.ready_versions(identity) != before:
+            replaced.append(identity)
         if reason:
-            self._failed(name, former, reason)
-        else:
-            self._errors.pop(name, None)
+            await self._failed(identity, former, reason)
+            return
+        self._errors.pop(identity, None)
+        offload = self._surroundings.executors.offload
+        if known.source.temporary:
+            await offload(partial(known.source.load_ended, True))
+        if former is not None and former.source is not known.source and former.source.temporary:
+            await offload(former.source.unloading)
 
-    def _failed(self, name: str, former: _Known | None, reason: str) -> None:
+    def _check_members(self, identity: str) -> None:
+        config = self._known[identity].config
+        ids = dict(zip(members(config), self._members_of(identity), strict=True))
+        loaded = {member: self.repository.ready_versions(each) for member, each in ids.items()}
+        check_members(
+            config, loaded, {member: self._errors[each] for member, each in ids.items() if each in self._errors}
+        )
+
+    async def _failed(self, identity: str, former: Known | None, reason: str) -> None:
         """What is served goes on being so; the next look at the model is to try again."""
-        self._errors[name] = reason
-        self._known[name] = replace(former or self._known[name], modified_ns=_FORGOTTEN_NS)
+        self._errors[identity] = reason
+        failed = self._known[identity]
+        self._known[identity] = replace(former or failed, modified_ns=_FORGOTTEN_NS)
+        if failed.source.temporary and failed is not former:
+            await self._surroundings.executors.offload(partial(failed.source.load_ended, False))
+            await self._unused(failed.source)
+
+    async def _discard(self, polled: Mapping[str, Known]) -> None:
+        for known in polled.values():
+            await self._unused(known.source)
 
     async def _unused(self, source: ModelSource) -> None:
         """A temporary source is disposed of when nothing runs from it, or might be loaded from it again."""
-        known = any(known.source is source for known in self._known.values())
-        if source in self._temporary and not known and not self.repository.uses(source):
-            del self._temporary[source]
+        needed = any(source in (known.source, known.origin) for known in self._known.values())
+        needed = needed or any(source is origin for made, origin in self._temporary.items() if made is not source)
+        if source in self._temporary and not needed and not self.repository.uses(source):
+            origin = self._temporary.pop(source)
             await self._surroundings.executors.offload(source.dispose)
+            if origin is not source:
+                await self._unused(origin)
 
-    def _related(self, names: Iterable[str]) -> set[str]:
+    def _related(self, names: Iterable[str]) -> frozenset[str]:
         """With them, all that need each other, directly or not."""
         related = set(names)
-        groups = [{name, *_members(known.config)} for name, known in self._known.items()]
+        groups = [{identity, *self._members_of(identity)} for identity in self._known]
         while any(not related.isdisjoint(group) and not group <= related for group in groups):
             for group in groups:
                 if not related.isdisjoint(group):
                     related |= group
-        return related
+        return frozenset(related)
 
-    def _configs(self) -> dict[str, ModelConfig]:
-        return {name: known.config for name, known in self._known.items()}
+    def _members_of(self, identity: str) -> tuple[str, ...]:
+        known = self._known.get(identity)
+        return () if known is None else tuple(self._member(identity, name) for name in members(known.config))
+
+    def _member(self, ensemble: str, name: str) -> str:
+        return resolve(self._known, {}, self._known[ensemble].source.namespace, name) or name
+
+    def _dependencies(self) -> Dependencies:
+        configs: dict[str, ModelConfig] = {identity: known.config for identity, known in self._known.items()}
+        return Dependencies(configs, self._member)
 
     def __repr__(self) -> str:
         return f"<ModelControl: {len(self._known)} models, {self._locks!r}>"
-
-
-def _by_name(scan: Scan) -> dict[str, ModelSource]:
-    return {source.name: source for source in scan.models}
-
-
-def _members(config: ModelConfig) -> tuple[str, ...]:
-    return members_of(config) if config.has_ensemble_scheduling else ()
 
 
 def _not_polled(name: str) -> TriremeError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -15,7 +16,7 @@ from ..engine.config.model import ModelConfig
 from ..engine.description import IndexEntry, ModelDescription, ModelState
 from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from ..engine.repository.source import ModelSource, Scan
-from ..engine.request import LATEST
+from ..engine.request import LATEST, InferenceRequest
 from ..engine.statistics import ModelStatisticsEntry
 from .model import UNLOADED, Model
 from .surroundings import Surroundings
@@ -46,8 +47,9 @@ class Repository:
         self._nursery = nursery
         self._on_progress = on_progress
         self._on_unused = on_unused
-        self._models: dict[str, dict[int, Model]] = {}
-        self._latest: dict[str, Model] = {}
+        self._models: dict[str, dict[int, Model]] = {}  # by id
+        self._ids: dict[str, list[str]] = {}  # by name
+        self._latest: dict[str, Model] = {}  # by name
         self._descriptions: dict[Model, ModelDescription] = {}
         self._hidden: dict[Model, None] = {}
         self.stopping = False
@@ -64,10 +66,16 @@ class Repository:
     def scan(self) -> Scan:
         return self._scan
 
-    async def replace(self, source: ModelSource, config: ModelConfig, versions: Sequence[int]) -> str:
+    async def replace(
+        self, source: ModelSource, config: ModelConfig, versions: Sequence[int], *, in_place: bool = False
+    ) -> str:
         """Load versions of a model, and when all of them are loaded, let them serve in place of those that do so now.
 
-        If one fails the others are released again, and those that serve now go on (repository.md §3, §6.3).
+        If one fails the others are released again, and those that serve now go on (repository.md §3, §6.3). Sequences
+        that have begun are continued by those that serve now until they are over.
+
+        Args:
+            in_place: versions that serve now stay, with the instances that the configuration asks for (§7).
 
         Returns:
             Why it failed, one sentence a version (http.md §3.7); empty if it did not.
@@ -77,36 +85,70 @@ class Repository:
         """
         if self.stopping:
             raise UnavailableError("Server is stopping, models are not loaded or unloaded any more")
-        name = source.name
-        models = {
-            version: Model(source, config, version, self._surroundings, self.find, self._changed)
+        shown = self._models.get(source.id, {})
+        staying = [shown[version] for version in versions if in_place and version in shown and shown[version].ready]
+        present = {model.version for model in staying}
+        models = await self._load([version for version in versions if version not in present], source, config)
+        failed = [model for model in models if not model.loaded]
+        reason = "".join(f"version {each.version} is at {each.state.value} state: {each.reason};" for each in failed)
+        reason = reason or await self._change(staying, config)
+        if reason:
+            for model in models:
+                model.stop()
+        else:
+            self._switch(source.id, models, staying)
+            logger.info("successfully loaded '%s'", source.id)
+        return reason
+
+    async def _load(self, versions: Sequence[int], source: ModelSource, config: ModelConfig) -> list[Model]:
+        """Load versions side by side; those that could be loaded wait for `_switch`."""
+        find = partial(self.find_member, source.namespace)
+        models = [
+            Model(source, config, version, self._surroundings, find, self.answering, self._changed)
             for version in versions
-        }
-        shown = self._models.setdefault(name, {})
-        for version, model in models.items():
-            before = shown.get(version)
+        ]
+        shown = self._models.setdefault(source.id, {})
+        ids = self._ids.setdefault(source.name, [])
+        if source.id not in ids:
+            ids.append(source.id)
+        for model in models:
+            before = shown.get(model.version)
             if before is not None and before.ready:
                 self._hidden[model] = None
             else:
                 self._show(model)
-        await self._nursery.start(self._keep, tuple(models.values()))
-        failed = [model for model in models.values() if not model.loaded]
-        if failed:
-            for model in models.values():
-                model.stop()
-            return "".join(f"version {each.version} is at {each.state.value} state: {each.reason};" for each in failed)
-        former = [model for model in shown.values() if model not in models.values()]
-        for model in models.values():
+        if models:
+            await self._nursery.start(self._keep, models)
+        return models
+
+    async def _change(self, models: Sequence[Model], config: ModelConfig) -> str:
+        """Give versions that serve other instances; if one cannot have them, all keep what they had. Why not."""
+        changed: list[tuple[Model, ModelConfig]] = []
+        for model in models:
+            logger.info("loading: %s:%d", model.id, model.version)
+            before = model.config
+            reason = await model.change(config)
+            self._descriptions.clear()
+            if reason:
+                for each, former in changed:
+                    await each.change(former)
+                return f"version {model.version} is at {reason};"
+            changed.append((model, before))
+        return ""
+
+    def _switch(self, identity: str, models: Sequence[Model], staying: Sequence[Model]) -> None:
+        """Let loaded versions serve, all in the same moment, and all others drain."""
+        shown = self._models[identity]
+        former = [model for model in shown.values() if model not in models and model not in staying]
+        for model in models:
             self._show(model)
-        for model in models.values():
+        for model in models:
             model.serve()
         for model in former:
             if not model.ended:
-                model.stop()
+                model.retire()
             elif model.reason != UNLOADED:
                 del shown[model.version]  # it failed once, and nobody asks for it any more
-        logger.info("successfully loaded '%s'", name)
-        return ""
 
     async def _keep(self, models: Sequence[Model], *, task_status: trio.TaskStatus[None]) -> None:
         """Run the versions of one load to their end. Started when each of them is loaded, or has failed."""
@@ -119,50 +161,56 @@ class Repository:
 
     def _show(self, model: Model) -> None:
         """From now on this is what is known under its name and version. One that it displaces drains out of sight."""
-        shown = self._models[model.name]
+        shown = self._models[model.id]
         before = shown.get(model.version)
         if before is not None and before is not model and not before.ended:
             self._hidden[before] = None
         self._hidden.pop(model, None)
         shown[model.version] = model
 
-    def unload(self, name: str) -> None:
-        """Begin to drain all versions of a model."""
-        for model in self._versions(name):
-            if not model.ended:
+    def unload(self, identity: str) -> None:
+        """Begin to drain all versions of a model; sequences that have begun are not continued any more."""
+        for model in self._all():
+            if model.id == identity and not model.ended:
                 model.stop()
 
-    def serves(self, name: str) -> bool:
+    def serves(self, identity: str) -> bool:
         """Whether any version of a model is ready."""
-        return name in self._latest
+        return any(model.ready for model in self._versions(identity))
 
     def uses(self, source: ModelSource) -> bool:
         """Whether any version that was loaded from `source` is not unloaded yet."""
         return any(model.source is source and not model.ended for model in self._all())
 
-    def ready_versions(self) -> dict[str, list[int]]:
-        """By name of each model, ascending."""
-        return {name: [each.version for each in self._versions(name) if each.ready] for name in self._models}
+    def ready_versions(self, identity: str) -> list[int]:
+        """Ascending."""
+        return [each.version for each in self._versions(identity) if each.ready]
 
     def _changed(self, model: Model) -> None:
         """A version entered another state: remember who is latest, and tell whoever watches."""
         match model.state:
             case ModelState.LOADING:
-                logger.info("loading: %s:%d", model.name, model.version)
+                logger.info("loading: %s:%d", model.id, model.version)
             case ModelState.UNAVAILABLE if model.reason == UNLOADED:
-                logger.info("successfully unloaded '%s' version %d", model.name, model.version)
+                logger.info("successfully unloaded '%s' version %d", model.id, model.version)
             case ModelState.UNAVAILABLE:
-                logger.error("failed to load '%s' version %d: %s", model.name, model.version, model.reason)
+                logger.error("failed to load '%s' version %d: %s", model.id, model.version, model.reason)
         self._descriptions.clear()
         if model.ended:
             self._hidden.pop(model, None)
-        ready = [each for each in self._models.get(model.name, {}).values() if each.ready]
-        if ready:
-            self._latest[model.name] = max(ready, key=lambda each: each.version)
-        else:
-            self._latest.pop(model.name, None)
+        self._choose_latest(model.name)
         self._watchers.unpark_all()
-        self._on_progress(model.name, model.version, model.state.value)
+        self._on_progress(model.id, model.version, model.state.value)
+
+    def _choose_latest(self, name: str) -> None:
+        """Which version answers to a name alone."""
+        ready = []
+        if len(ids := self._living(name)) == 1:
+            ready = [each for each in self._versions(ids[0]) if each.ready]
+        if ready:
+            self._latest[name] = ready[-1]
+        else:
+            self._latest.pop(name, None)
 
     # Looking up.
 
@@ -171,15 +219,14 @@ class Repository:
 
         Raises:
             NotFoundError: no such model, no such version, or none that is ready.
+            InvalidArgumentError: several models have this name.
             UnavailableError: the version exists and is not ready.
         """
         if version == LATEST:
             latest = self._latest.get(name)
             if latest is not None:
                 return latest
-        versions = self._models.get(name)
-        if versions is None:
-            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        versions = self._models[self._identify(name)]
         if version == LATEST:
             raise NotFoundError(f"Request for unknown model: '{name}' has no available versions")
         model = versions.get(version)
@@ -189,11 +236,79 @@ class Repository:
             raise UnavailableError(f"Request for unknown model: '{name}' version {version} is not at ready state")
         return model
 
-    def find_draining(self, name: str, version: int = LATEST) -> Model | None:
-        """The version of a stateful model whose running sequences may still be continued while it is drained."""
-        draining = [each for each in self._versions(name) if each.draining and each.config.has_sequence_batching]
-        chosen = [each for each in draining if version in (LATEST, each.version)]
-        return chosen[-1] if chosen else None
+    def _identify(self, name: str) -> str:
+        """The id of the model that is meant by a name (repository.md §8).
+
+        Raises:
+            NotFoundError, InvalidArgumentError: there is none; there are several.
+        """
+        living = self._living(name)
+        if len(living) > 1:
+            raise InvalidArgumentError(
+                f"There are {len(living)} identifiers of model '{name}' in global map, model namespace must be "
+                "provided to resolve ambiguity."
+            )
+        if not living:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        return living[0]
+
+    def _living(self, name: str) -> list[str]:
+        """The ids of a name; where there are namespaces, not of models that were unloaded."""
+        ids = self._ids.get(name, [])
+        if not self._surroundings.options.model_namespacing:
+            return ids
+        return [each for each in ids if any(model.reason != UNLOADED for model in self._versions(each))]
+
+    def find_member(self, namespace: str, name: str, version: int) -> Model:
+        """What an ensemble of a repository means: the model beside it, else the only one of that name.
+
+        Raises:
+            TriremeError: see `find`.
+        """
+        model = self._models.get(f"{namespace}::{name}", {}) if namespace else {}
+        ready = [each for each in model.values() if each.ready and version in (LATEST, each.version)]
+        return max(ready, key=lambda each: each.version) if ready else self.find(name, version)
+
+    def find_for(self, request: InferenceRequest) -> Model:
+        """The version that answers a request: the ready one, or the one that has the sequence which it continues.
+
+        Raises:
+            TriremeError: see `find`.
+        """
+        try:
+            model = self.find(request.model_name, request.model_version)
+        except TriremeError:
+            ids = self._ids.get(request.model_name, [])
+            found = self._continuing(ids, request)
+            if found is None:
+                raise
+            return found
+        return self.answering(model, request) if model.stateful else model
+
+    def answering(self, model: Model, request: InferenceRequest) -> Model:
+        """The version of a model that a request is for, unless another one has the sequence which it continues."""
+        if not model.stateful or model.continues(request):
+            return model
+        return self._continuing([model.id], request) or model
+
+    def _continuing(self, ids: Sequence[str], request: InferenceRequest) -> Model | None:
+        if request.sequence_start or not request.correlation_id:
+            return None
+        for model in self._all():
+            suits = model.id in ids and request.model_version in (LATEST, model.version)
+            if suits and (model.ready or model.retiring) and model.continues(request):
+                return model
+        return None
+
+    def find_draining(self, request: InferenceRequest) -> Model | None:
+        """While the server stops: the version of a stateful model whose running sequences may still be continued."""
+        draining = [
+            each
+            for each in self._all()
+            if each.name == request.model_name and each.draining and each.stateful
+            if request.model_version in (LATEST, each.version)
+        ]
+        return next((each for each in draining if each.continues(request)), draining[0] if draining else None)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """The version that answers, described.
@@ -204,7 +319,7 @@ class Repository:
         model = self.find(name, version)
         description = self._descriptions.get(model)
         if description is None:
-            ready = tuple(each.version for each in self._versions(name) if each.ready)
+            ready = tuple(self.ready_versions(model.id))
             description = self._descriptions[model] = model.describe(ready)
         return description
 
@@ -223,7 +338,8 @@ class Repository:
         """
         if not name:
             return [_entry(model) for model in self.models() if model.ready]
-        ready = [model for model in self._versions(name) if model.ready]
+        ids = self._living(name)
+        ready = [model for model in self._versions(ids[0]) if model.ready] if len(ids) == 1 else []
         if not ready:
             raise InvalidArgumentError(f"requested model '{name}' is not available")
         if version != LATEST:
@@ -234,14 +350,15 @@ class Repository:
 
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
         """The repository index (repository.md §5)."""
-        names = {source.name for source in self._scan.models}
+        rows = {source.id: source.name for source in self._scan.models}
+        rows.update({name: name for name in self._scan.duplicates})
         entries = []
-        for name in sorted(names | set(self._scan.duplicates)):
+        for identity, name in sorted(rows.items()):
             if name in self._scan.duplicates:
                 reason = "model appears in two or more repositories"
                 entries.append(IndexEntry(name, state=ModelState.UNAVAILABLE, reason=reason))
                 continue
-            models = self._versions(name)
+            models = self._versions(identity)
             if not models and not ready_only:
                 entries.append(IndexEntry(name))
             entries += [
@@ -252,12 +369,16 @@ class Repository:
         return entries
 
     def models(self) -> list[Model]:
-        """Every version that was ever loaded or tried, by name and version."""
-        return [model for name in sorted(self._models) for model in self._versions(name)]
+        """Every version that was ever loaded or tried, by id and version."""
+        return [model for identity in sorted(self._models) for model in self._versions(identity)]
 
     def all_ready(self) -> bool:
-        """Strict readiness (cli.md §6): every version that was loaded or tried is well, unless it was unloaded."""
-        return all(model.healthy or model.reason == UNLOADED for model in self.models())
+        """Strict readiness (cli.md §6): every version that was loaded or tried is well, unless it was unloaded. While
+        another version serves, one that comes or goes does not count."""
+        return all(
+            model.healthy or model.reason == UNLOADED or (model.passing and self.serves(model.id))
+            for model in self.models()
+        )
 
     def inflight_versions(self) -> int:
         """Versions that still have requests in flight."""
@@ -294,8 +415,8 @@ class Repository:
         """Those out of sight too: loading in order to replace another one, or replaced and still at work."""
         return [*self.models(), *self._hidden]
 
-    def _versions(self, name: str) -> list[Model]:
-        return [model for _, model in sorted(self._models.get(name, {}).items())]
+    def _versions(self, identity: str) -> list[Model]:
+        return [model for _, model in sorted(self._models.get(identity, {}).items())]
 
     def __repr__(self) -> str:
         models = self.models()
@@ -305,4 +426,6 @@ class Repository:
 def _entry(model: Model) -> ModelStatisticsEntry:
     tags = tuple(sorted(model.config.metric_tags.items()))
     memory = tuple(model.memory_usage)
-    return ModelStatisticsEntry(model.name, model.version, model.statistics, tags, memory_usage=memory)
+    return ModelStatisticsEntry(
+        model.name, model.version, model.statistics, tags, namespace=model.source.namespace, memory_usage=memory
+    )

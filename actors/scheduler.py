@@ -164,16 +164,15 @@ class Scheduler:
         self._core.cancel(job)
         self._leave_word()
 
-    def stop(self, *, finish_sequences: bool = False) -> None:
-        """Refuse new jobs, drain the queue without waiting for delays.
-
-        Args:
-            finish_sequences: do not count as drained before all sequences are over that have begun.
-        """
-        self._finishes_sequences = finish_sequences
+    def stop(self) -> None:
+        """Refuse new jobs, drain the queue without waiting for delays."""
         self._core.stop()
-        self._idle.unpark_all()
         self._leave_word()
+
+    def finish_sequences(self, wanted: bool) -> None:
+        """Whether to count as drained only when all sequences are over that have begun."""
+        self._finishes_sequences = wanted
+        self._idle.unpark_all()
 
     def fail_queued(self, error: TriremeError) -> None:
         """Answer everything in the queue with `error`."""

@@ -98,7 +98,7 @@ class InferenceServer:
         self.metrics.add(Section.SUMMARIES, cache_summary_families)
         self._on_load_progress = on_load_progress
         self._on_request = on_request
-        self._source = source or LocalRepository(options.model_repository)
+        self._source = source or LocalRepository(options.model_repository, namespacing=options.model_namespacing)
         self._executors = executors
         self._given_clock = clock
         self._backends = backends or BackendRegistry(options.options_for_backend)
@@ -249,14 +249,14 @@ class InferenceServer:
     def _check(self, request: InferenceRequest) -> tuple[Model, Mapping[str, Tensor], int, int]:
         """The model that a request is for, and the request's checked inputs, rows and bytes."""
         if self._exiting:
-            model = self._repository.find_draining(request.model_name, request.model_version)
+            model = self._repository.find_draining(request)
             if model is None:
                 raise UnavailableError(
                     f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
                     "inference requests"
                 )
         else:
-            model = self._repository.find(request.model_name, request.model_version)
+            model = self._repository.find_for(request)
         inputs, rows = model.validator.check(request)
         nbytes = 0
         for tensor in inputs.values():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..engine.backends.registry import BackendRegistry
 from ..engine.clock import Clock
 from ..engine.options import ServerOptions
+from ..engine.repository.agents import AgentRegistry
+from ..engine.repository.checksum import ChecksumAgent
 from .cache_access import CacheAccess
 from .executors import Executors
 from .rate_limiter import RateLimiter
@@ -22,3 +24,4 @@ class Surroundings:
     backends: BackendRegistry
     limiter: RateLimiter | None = None
     cache: CacheAccess | None = None
+    agents: AgentRegistry = field(default_factory=lambda: AgentRegistry({"checksum": ChecksumAgent}))

@@ -27,6 +27,8 @@ class ServerOptions:
         server_id: ``--id``, the server's name in metadata.
         exit_timeout_s: seconds that a graceful shutdown may take.
         auto_complete: False with ``--disable-auto-complete-config``.
+        model_load_retry_count: how often to try again to load a version that could not be loaded.
+        model_namespacing: models of equal names from different repositories are different models (repository.md §8).
         backend_config: settings by backend name; those for every backend under the empty name.
         cache_config: settings of the response cache by its name; no more than one name.
         startup_models: ``--load-model``, in explicit mode; ``*`` for all.
@@ -52,6 +54,8 @@ class ServerOptions:
     repository_poll_s: float = 0.0
     model_config_name: str = ""
     model_load_thread_count: int = 4
+    model_load_retry_count: int = 0
+    model_namespacing: bool = False
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     max_inflight_requests: int = 65_536

@@ -6,7 +6,7 @@ a member, or is a member of itself by any detour, is not loaded at all, and nor 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
 from ..config.ensemble import ensemble_scheduling
@@ -19,16 +19,23 @@ class Dependencies:
     """What the models of a server need of each other.
 
     Args:
-        configs: of every model whose configuration could be read, by name.
+        configs: of every model whose configuration could be read, by name; where names are not unique, by id.
+        resolve: which of them an ensemble means by the name of a member; the name itself if it is none of them.
 
     Attributes:
         members: by the name of each ensemble, its members, in the order of its steps.
     """
 
-    def __init__(self, configs: Mapping[str, ModelConfig]) -> None:
+    def __init__(
+        self,
+        configs: Mapping[str, ModelConfig],
+        resolve: Callable[[str, str], str] = lambda _ensemble, member: member,
+    ) -> None:
         self._names = sorted(configs)
         self.members: Mapping[str, tuple[str, ...]] = {
-            name: members_of(configs[name]) for name in self._names if configs[name].has_ensemble_scheduling
+            name: tuple(resolve(name, member) for member in members_of(configs[name]))
+            for name in self._names
+            if configs[name].has_ensemble_scheduling
         }
 
     @cached_property

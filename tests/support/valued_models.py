@@ -116,12 +116,17 @@ def write_model(repository: Path, name: str, values: Mapping[int, object], confi
     for old in directory.iterdir():
         if old.is_dir() and int(old.name) not in values:
             shutil.rmtree(old)
+    changed: list[Path] = []
     for version, value in values.items():
         (directory / str(version)).mkdir(exist_ok=True)
-        (directory / str(version) / "value.txt").write_text(str(value))
+        file = directory / str(version) / "value.txt"
+        if not file.exists() or file.read_text() != str(value):
+            file.write_text(str(value))
+            changed.append(file)
     (directory / "config.pbtxt").write_text(config)
     later_ns = max(newest_change_ns(directory), before_ns + 1)
-    os.utime(directory, ns=(later_ns, later_ns))  # two changes may be nearer than the file system's clock can tell
+    for path in (directory, *changed):
+        os.utime(path, ns=(later_ns, later_ns))  # two changes may be nearer than the file system's clock can tell
     return directory
 
 
