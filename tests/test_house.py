@@ -53,6 +53,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "engine/backends/python/child/utils/failures.py"): "the text of a user's exception",
     (errors_are_caught_by_name, "engine/backends/python/child/utils/loading.py"): "importing user code",
     (errors_are_caught_by_name, "engine/backends/python/child/utils/runner.py"): "the boundary to user code",
+    (errors_are_caught_by_name, "engine/repository/agents.py"): "the boundary to agents, which are foreign code",
     (errors_are_caught_by_name, "api/grpc/connection.py"): "a defect costs its connection, not the server",
     (errors_are_caught_by_name, "api/grpc/dispatch.py"): "a defect in a handler costs its call, not the connection",
     (

@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,7 @@ class Gates:
     def __init__(self) -> None:
         self._gates: dict[str, threading.Event] = defaultdict(threading.Event)
         self.waiting: list[str] = []
+        self.spoilt = ""
 
     def wait(self, name: str) -> None:
         self.waiting.append(name)
@@ -57,6 +59,10 @@ class Gates:
 
     def open(self, name: str) -> None:
         self._gates[name].set()
+
+    def spoil(self, text: str) -> None:
+        """Let no instance be made from now on; an empty text lets them again."""
+        self.spoilt = text
 
     def backends(self) -> BackendRegistry:
         """A registry that knows only the backend of these models."""
@@ -81,6 +87,8 @@ class _Loaded(LoadedModel):
         self.gates = gates
 
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
+        if self.gates.spoilt:
+            raise InternalError(self.gates.spoilt)
         return _Instance(self, _read(self._file))
 
 
@@ -146,6 +154,16 @@ def valued_request(model: str, value: float = 0.0, gate: str = "", version: int 
     tensor = Tensor("IN", FP32, (1,), array=np.array([value], np.float32))
     parameters: dict[str, ParameterValue] = {"gate": gate} if gate else {}
     return InferenceRequest(model, version, inputs=[tensor], parameters=parameters)
+
+
+def sequence_request(model: str, sequence: int, flags: str = "", version: int = -1, gate: str = "") -> InferenceRequest:
+    """A request of a sequence; `flags` are "s" for START and "e" for END."""
+    return replace(
+        valued_request(model, version=version, gate=gate),
+        correlation_id=sequence,
+        sequence_start="s" in flags,
+        sequence_end="e" in flags,
+    )
 
 
 def value_of(response: InferenceResponse, output: str = "OUT") -> float:
