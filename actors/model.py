@@ -112,6 +112,7 @@ class Model:
         self._drained = False
         self._members: Members | None = None
         self._scheduler: Door | None = None
+        self._batcher: Scheduler | None = None  # behind that door
         self._cache_identity = ""
         self._validator: RequestValidator | None = None
         self._backend_model: LoadedModel | None = None
@@ -191,8 +192,7 @@ class Model:
 
     def continues(self, request: InferenceRequest) -> bool:
         """Whether it has the sequence that a request belongs to."""
-        scheduler = self._scheduler
-        return isinstance(scheduler, Scheduler) and scheduler.continues(request.correlation_id)
+        return self._batcher is not None and self._batcher.continues(request.correlation_id)
 
     def describe(self, versions: tuple[int, ...]) -> ModelDescription:
         return ModelDescription(self.name, self.version, versions, self.config, self.labels)
@@ -246,8 +246,8 @@ class Model:
 
     def _wind_down(self) -> None:
         if self._stopping and not self.held:
-            if isinstance(self._scheduler, Scheduler):
-                self._scheduler.finish_sequences(self._finishes_sequences)
+            if self._batcher is not None:
+                self._batcher.finish_sequences(self._finishes_sequences)
             if self._scheduler is not None:
                 self._scheduler.stop()
             self._end.set()
@@ -394,6 +394,7 @@ class Model:
             iterative=loaded.iterative,
             limiter=self._surroundings.limiter,
         )
+        self._batcher = scheduler
         self._scheduler = self._with_cache(scheduler)
         nursery.start_soon(self._keep_scheduler, self._scheduler)
         title = f"model '{self.name}' version {self.version}"
