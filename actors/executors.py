@@ -11,7 +11,7 @@ server's time to stop is up), the thread is abandoned: it ends by itself when th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
@@ -19,10 +19,11 @@ from typing import Protocol, TypeVar
 import outcome
 import trio
 
-from ..engine.backends.interface import ModelInstance
+from ..engine.backends.interface import ExecutionMode, ModelInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.placement import Placement
+from .process_executor import ProcessExecutor
 
 T = TypeVar("T")
 
@@ -33,6 +34,15 @@ class ExecutorDiedError(Exception):
 
 class Executor(Protocol):
     """Runs one instance's work, one thing at a time."""
+
+    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        """Run the life of the instance, during which the rest is called, and whatever must go on beside it.
+
+        Raises:
+            ExecutorDiedError, TriremeError: the instance is lost; its life is cancelled.
+            Exception: what its life raises.
+        """
+        ...
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` where the instance lives and give back its result; what it raises is raised here."""
@@ -50,6 +60,10 @@ class Executor(Protocol):
         """Execute a short batch in place, on the event loop; False, with nothing done, if it is to be awaited."""
         ...
 
+    async def end(self, instance: ModelInstance) -> None:
+        """Close an instance that executes no more."""
+        ...
+
     def close(self) -> None:
         """No more work will come. Does not wait."""
         ...
@@ -58,7 +72,9 @@ class Executor(Protocol):
 class Executors(Protocol):
     """Makes executors, and runs loading work; injected into the server."""
 
-    def instance_executor(self, name: str) -> Executor: ...
+    def instance_executor(self, name: str, mode: ExecutionMode) -> Executor:
+        """For an instance that behaves like that."""
+        ...
 
     async def offload(self, work: Callable[[], T]) -> T:
         """Run loading work (reading files, building models) without holding up the event loop."""
@@ -96,6 +112,9 @@ class ThreadExecutor:
         self._thread = threading.Thread(target=_serve, args=(self._work, self._token), name=name, daemon=True)
         self._thread.start()
 
+    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        await life()
+
     async def run(self, work: Callable[[], T]) -> T:
         item = _Work(work, trio.lowlevel.current_task())
         self._work.put(item)
@@ -118,6 +137,9 @@ class ThreadExecutor:
             batch.finish(InternalError(f"the backend called exit ({error.code})", reason=FailureReason.BACKEND))
         self._measure(batch, nbytes)
         return True
+
+    async def end(self, instance: ModelInstance) -> None:
+        await self.run(instance.close)
 
     def _measure(self, batch: ExecutionBatch, nbytes: int) -> None:
         self.placement.measured(nbytes, batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START])
@@ -165,7 +187,7 @@ def _serve(queue: SimpleQueue[_Work | None], token: trio.lowlevel.TrioToken) -> 
 
 
 class ThreadExecutors:
-    """Threads for everything: the real server's executors.
+    """Threads for everything but processes: the real server's executors.
 
     Args:
         load_threads: loads that may run at once.
@@ -174,8 +196,8 @@ class ThreadExecutors:
     def __init__(self, load_threads: int) -> None:
         self._limiter = trio.CapacityLimiter(load_threads)
 
-    def instance_executor(self, name: str) -> Executor:
-        return ThreadExecutor(name)
+    def instance_executor(self, name: str, mode: ExecutionMode) -> Executor:
+        return ProcessExecutor(name) if mode is ExecutionMode.ENQUEUE else ThreadExecutor(name)
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self._limiter)

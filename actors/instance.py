@@ -90,6 +90,9 @@ class Instance:
             InstanceHungError: a batch outlived the hang limit.
             Exception: whatever else this instance dies of.
         """
+        await self._executor.around(partial(self._live, task_status))
+
+    async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
         scheduler = self._scheduler
         execute_now = partial(self._execute_now, copy)
@@ -111,7 +114,7 @@ class Instance:
             scheduler.settle(batch)
             del message, batch  # whoever waits for the next one does not hold on to the data of the last one
         scheduler.detach(self.identity)
-        await self._executor.run(copy.close)
+        await self._executor.end(copy)
         self._executor.close()
         self.state = InstanceState.STOPPED
         self.stopped.set()

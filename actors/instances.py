@@ -177,7 +177,7 @@ class Instances:
 
     def _make(self, order: InstanceOrder) -> Instance:
         self._identities += 1
-        executor = self._surroundings.executors.instance_executor(order.spec.name)
+        executor = self._surroundings.executors.instance_executor(order.spec.name, self._model.instance_mode)
         limit_s = self._surroundings.options.hang_limit_s
         return Instance(self._identities, order.spec, self._model, executor, self._scheduler, limit_s, order.limit)
 

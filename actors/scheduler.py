@@ -161,6 +161,8 @@ class Scheduler:
     def cancel(self, job: Job) -> None:
         """The job's client gave up."""
         job.cancelled = True
+        if job.on_cancel is not None:
+            job.on_cancel()
         self._core.cancel(job)
         self._leave_word()
 

@@ -10,6 +10,7 @@ Rules:
     however often that was asked for. One that has its final answer is over: it does not come back.
  4. The time marks never go back: COMPUTE_START <= INFER_START <= OUTPUT_START <= COMPUTE_END. A mark that the backend
     did not take, or took out of order, equals the next one.
+ 5. A decoupled model may go on answering jobs of a batch that is over, while the instance executes another one.
 """
 
 from __future__ import annotations
@@ -156,13 +157,16 @@ class ExecutionBatch:
             "handle such a flag."
         )
 
-    def finish(self, error: TriremeError | None = None) -> None:
+    def finish(self, error: TriremeError | None = None, *, keep_open: bool = False) -> None:
         """The execution is over (rules 1 and 4).
 
         Args:
             error: what `execute` raised, if it did; every job still unanswered gets it.
+            keep_open: what is unanswered will be answered later, which the backend sees to (rule 5).
         """
         _complete(self.marks, self._clock.now_ns())
+        if keep_open:
+            return
         for job in self.jobs:
             if not job.answered and job not in self.rescheduled:
                 self.answer(job, error or _unanswered(self.instance_name), True)

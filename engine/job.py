@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import TriremeError
@@ -41,6 +41,7 @@ class Job:
         state: implicit state of the job's sequence, None outside stateful models.
 
         reply: where the answer goes.
+        on_cancel: called on the event loop when `cancelled` has become True; for a backend that cannot look.
         window: holds a model back that answers faster than its client reads; None if it answers once.
         nbytes: bytes of its inputs.
         arrival: number of the job in its scheduler's order of arrival; unique, so it breaks every tie.
@@ -68,6 +69,7 @@ class Job:
         "model_name",
         "model_version",
         "nbytes",
+        "on_cancel",
         "received_ns",
         "reply",
         "request",
@@ -109,6 +111,7 @@ class Job:
         self.responded = False
         self.answered = False
         self.batch: ExecutionBatch | None = None
+        self.on_cancel: Callable[[], None] | None = None
 
     @property
     def id(self) -> str:

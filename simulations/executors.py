@@ -6,13 +6,13 @@ place, and a batch is simulated work that awaits virtual time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
 
 from ..actors.executors import Executor, ExecutorDiedError, run_backend
-from ..engine.backends.interface import ModelInstance
+from ..engine.backends.interface import ExecutionMode, ModelInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from .clock import Sleeper
@@ -26,6 +26,9 @@ T = TypeVar("T")
 
 class VirtualExecutor:
     """An executor whose batches take the time that their simulated work says."""
+
+    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        await life()
 
     async def run(self, work: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()
@@ -58,6 +61,9 @@ class VirtualExecutor:
 
     def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
         return False  # all work takes virtual time
+
+    async def end(self, instance: ModelInstance) -> None:
+        await self.run(instance.close)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -110,7 +116,7 @@ class VirtualExecutors:
     def __init__(self, recorder: Recorder | None = None) -> None:
         self._recorder = recorder
 
-    def instance_executor(self, name: str) -> Executor:
+    def instance_executor(self, name: str, mode: ExecutionMode) -> Executor:
         return VirtualExecutor() if self._recorder is None else RecordingExecutor(self._recorder)
 
     async def offload(self, work: Callable[[], T]) -> T:

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..config.model import ModelConfig, ModelInput, ModelOutput
+from ..errors import TriremeError
 from ..execution import ExecutionBatch
 from ..response_statistics import MemoryUsage
 from .services import Services
@@ -67,6 +68,7 @@ class Completion:
         input, output: as the model declares them, without the batch dimension; empty for no opinion.
         dynamic_batching: add an empty ``dynamic_batching`` if no scheduler was chosen.
         decoupled: value for the transaction policy; None for no opinion.
+        rewritten: instead of all that, the whole configuration in JSON, of which what a model may decide is taken.
     """
 
     max_batch_size: int
@@ -74,6 +76,7 @@ class Completion:
     output: tuple[ModelOutput, ...] = ()
     dynamic_batching: bool = False
     decoupled: bool | None = None
+    rewritten: str = ""
 
 
 class ModelInstance(ABC):
@@ -96,14 +99,77 @@ class ModelInstance(ABC):
         """Give back what the instance holds. Called once, on the instance's thread."""
 
 
+class ProcessInstance(ModelInstance):
+    """An instance in a process of its own: nobody waits for it on a thread.
+
+    All methods are called on the event loop, and none may block, but for `prepare` and `close`, which may be called on
+    some other thread. The process is not up yet when an instance has been made; `started` tells.
+
+    Attributes:
+        ended: a descriptor that can be read when the process has ended.
+        up: the process has said something.
+        launch_limit_s: most seconds until then.
+        started: batches may be given to it.
+        on_finished: called with a batch that is over: ``batch.finish`` has been called.
+        on_congestion: called when something waits for the process to take it; `flush` must be called when `fileno` can
+            be written.
+    """
+
+    mode = ExecutionMode.ENQUEUE
+    ended: int
+    up: bool = False
+    launch_limit_s: float = 30.0
+    started: bool = False
+    on_finished: Callable[[ExecutionBatch], None]
+    on_congestion: Callable[[], None]
+
+    def execute(self, batch: ExecutionBatch) -> None:
+        self.begin(batch, self.prepare(batch))
+
+    @abstractmethod
+    def prepare(self, batch: ExecutionBatch) -> Any:
+        """Put the inputs of a batch where the process can see them."""
+
+    @abstractmethod
+    def begin(self, batch: ExecutionBatch, prepared: Any) -> None:
+        """Give a batch to the process. Raises like what `sources` says."""
+
+    @abstractmethod
+    def sources(self) -> Mapping[int, Callable[[], bool]]:
+        """What the process says: descriptors, each with what to call when it can be read, which returns whether to go
+        on watching it, and raises `TriremeError` when the process is lost."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """The descriptor that batches go to."""
+
+    @abstractmethod
+    def flush(self) -> bool:
+        """Give the process what waits for it; whether nothing waits any more. Raises as `sources` says."""
+
+    @abstractmethod
+    def ask_to_end(self) -> None:
+        """Tell the process that it is not needed any more; `close` then sees to it that it ends."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End the process now."""
+
+    @abstractmethod
+    def abandon(self, error: TriremeError) -> None:
+        """The process is gone: answer with `error` what it has not answered, and give everything back."""
+
+
 class LoadedModel(ABC):
     """One version of a model, read and checked, from which instances are made.
 
     Attributes:
         memory_usage: the memory that it takes, for the statistics; may be replaced at any time, from any thread.
+        instance_mode: of the instances that it makes.
     """
 
     memory_usage: tuple[MemoryUsage, ...] = ()
+    instance_mode: ExecutionMode = ExecutionMode.BLOCKING
 
     @abstractmethod
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:

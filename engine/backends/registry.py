@@ -12,6 +12,9 @@ from .services import Services
 
 ENTRY_POINT_GROUP = "trireme.backends"
 
+_OURS = (EntryPoint("python", "trireme.engine.backends.python:PythonBackend", ENTRY_POINT_GROUP),)
+"""Known even where the installed metadata is older than the code."""
+
 
 class BackendRegistry:
     """Makes each backend once, when it is first asked for. Callable from any thread.
@@ -53,7 +56,9 @@ class BackendRegistry:
     def _find(self, name: str) -> type[Backend]:
         if name in self._extra:
             return self._extra[name]
-        for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        for entry_point in (*entry_points(group=ENTRY_POINT_GROUP, name=name), *_OURS):
+            if entry_point.name != name:
+                continue
             return _import(entry_point)
         raise InvalidArgumentError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."

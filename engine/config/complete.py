@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .build import model_config
 from .instance_groups import normalize_instance_groups, validate_instance_groups
+from .json_reader import read_json
 from .model import ModelConfig, ModelInput, ModelOutput
 from .normalize import normalize
 from .not_yet import warn_of_unused
@@ -48,7 +49,9 @@ def complete(config: ModelConfig, completion: Completion | None) -> ModelConfig:
     scheduler.
     """
     message = copy_message(config.message)
-    if completion is not None:
+    if completion is not None and completion.rewritten:
+        _take_over(message, read_json(completion.rewritten))
+    elif completion is not None:
         message.max_batch_size = completion.max_batch_size
         if not message.input:
             for tensor in completion.input:
@@ -62,6 +65,18 @@ def complete(config: ModelConfig, completion: Completion | None) -> ModelConfig:
             message.model_transaction_policy.decoupled = completion.decoupled
     normalize(message)
     return model_config(message)
+
+
+def _take_over(message: Any, rewritten: Any) -> None:
+    """What a model may decide about its configuration, wherever the configuration stood before."""
+    message.max_batch_size = rewritten.max_batch_size
+    for tensors, decided in ((message.input, rewritten.input), (message.output, rewritten.output)):
+        del tensors[:]
+        tensors.extend(decided)
+    if message.WhichOneof("scheduling_choice") is None and rewritten.HasField("dynamic_batching"):
+        message.dynamic_batching.CopyFrom(rewritten.dynamic_batching)
+    if rewritten.HasField("model_transaction_policy"):
+        message.model_transaction_policy.CopyFrom(rewritten.model_transaction_policy)
 
 
 def _add_input(message: Any, tensor: ModelInput) -> None:

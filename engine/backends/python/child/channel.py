@@ -7,7 +7,7 @@ Rules:
  3. Every message that goes out also says which segments are given back and which are dropped.
  4. The server's end never blocks: what the socket does not take waits here, in order, until `flush`. The model's end
     blocks. So the two cannot wait for each other.
- 5. Sending is for one thread at a time, and so is receiving; the two may go on at the same time.
+ 5. Any thread may send; receiving is for one at a time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import contextlib
 import os
 import socket
 import struct
+import threading
 from collections import deque
+from typing import NamedTuple
 
-from .codec import Buffer, Head, Message, MessageError, Payload, decode, encode
-from .segments import Borrower, Lender
+from .codec import Head, Message, MessageError, Payload, decode, encode
+from .segments import Borrower, Lender, Segment
 
 INLINE_BYTES = 64 << 10
 
@@ -41,6 +43,15 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+class Letter(NamedTuple):
+    """A message that is ready to be posted, which must happen: as it is, or in a segment."""
+
+    text: bytes
+    segment: Segment | None = None
+    nbytes: int = 0
+    descriptor: int | None = None
+
+
 class Channel:
     """One end.
 
@@ -54,6 +65,7 @@ class Channel:
         self._borrower = Borrower()
         self._buffer = memoryview(bytearray(_DATAGRAM_BYTES))
         self._waiting: deque[tuple[bytes, int | None]] = deque()
+        self._posting = threading.Lock()
         self._introduced: tuple[int, int] | None = None
 
     def fileno(self) -> int:
@@ -74,11 +86,42 @@ class Channel:
             OSError: there is no memory, or no descriptor, left.
             ValueError: the head holds something other than plain values.
         """
+        self.post(self.prepare(head, payload))
+
+    def prepare(self, head: Head, payload: Payload = _EMPTY) -> Letter:
+        """The first half of `send`, which takes long for a long message: on any thread, any number at a time.
+
+        Raises:
+            OSError, ValueError: see `send`.
+        """
         parts = encode(head, payload)
-        if len(parts[0]) + payload.nbytes <= INLINE_BYTES:
-            self._put(b"".join([self._frame(_INLINE), *parts]))
-        else:
-            self._send_in_segment(parts)
+        nbytes = len(parts[0]) + payload.nbytes
+        if nbytes <= INLINE_BYTES:
+            return Letter(b"".join(parts))
+        segment, descriptor = self._lender.take(nbytes)
+        with memoryview(segment.memory) as target:
+            at = 0
+            for part in parts:
+                end = at + len(part)
+                target[at:end] = part
+                at = end
+        return Letter(b"", segment, nbytes, descriptor)
+
+    def post(self, letter: Letter) -> None:
+        """The second half of `send`; from any thread.
+
+        Raises:
+            ChannelClosedError: the other end is gone.
+        """
+        segment = letter.segment
+        with self._posting:
+            if segment is None:
+                self._put(self._frame(_INLINE) + letter.text)
+                return
+            if letter.descriptor is not None:
+                self._put(self._frame(_INTRODUCTION, segment.number, segment.nbytes))
+                self._put(b"\0", letter.descriptor)
+            self._put(self._frame(_SEGMENT, segment.number, letter.nbytes))
 
     def flush(self) -> bool:
         """Send what waits; whether nothing waits any more.
@@ -86,28 +129,14 @@ class Channel:
         Raises:
             ChannelClosedError: the other end is gone.
         """
-        while self._waiting:
-            if not self._write(*self._waiting[0]):
-                return False
-            _, descriptor = self._waiting.popleft()
-            if descriptor is not None:
-                os.close(descriptor)
-        return True
-
-    def _send_in_segment(self, parts: list[Buffer]) -> None:
-        nbytes = sum([len(part) for part in parts])
-        segment, descriptor = self._lender.take(nbytes)
-        target = memoryview(segment.memory)
-        at = 0
-        for part in parts:
-            end = at + len(part)
-            target[at:end] = part
-            at = end
-        target.release()
-        if descriptor is not None:
-            self._put(self._frame(_INTRODUCTION, segment.number, segment.nbytes))
-            self._put(b"\0", descriptor)
-        self._put(self._frame(_SEGMENT, segment.number, nbytes))
+        with self._posting:
+            while self._waiting:
+                if not self._write(*self._waiting[0]):
+                    return False
+                _, descriptor = self._waiting.popleft()
+                if descriptor is not None:
+                    os.close(descriptor)
+            return True
 
     def _frame(self, what: int, number: int = 0, nbytes: int = 0) -> bytes:
         returned, dropped = self._borrower.returned, self._lender.dropped
@@ -140,19 +169,20 @@ class Channel:
 
     # In.
 
-    def receive(self) -> Message | None:
-        """The next message; None if there is none (only where the socket does not block).
+    def receive(self, *, wait: bool = True) -> Message | None:
+        """The next message; None if there is none yet (only if told not to wait, or where the socket never does).
 
         Raises:
             ChannelClosedError: the other end is gone.
             MessageError: the other end is broken.
         """
+        flags = 0 if wait else socket.MSG_DONTWAIT
         while True:
             try:
                 if self._introduced is not None:
-                    self._adopt(*self._introduced)
+                    self._adopt(*self._introduced, flags)
                     self._introduced = None
-                size = self._socket.recv_into(self._buffer)
+                size = self._socket.recv_into(self._buffer, 0, flags)
             except BlockingIOError:
                 return None
             except OSError as error:
@@ -193,9 +223,9 @@ class Channel:
             self._borrower.forget(number)
         return _FRAME.size + 8 * len(numbers)
 
-    def _adopt(self, number: int, nbytes: int) -> None:
+    def _adopt(self, number: int, nbytes: int, flags: int) -> None:
         """Take over the segment whose descriptor comes next (rule 2)."""
-        _, ancillary, _, _ = self._socket.recvmsg(1, _ONE_DESCRIPTOR)
+        _, ancillary, _, _ = self._socket.recvmsg(1, _ONE_DESCRIPTOR, flags)
         for level, kind, rights in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 (descriptor,) = struct.unpack_from("i", rights)

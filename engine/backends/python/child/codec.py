@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import marshal
 import struct
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
@@ -85,9 +85,32 @@ def encode(head: Head, payload: Payload) -> list[Buffer]:
     Raises:
         ValueError: the head holds something other than plain values.
     """
-    packed = marshal.dumps(head, _MARSHAL_VERSION)
+    try:
+        packed = marshal.dumps(head, _MARSHAL_VERSION)
+    except ValueError:
+        packed = marshal.dumps(_plain(head), _MARSHAL_VERSION)
     padding = -(PREFIX.size + len(packed)) % ALIGNMENT
     return [PREFIX.pack(len(packed), 0) + packed + bytes(padding), *payload.parts]
+
+
+def _plain(value: Any) -> Any:
+    """A value of a head without subclasses: user code has enums and numpy's scalars where a number or a text is due.
+
+    Raises:
+        ValueError: it is neither plain nor a subclass of what is.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple([_plain(item) for item in value])
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    for kind in (int, float, str, bytes):
+        if isinstance(value, kind):
+            return kind(value) if kind is not str else str.__str__(value)
+    raise ValueError(f"a {type(value).__name__} cannot be sent")
 
 
 def decode(message: memoryview) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import os
 import threading
@@ -65,6 +66,22 @@ def test_what_was_encoded_is_decoded(head: tuple, contents: list[bytes]) -> None
     assert message.head == head
     assert [bytes(message.payload[at : at + size]) for at, size in places] == contents
     assert all(at % ALIGNMENT == 0 for at, _ in places)
+
+
+def test_what_is_nearly_plain_is_made_plain() -> None:
+    head = (
+        enum.IntEnum("Code", "A").A,
+        np.float32(0.5),
+        np.int64(7),
+        np.str_("é"),
+        [np.bool_(True)],
+        {np.str_("k"): 1},
+    )
+    message = decode(memoryview(b"".join(encode(head, Payload()))))
+    assert message.head == (1, 0.5, 7, "é", (True,), {"k": 1})
+    assert [type(item) for item in message.head[:4]] == [int, float, int, str]
+    with pytest.raises(ValueError, match="a object cannot be sent"):
+        encode((object(),), Payload())
 
 
 @given(st.binary(max_size=64))

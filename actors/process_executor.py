@@ -1,0 +1,151 @@
+"""Where instances live that have a process of their own: nothing waits for one on a thread.
+
+The event loop gives a batch to the process, and one task for each of its descriptors (its socket, what it prints, its
+end) takes in what it says. When the process is lost, the instance dies of it as of anything else; and whatever it dies
+of, its process is ended, what it held is answered, and nothing of it is left.
+
+Making a process and telling it to end take time, and so do large inputs, which have to be copied: those are done on
+threads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+from ..engine.backends.interface import ModelInstance, ProcessInstance
+from ..engine.errors import FailureReason, InternalError, TriremeError
+from ..engine.execution import ExecutionBatch, Phase
+
+T = TypeVar("T")
+
+COPIED_IN_PLACE_BYTES = 256 << 10
+"""Inputs of a batch that are copied on the event loop; more take a thread."""
+
+_BURIAL_S = 10.0
+"""A process that was killed is gone within this time, or is beyond help."""
+
+
+class ProcessExecutor:
+    """One process instance's executor."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._nursery: trio.Nursery | None = None
+        self._instance: ProcessInstance | None = None
+        self._changed = trio.lowlevel.ParkingLot()
+        self._executing: ExecutionBatch | None = None
+        self._flushing = False
+
+    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await life()
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise _sole(group) from None
+        finally:
+            self._nursery = None
+            await self._bury(sys.exception())
+
+    async def run(self, work: Callable[[], T]) -> T:
+        result = await trio.to_thread.run_sync(work)
+        if isinstance(result, ProcessInstance):
+            await self._start(result)
+        return result
+
+    async def _start(self, instance: ProcessInstance) -> None:
+        assert self._nursery is not None, "an instance is made during its life"
+        self._instance = instance
+        instance.on_finished = self._finished
+        instance.on_congestion = self._congested
+        for descriptor, act in instance.sources().items():
+            self._nursery.start_soon(self._watch, descriptor, act)
+        self._congested()
+        with trio.move_on_after(instance.launch_limit_s) as limit:
+            while not instance.up:
+                await self._changed.park()
+        if limit.cancelled_caught:
+            raise InternalError(f"the process of instance '{self._name}' is not up after {instance.launch_limit_s:g} s")
+        while not instance.started:
+            await self._changed.park()
+
+    async def _watch(self, descriptor: int, act: Callable[[], bool]) -> None:
+        going_on = True
+        while going_on:
+            await trio.lowlevel.wait_readable(descriptor)
+            going_on = act()
+            self._changed.unpark_all()
+
+    async def end(self, instance: ModelInstance) -> None:
+        assert isinstance(instance, ProcessInstance), "this executor has made it"
+        instance.ask_to_end()
+        await trio.to_thread.run_sync(instance.close, abandon_on_cancel=True)
+
+    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
+        assert isinstance(instance, ProcessInstance), "this executor has made it"
+        batch.mark(Phase.COMPUTE_START)
+        try:
+            if batch.nbytes <= COPIED_IN_PLACE_BYTES:
+                prepared = instance.prepare(batch)
+            else:
+                prepared = await trio.to_thread.run_sync(instance.prepare, batch)
+        except TriremeError as error:
+            batch.finish(error)
+            return
+        self._executing = batch
+        instance.begin(batch, prepared)
+        while self._executing is not None:
+            await self._changed.park()
+
+    def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
+        return False  # it is never over in place
+
+    def close(self) -> None:
+        """What there is to give back is given back at the end of `around`."""
+
+    def _finished(self, _batch: ExecutionBatch) -> None:
+        self._executing = None
+
+    def _congested(self) -> None:
+        if not self._flushing and self._nursery is not None:
+            self._flushing = True
+            self._nursery.start_soon(self._flush)
+
+    async def _flush(self) -> None:
+        instance = self._instance
+        assert instance is not None, "what does not exist has nothing to flush"
+        try:
+            while not instance.flush():
+                await trio.lowlevel.wait_writable(instance.fileno())
+        finally:
+            self._flushing = False
+
+    async def _bury(self, cause: BaseException | None) -> None:
+        """End the process, if it has not ended, and give everything back."""
+        instance, self._instance = self._instance, None
+        if instance is None:
+            return
+        instance.kill()
+        with trio.CancelScope(shield=True), trio.move_on_after(_BURIAL_S):
+            await trio.lowlevel.wait_readable(instance.ended)
+        if not isinstance(cause, TriremeError):
+            known = isinstance(cause, Exception)
+            text = str(cause) if known else f"instance '{self._name}' has been stopped"
+            cause = InternalError(text, reason=FailureReason.BACKEND)
+        instance.abandon(cause)
+
+    def __repr__(self) -> str:
+        return f"<ProcessExecutor of {self._instance or self._name}>"
+
+
+def _sole(group: BaseExceptionGroup) -> BaseException:
+    """What a group of exceptions is about, if that is one thing."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

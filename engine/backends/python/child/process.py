@@ -1,0 +1,162 @@
+"""The life of a model's process: start, execute what comes, end.
+
+It ends when it is told to, and by itself when the server is gone, whatever the model is doing: a thread watches the
+socket's other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from . import protocol
+from .channel import Channel, ChannelClosedError
+from .codec import Message, Payload
+from .process_host import ProcessHost
+from .utils.failures import ModelError
+from .utils.request import InferenceRequest
+from .utils.response import InferenceResponse
+from .utils.runner import Runner
+from .wire import UnsendableError, read_request, write_error, write_response
+
+_RESCHEDULE = 2
+_ORPHANED = 1
+"""Exit status of a process whose server is gone."""
+
+
+def run(descriptor: int) -> None:
+    """Serve one model instance, over the socket with this descriptor."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server, which tells us what to do
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sock = socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    threading.Thread(target=_end_with_the_server, args=(descriptor,), name="trireme watch", daemon=True).start()
+    host = ProcessHost(Channel(sock))
+    try:
+        _Process(host).serve()
+    except ChannelClosedError:
+        os._exit(_ORPHANED)
+    sys.stdout.flush()
+
+
+def _end_with_the_server(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, 0)  # nothing but the hang-up
+    poll.poll()
+    os._exit(_ORPHANED)
+
+
+class _Process:
+    """Carries out what the server asks for, in the main thread."""
+
+    def __init__(self, host: ProcessHost) -> None:
+        self._host = host
+        self._send = host.link.send
+        self._runner: Runner | None = None
+
+    def serve(self) -> None:
+        """Until the last message.
+
+        Raises:
+            ChannelClosedError: the server is gone.
+        """
+        self._send((protocol.HELLO, platform.python_version()))
+        while True:
+            message = self._host.next_task()
+            kind = message.head[0]
+            if kind == protocol.EXECUTE:
+                self._execute(message)
+            elif kind == protocol.START:
+                if not self._start(message.head[1]):
+                    return
+            elif kind == protocol.ASK_READY:
+                self._say_whether_ready()
+            else:
+                self._finalize()
+                return
+            del message  # whoever waits for the next one does not hold on to the data of the last one
+
+    def _start(self, settings: dict[str, Any]) -> bool:
+        """Load the model; False if that failed."""
+        host = self._host
+        host.instance_name = settings["args"]["model_instance_name"]
+        host.decoupled = settings["decoupled"]
+        _wait_for_debugger(settings)
+        try:
+            runner = Runner(host, settings["model_path"], settings["args"], settings["search_paths"])
+            if settings["auto_complete"]:
+                completed = runner.auto_complete(settings["args"]["model_config"])
+            else:
+                completed = None
+                runner.initialize()
+        except ModelError as error:
+            self._send((protocol.FAILED, str(error)))
+            return False
+        self._runner = runner
+        self._send((protocol.STARTED, completed))
+        return True
+
+    @property
+    def _model(self) -> Runner:
+        assert self._runner is not None, "the server starts a model before it uses it"
+        return self._runner
+
+    def _execute(self, message: Message) -> None:
+        host = self._host
+        requests = [read_request(wire, message.payload, host) for wire in message.head[1]]
+        for request in requests:
+            host.opened(request._key)
+        started_ns = time.perf_counter_ns()
+        responses = self._model.execute(requests)
+        executed_ns = time.perf_counter_ns()
+        payload = Payload()
+        answers: list[tuple[int, Any]] = []
+        for request, response in zip(requests, responses):
+            if response is not None:
+                answers.append((request._key, self._written(request, response, payload)))
+                host.over(request._key)
+        rescheduled = tuple([request._key for request in requests if request._release_flags == _RESCHEDULE])
+        for key in rescheduled:
+            host.over(key)
+        spent_ns = (executed_ns - started_ns, time.perf_counter_ns() - executed_ns)
+        self._send((protocol.DONE, tuple(answers), rescheduled, spent_ns), payload)
+
+    def _written(self, request: InferenceRequest, response: InferenceResponse, payload: Payload) -> tuple[Any, ...]:
+        if request._requested and response._error is None:
+            response = response._only(request._requested)
+        try:
+            return write_response(response, payload)
+        except UnsendableError as error:
+            return write_error(str(error))
+
+    def _say_whether_ready(self) -> None:
+        try:
+            self._send((protocol.READY, self._model.is_ready(), None))
+        except ModelError as error:
+            self._send((protocol.READY, False, str(error)))
+
+    def _finalize(self) -> None:
+        if self._runner is not None:
+            self._runner.finalize()
+        self._send((protocol.FINALIZED,))
+
+
+def _wait_for_debugger(settings: dict[str, Any]) -> None:
+    """Let a debugger attach before the model is imported, if the server was told to wait for one."""
+    port = settings.get("debug_port")
+    if port:
+        import debugpy  # type: ignore[import-not-found]
+
+        debugpy.listen(("127.0.0.1", port))
+        sys.stderr.write(f"waiting for a debugger on port {port}\n")
+        debugpy.wait_for_client()

@@ -1,0 +1,191 @@
+"""The server, as a model in a process of its own sees it: implements `utils.host.Host` over a `Link`."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import protocol
+from .calls import Call, Calls
+from .channel import Channel, ChannelClosedError
+from .codec import Message, Payload
+from .link import Link
+from .utils.errors import HostError, TritonModelException
+from .utils.request import InferenceRequest
+from .utils.response import InferenceResponse
+from .utils.sender import LOST
+from .wire import UnsendableError, write_error, write_request, write_response
+
+
+class _Open:
+    """A request that has no final response yet.
+
+    Attributes:
+        room: responses that may be sent now.
+    """
+
+    __slots__ = ("cancelled", "room")
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.room = protocol.WINDOW
+
+
+class ProcessHost:
+    """The server.
+
+    Args:
+        channel: blocking.
+
+    Attributes:
+        instance_name, decoupled: known once started.
+        link: the connection.
+        tasks: messages for the main thread, in order.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.instance_name = ""
+        self.decoupled = False
+        self.link = Link(channel, self._handle)
+        self.tasks: deque[Message] = deque()
+        self._calls = Calls(self.link)
+        self._open: dict[int, _Open] = {}
+        self._abandoned: deque[int] = deque()
+
+    # For the main thread.
+
+    def next_task(self) -> Message:
+        """Wait for something to do.
+
+        Raises:
+            ChannelClosedError: the server is gone.
+        """
+        self.flush()
+        self.link.wait(self.tasks.__len__)
+        return self.tasks.popleft()
+
+    def opened(self, key: int) -> None:
+        """A request has come."""
+        self._open[key] = _Open()
+
+    def over(self, key: int) -> None:
+        """A request has its final response."""
+        self._open.pop(key, None)
+
+    def flush(self) -> None:
+        """Answer the requests that can be answered by nobody else any more."""
+        while self._abandoned:
+            key = self._abandoned.popleft()
+            self.over(key)
+            self.link.send((protocol.ANSWER, key, True, write_error(LOST)))
+
+    # See `utils.host.Host`.
+
+    def send(self, key: int, response: InferenceResponse | None, flags: int) -> None:
+        final = bool(flags & protocol.FINAL)
+        payload = Payload()
+        try:
+            wire = None if response is None else write_response(response, payload)
+            if response is not None:
+                self._enter(key)
+            self.link.send((protocol.ANSWER, key, final, wire), payload)
+        except (UnsendableError, ValueError, ChannelClosedError, OSError) as error:
+            raise HostError(str(error)) from None
+        if final:
+            self.over(key)
+
+    def abandon(self, key: int) -> None:
+        self._abandoned.append(key)
+
+    def is_cancelled(self, key: int) -> bool:
+        request = self._open.get(key)
+        if request is not None and not request.cancelled:
+            self.link.poll()
+        return request is not None and request.cancelled
+
+    def infer(self, request: InferenceRequest, decoupled: bool) -> Call:
+        payload = Payload()
+        try:
+            wire = write_request(request, payload)
+            return self._calls.infer((wire, decoupled), payload)
+        except (UnsendableError, ValueError, ChannelClosedError, OSError) as error:
+            raise HostError(str(error)) from None
+
+    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        payload = Payload()
+        places = {path: (payload.add(content), len(content)) for path, content in files.items()}
+        self._ask("load_model", (name, config, places), payload)
+
+    def unload_model(self, name: str, unload_dependents: bool) -> None:
+        self._ask("unload_model", (name, unload_dependents))
+
+    def is_model_ready(self, name: str, version: str) -> bool:
+        return bool(self._ask("is_model_ready", (name, version)))
+
+    def log(self, level: str, filename: str, line: int, message: str) -> None:
+        try:
+            self.link.send((protocol.LOG, level, filename, line, message))
+        except ChannelClosedError as error:
+            raise TritonModelException(str(error)) from None
+
+    def create_family(self, name: str, description: str, kind: str) -> int:
+        return self._ask("create_family", (name, description, kind))
+
+    def delete_family(self, family: int) -> None:
+        self._ask("delete_family", (family,))
+
+    def create_metric(self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None) -> int:
+        return self._ask("create_metric", (family, dict(labels), None if buckets is None else tuple(buckets)))
+
+    def delete_metric(self, metric: int) -> None:
+        self._ask("delete_metric", (metric,))
+
+    def metric_increment(self, metric: int, value: float) -> None:
+        self._ask("metric_increment", (metric, value))
+
+    def metric_set(self, metric: int, value: float) -> None:
+        self._ask("metric_set", (metric, value))
+
+    def metric_observe(self, metric: int, value: float) -> None:
+        self._ask("metric_observe", (metric, value))
+
+    def metric_value(self, metric: int) -> float:
+        return self._ask("metric_value", (metric,))
+
+    def _ask(self, method: str, arguments: tuple[Any, ...], payload: Payload | None = None) -> Any:
+        try:
+            return self._calls.ask(method, arguments, payload)
+        except (ValueError, ChannelClosedError, OSError) as error:
+            raise HostError(str(error)) from None
+
+    # Under the link's lock.
+
+    def _handle(self, message: Message) -> None:
+        head = message.head
+        kind = head[0]
+        if kind in (protocol.EXECUTE, protocol.START, protocol.FINALIZE, protocol.ASK_READY):
+            self.tasks.append(message)
+        elif kind == protocol.TAKEN:
+            request = self._open.get(head[1])
+            if request is not None:
+                request.room += head[2]
+        elif kind == protocol.CANCEL:
+            request = self._open.get(head[1])
+            if request is not None:
+                request.cancelled = True
+        else:
+            self._calls.handle(message)
+
+    def _enter(self, key: int) -> None:
+        """Take a place for a response, waiting for one while the client is slow; nobody waits for one that has gone."""
+        request = self._open.get(key)
+        if request is None:
+            return
+        if request.room <= 0 and not request.cancelled:
+            self.link.wait(lambda: request.room > 0 or request.cancelled)
+        request.room -= 1
+
+    def __repr__(self) -> str:
+        return f"<ProcessHost of {self.instance_name}: {len(self._open)} open, {threading.active_count()} threads>"

@@ -1,0 +1,64 @@
+"""What the server and a Python model say to each other: the first item of every message's head.
+
+Requests are known by a key, which the server gives; calls of the model to the server by a number, which the model
+gives. Both only ever grow.
+
+Server to model:
+    START            (settings: dict)
+    EXECUTE          (requests: tuple of request)
+    TAKEN            (key, count): the client took this many responses, so that as many more may be sent
+    CANCEL           (key): nobody waits for this request any more
+    RESULT           (call, value)
+    REFUSAL          (call, text)
+    CALL_RESPONSE    (call, final, response or None): of a request that the model made
+    ASK_READY        (): answered by READY
+    FINALIZE         (): the last one; the model's process ends
+
+Model to server:
+    HELLO            (version of Python): the process is up
+    STARTED          (config JSON, or None)
+    FAILED           (text): it could not start, for this reason; the process ends
+    DONE             (answers, rescheduled keys, (infer_ns, output_ns)): execute has returned; answers are (key,
+                     response) of the requests that are answered by that
+    ANSWER           (key, final, response or None)
+    CALL             (call, method, arguments)
+    CANCEL_CALL      (call): the model does not want the responses any more
+    CALL_TAKEN       (call, count): as TAKEN, of a request that the model made
+    READY            (ready, error text or None)
+    LOG              (level, file name, line, text)
+    FINALIZED        ()
+
+A request is (key, id, correlation ID, flags, timeout in µs, parameters as JSON, names of wanted outputs, trace context
+or None, tensors). A response is (error or None, parameters, tensors), an error (text, code), and a tensor a
+`codec.WireTensor`.
+"""
+
+from __future__ import annotations
+
+START = 1
+EXECUTE = 2
+TAKEN = 3
+CANCEL = 4
+RESULT = 5
+REFUSAL = 6
+CALL_RESPONSE = 7
+ASK_READY = 8
+FINALIZE = 9
+
+HELLO = 32
+STARTED = 33
+FAILED = 34
+DONE = 35
+ANSWER = 36
+CALL = 37
+CANCEL_CALL = 38
+CALL_TAKEN = 39
+READY = 40
+LOG = 41
+FINALIZED = 42
+
+FINAL = 1
+"""The flag of a request's last response."""
+
+WINDOW = 16
+"""Responses to one request that may be sent before the client has taken any."""

@@ -1,0 +1,144 @@
+"""The model's side of the protocol's values: requests to execute, responses, and what goes the other way in BLS."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+
+from .codec import BF16, BYTES, MessageError, Payload, WireTensor, array_of, cut
+from .utils.errors import TritonError
+from .utils.host import Host
+from .utils.request import InferenceRequest, incoming
+from .utils.response import InferenceResponse
+from .utils.tensor import Tensor
+from .utils.types import numpy_to_triton_type
+
+_LENGTH = struct.Struct("<I")
+
+
+class UnsendableError(Exception):
+    """A tensor holds what cannot be sent."""
+
+
+def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
+    """A tensor that came: a view of the payload, but for BYTES.
+
+    Raises:
+        MessageError: it is broken.
+    """
+    number = wire[1]
+    if number == BYTES:
+        return Tensor._view(wire[0], _unpack(cut(payload, wire)).reshape(wire[2]))
+    return Tensor._view(wire[0], array_of(payload, wire), number == BF16)
+
+
+def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
+    """A tensor to be sent; its contents go to the payload.
+
+    Raises:
+        UnsendableError: it has elements that are neither bytes nor str.
+    """
+    array = tensor._array
+    number = BF16 if tensor._bf16 else numpy_to_triton_type(array.dtype) or 0
+    if number == BYTES:
+        content = _pack(tensor._name, array)
+        return tensor._name, BYTES, array.shape, payload.add(content), len(content)
+    if not array.flags.c_contiguous:  # it was changed after the tensor was made
+        array = np.ascontiguousarray(array)
+    return tensor._name, number, array.shape, payload.add(array.reshape(-1).view(np.uint8).data), array.nbytes
+
+
+def read_request(wire: tuple[Any, ...], payload: memoryview, host: Host) -> InferenceRequest:
+    """A request to execute.
+
+    Raises:
+        MessageError: it is broken.
+    """
+    key, request_id, correlation_id, flags, timeout_us, parameters, wanted, trace, tensors = wire
+    inputs = [read_tensor(payload, tensor) for tensor in tensors]
+    return incoming(key, host, inputs, request_id, correlation_id, flags, timeout_us, parameters, wanted, trace)
+
+
+def write_request(request: InferenceRequest, payload: Payload) -> tuple[Any, ...]:
+    """A request to another model: (model, version, id, correlation ID, flags, timeout in µs, parameters, wanted,
+    trace context, tensors).
+
+    Raises:
+        UnsendableError: see `write_tensor`.
+    """
+    return (
+        request._model_name,
+        request._model_version,
+        request._request_id,
+        request._correlation_id,
+        request._flags,
+        request._timeout,
+        json.loads(request._parameters),
+        tuple(request._requested),
+        request._trace._context,
+        tuple([write_tensor(tensor, payload) for tensor in request._inputs]),
+    )
+
+
+def write_response(response: InferenceResponse, payload: Payload) -> tuple[Any, ...]:
+    """A response to be sent.
+
+    Raises:
+        UnsendableError: see `write_tensor`.
+    """
+    error = response._error
+    if error is not None:
+        return (error._message, error._code), response._parameters, ()
+    return None, response._parameters, tuple([write_tensor(tensor, payload) for tensor in response._outputs])
+
+
+def write_error(message: str, code: int = TritonError.INTERNAL) -> tuple[Any, ...]:
+    return (message, code), {}, ()
+
+
+def read_response(wire: tuple[Any, ...], payload: memoryview) -> InferenceResponse:
+    """A response of another model.
+
+    Raises:
+        MessageError: it is broken.
+    """
+    error, parameters, tensors = wire
+    response = InferenceResponse([read_tensor(payload, tensor) for tensor in tensors])
+    response._parameters = parameters
+    if error is not None:
+        response._error = TritonError(*error)
+    return response
+
+
+def _pack(name: str, array: np.ndarray) -> bytes:
+    """BYTES as on the wire: each element's length, then the element."""
+    parts: list[bytes] = []
+    for element in array.ravel().tolist():
+        if isinstance(element, str):
+            element = element.encode("utf-8", "surrogateescape")
+        elif not isinstance(element, bytes):
+            raise UnsendableError(
+                f"tensor '{name}' is of type BYTES, so its elements must be bytes or str, found {type(element)}"
+            )
+        parts.append(_LENGTH.pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def _unpack(content: memoryview) -> np.ndarray:
+    elements: list[bytes] = []
+    at, end = 0, len(content)
+    while at < end:
+        start = at + 4
+        if start > end:
+            raise MessageError("BYTES end within a length")
+        at = start + _LENGTH.unpack_from(content, at)[0]
+        if at > end:
+            raise MessageError("BYTES end within an element")
+        elements.append(bytes(content[start:at]))
+    array = np.empty(len(elements), dtype=np.object_)
+    array[:] = elements
+    return array

@@ -1,0 +1,318 @@
+"""A Python model instance, as the server sees it: a process, what it was given, and what it answers.
+
+Rules:
+ 1. The process executes one batch at a time. A decoupled model may answer the requests of earlier batches meanwhile.
+ 2. A request is open from when it is given to the process until its final response. The process says nothing about
+    others, and nobody listens if it does.
+ 3. A decoupled model may send `protocol.WINDOW` responses to a request ahead of its client. More are allowed as they
+    are taken: at once, unless the request's window is crowded, and otherwise when there is room.
+ 4. When the process is gone, every open request is answered with an error.
+ 5. A batch is over when ``execute`` has returned, and, for a model that is not decoupled, each of its requests has been
+    answered: a response sender may do so later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ...config.model import ModelConfig
+from ...errors import FailureReason, InternalError, TriremeError
+from ...execution import ExecutionBatch, Phase
+from ...job import Job
+from ..interface import InstanceSpec, ProcessInstance
+from .child import protocol
+from .child.channel import ChannelClosedError, Letter
+from .child.codec import Message, MessageError, Payload
+from .launching import Process, describe_status
+from .output import OutputLog
+from .wire import read_response, write_job
+
+logger = logging.getLogger("trireme.python")
+
+_LEVELS = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR, "VERBOSE": logging.DEBUG}
+_TAKEN_AT_ONCE = protocol.WINDOW // 2
+
+
+def unhealthy(name: str) -> InternalError:
+    """The process of this instance is lost (python-backend.md §9)."""
+    return InternalError(f"Stub process '{name}' is not healthy.", reason=FailureReason.BACKEND)
+
+
+class _Open:
+    """An open request.
+
+    Attributes:
+        untold: responses that were taken and that the process has not been told of.
+    """
+
+    __slots__ = ("job", "untold")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.untold = 0
+
+
+class PythonInstance(ProcessInstance):
+    """An instance; see `ProcessInstance` for which thread calls what.
+
+    Args:
+        process: just started; has not been told anything.
+        settings: for `protocol.START`.
+        finalize_s: seconds that the process may take until it is up, and the model to end.
+    """
+
+    def __init__(
+        self, config: ModelConfig, spec: InstanceSpec, process: Process, settings: dict[str, Any], finalize_s: float
+    ) -> None:
+        self.name = spec.name
+        self._decoupled = config.decoupled
+        self._max_rows = config.max_batch_size
+        self._outputs = tuple(output.name for output in config.output)
+        self._process = process
+        self._channel = process.channel
+        self.ended = process.ended
+        self._finalize_s = self.launch_limit_s = finalize_s
+        self._logs = [OutputLog(process.stdout, spec.name), OutputLog(process.stderr, spec.name)]
+        self._keys = 0
+        self._open: dict[int, _Open] = {}
+        self._batch: ExecutionBatch | None = None
+        self._batch_keys: list[int] = []
+        self._returned = False
+        self._ending = False
+        self._post(self._channel.prepare((protocol.START, settings)))
+
+    # What the executor calls.
+
+    def prepare(self, batch: ExecutionBatch) -> tuple[list[int], Letter]:
+        if batch.rows > self._max_rows > 0:
+            raise InternalError(f"batch size {batch.rows} for '{self.name}', max allowed is {self._max_rows}")
+        payload = Payload()
+        requests = []
+        first = self._keys
+        for key, job in enumerate(batch.jobs, first):
+            requests.append(write_job(job, key, payload, self._outputs))
+        self._keys += len(requests)
+        try:
+            letter = self._channel.prepare((protocol.EXECUTE, tuple(requests)), payload)
+        except OSError as error:
+            raise InternalError(f"no shared memory for the inputs of '{self.name}': {error}") from None
+        return list(range(first, self._keys)), letter
+
+    def begin(self, batch: ExecutionBatch, prepared: tuple[list[int], Letter]) -> None:
+        keys, letter = prepared
+        for key, job in zip(keys, batch.jobs, strict=True):
+            self._open[key] = _Open(job)
+            job.on_cancel = partial(self._cancel, key)
+        self._batch = batch
+        self._batch_keys = keys
+        self._returned = False
+        try:
+            self._post(letter)
+        except ChannelClosedError:
+            raise unhealthy(self.name) from None
+        for key, job in zip(keys, batch.jobs, strict=True):
+            if job.cancelled:
+                self._cancel(key)
+
+    def sources(self) -> Mapping[int, Callable[[], bool]]:
+        process = self._process
+        sources: dict[int, Callable[[], bool]] = {self._channel.fileno(): self._receive, process.ended: self._ended}
+        sources.update({process.stdout: self._logs[0].read, process.stderr: self._logs[1].read})
+        return sources
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def flush(self) -> bool:
+        try:
+            return self._channel.flush()
+        except ChannelClosedError:
+            raise unhealthy(self.name) from None
+
+    def ask_to_end(self) -> None:
+        self._ending = True
+        self._tell((protocol.FINALIZE,))
+
+    def close(self) -> None:
+        process = self._process
+        if process.wait(self._finalize_s):
+            return
+        logger.warning(
+            "instance '%s' did not end within %g s of being told to; it is terminated", self.name, self._finalize_s
+        )
+        process.terminate()
+        if not process.wait(min(2.0, self._finalize_s)):
+            logger.warning("instance '%s' does not end; it is killed", self.name)
+            process.kill()
+            process.wait(self._finalize_s)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def abandon(self, error: TriremeError) -> None:
+        """Rule 4."""
+        for request in self._open.values():
+            request.job.on_cancel = None
+            request.job.fail(type(error)(error.message, reason=FailureReason.BACKEND))
+        self._open.clear()
+        self._batch = None
+        for log in self._logs:
+            log.close()
+        self._process.close()
+
+    # What the process says.
+
+    def _receive(self) -> bool:
+        try:
+            while (message := self._channel.receive()) is not None:
+                self._handle(message)
+        except ChannelClosedError:
+            if not self._ending:
+                self._process.kill()  # if it has not ended already, and is about to be noticed
+            return False
+        except (MessageError, IndexError, KeyError, TypeError, ValueError) as error:
+            logger.error("instance '%s' sent what cannot be understood, and is killed: %s", self.name, error)
+            self._process.kill()
+            return False
+        return True
+
+    def _ended(self) -> bool:
+        """The process has ended; what it said before counts."""
+        self._receive()
+        if self._ending:
+            return False
+        logger.error("the process of instance '%s' is gone: %s", self.name, describe_status(self._process.status))
+        raise unhealthy(self.name)
+
+    def _handle(self, message: Message) -> None:
+        kind, *rest = message.head
+        self.up = True
+        if kind == protocol.DONE:
+            self._done(message.payload, *rest)
+        elif kind == protocol.ANSWER:
+            self._answer(message.payload, *rest)
+        elif kind == protocol.LOG:
+            level, filename, line, text = rest
+            logger.log(_LEVELS.get(level, logging.INFO), "%s:%d] %s", filename, line, text)
+        elif kind == protocol.STARTED:
+            self.started = True
+        elif kind == protocol.FAILED:
+            self._ending = True
+            raise InternalError(rest[0])
+
+    def _done(
+        self,
+        payload: memoryview,
+        answers: tuple[tuple[int, Any], ...],
+        rescheduled: tuple[int, ...],
+        spent_ns: tuple[int, int],
+    ) -> None:
+        """The model's ``execute`` has returned."""
+        batch = self._batch
+        if batch is None:
+            raise MessageError("a batch is over that was never given")
+        batch.mark(Phase.OUTPUT_START)
+        batch.marks[Phase.OUTPUT_START] -= spent_ns[1]
+        batch.marks[Phase.INFER_START] = batch.marks[Phase.OUTPUT_START] - spent_ns[0]
+        for key in rescheduled:
+            request = self._open.get(key)
+            if request is not None:
+                self._reschedule(key, request.job)
+        for key, wire in answers:
+            request = self._open.get(key)
+            if request is not None:
+                self._reply(key, request.job, read_response(request.job, wire, payload), True)
+        self._returned = True
+        self._finish_if_over()
+
+    def _finish_if_over(self) -> None:
+        """Rule 5."""
+        batch = self._batch
+        if batch is None or not self._returned:
+            return
+        if not self._decoupled and any(key in self._open for key in self._batch_keys):
+            return
+        self._batch = None
+        self._batch_keys = []
+        batch.finish(keep_open=self._decoupled)
+        self.on_finished(batch)
+
+    def _reschedule(self, key: int, job: Job) -> None:
+        try:
+            job.reschedule()
+        except TriremeError as error:
+            self._reply(key, job, error, True)
+            return
+        job.on_cancel = None
+        del self._open[key]
+
+    def _answer(self, payload: memoryview, key: int, final: bool, wire: Any) -> None:
+        """A response by a response sender."""
+        request = self._open.get(key)
+        if request is None:
+            return
+        outcome = None if wire is None else read_response(request.job, wire, payload)
+        self._reply(key, request.job, outcome, final or not self._decoupled)
+        if self._decoupled:
+            if outcome is not None and not final:
+                self._account(key, request)
+        else:
+            self._finish_if_over()
+
+    def _reply(self, key: int, job: Job, outcome: Any, final: bool) -> None:
+        if final:
+            job.on_cancel = None
+            self._open.pop(key, None)
+        if not isinstance(outcome, TriremeError):
+            job.respond(outcome, final)
+        elif final:
+            job.fail(outcome)
+        elif job.batch is not None:
+            if job.window is not None:
+                job.window.enter()
+            job.batch.answer(job, outcome, False)
+
+    # What the process is told.
+
+    def _account(self, key: int, request: _Open) -> None:
+        """Rule 3."""
+        request.untold += 1
+        window = request.job.window
+        if window is not None and window.crowded:
+            window.on_room = partial(self._tell_taken, key)
+        elif request.untold >= _TAKEN_AT_ONCE:
+            self._tell_taken(key)
+
+    def _tell_taken(self, key: int) -> None:
+        request = self._open.get(key)
+        if request is not None and request.untold:
+            count, request.untold = request.untold, 0
+            self._tell((protocol.TAKEN, key, count))
+
+    def _cancel(self, key: int) -> None:
+        if key in self._open:
+            self._tell((protocol.CANCEL, key))
+
+    def _tell(self, head: tuple[Any, ...]) -> None:
+        """Send a message that nothing hangs on if the process is gone; that is found out by reading."""
+        try:
+            self._post(self._channel.prepare(head))
+        except ChannelClosedError:
+            logger.debug("instance '%s' is gone and was not told", self.name)
+
+    def _post(self, letter: Letter) -> None:
+        self._channel.post(letter)
+        if self._channel.congested:
+            self.on_congestion()
+
+    def on_congestion(self) -> None:
+        """Replaced by the executor."""
+
+    def on_finished(self, batch: ExecutionBatch) -> None:
+        """Replaced by the executor."""
+
+    def __repr__(self) -> str:
+        return f"<PythonInstance {self.name}: {len(self._open)} open, {self._process!r}>"

@@ -1,0 +1,70 @@
+"""What a model's process prints becomes lines of the server's log."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+LONGEST_LINE_BYTES = 8192
+"""Longer lines are broken."""
+
+_READ_BYTES = 65_536
+
+logger = logging.getLogger("trireme.python")
+
+
+class OutputLog:
+    """One of a process's output streams.
+
+    Args:
+        descriptor: the reading end of a pipe, or a file; `close` closes it.
+        name: of the instance, for people.
+        level: for the lines.
+    """
+
+    def __init__(self, descriptor: int, name: str, level: int = logging.INFO) -> None:
+        os.set_blocking(descriptor, False)  # of no meaning for files, which `auto_complete` uses
+        self._descriptor = descriptor
+        self._name = name
+        self._level = level
+        self._rest = b""
+
+    def read(self) -> bool:
+        """Log what there is; False at the end of the stream."""
+        try:
+            data = os.read(self._descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        while len(self._rest) > LONGEST_LINE_BYTES:
+            lines.append(self._rest[:LONGEST_LINE_BYTES])
+            self._rest = self._rest[LONGEST_LINE_BYTES:]
+        for line in lines:
+            self._log(line)
+        if not data:
+            self._log_rest()
+        return bool(data)
+
+    def close(self) -> None:
+        """Log what is left, and close the pipe. Processes that the model started may still hold the other end."""
+        while True:
+            try:
+                data = os.read(self._descriptor, _READ_BYTES)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            self._rest += data
+        for line in self._rest.split(b"\n"):
+            self._log(line)
+        self._rest = b""
+        os.close(self._descriptor)
+
+    def _log_rest(self) -> None:
+        rest, self._rest = self._rest, b""
+        self._log(rest)
+
+    def _log(self, line: bytes) -> None:
+        if line:
+            logger.log(self._level, "[%s] %s", self._name, line.decode("utf-8", "replace").rstrip("\r"))

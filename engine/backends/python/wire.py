@@ -1,0 +1,102 @@
+"""The server's side of the protocol's values (`child.protocol`): jobs as requests, and responses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...datatypes import BY_NUMBER
+from ...errors import (
+    AlreadyExistsError,
+    CancelledError,
+    FailureReason,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    TriremeError,
+    UnavailableError,
+    UnsupportedError,
+)
+from ...job import Job
+from ...response import InferenceResponse
+from ...tensor import Tensor
+from .child.codec import MessageError, Payload, WireTensor, cut
+
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
+
+_ERRORS: dict[int, type[TriremeError]] = {
+    0: TriremeError,
+    1: InternalError,
+    2: NotFoundError,
+    3: InvalidArgumentError,
+    4: UnavailableError,
+    5: UnsupportedError,
+    6: AlreadyExistsError,
+    7: CancelledError,
+}
+"""By the codes of ``TritonError``."""
+
+
+def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
+    buffer = tensor.buffer
+    return tensor.name, tensor.datatype.number, tensor.shape, payload.add(buffer), len(buffer)
+
+
+def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
+    """A tensor that came, a view of the payload.
+
+    Raises:
+        MessageError: it is broken.
+    """
+    datatype = BY_NUMBER.get(wire[1])
+    if datatype is None:
+        raise MessageError(f"tensor '{wire[0]}' is of type number {wire[1]}")
+    return Tensor(wire[0], datatype, tuple(wire[2]), cut(payload, wire))
+
+
+def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) -> tuple[Any, ...]:
+    """A job as a request.
+
+    Args:
+        outputs: of the model, all of which are wanted if the client named none.
+    """
+    request = job.request
+    flags = 0
+    if request.sequence_start:
+        flags |= _SEQUENCE_START
+    if request.sequence_end:
+        flags |= _SEQUENCE_END
+    parameters = json.dumps(request.parameters) if request.parameters else "{}"
+    return (
+        key,
+        request.id,
+        request.correlation_id or 0,
+        flags,
+        request.timeout_us,
+        parameters,
+        job.requested_outputs or outputs,
+        None,
+        tuple([write_tensor(tensor, payload) for tensor in job.inputs.values()]),
+    )
+
+
+def read_response(job: Job, wire: tuple[Any, ...], payload: memoryview) -> InferenceResponse | TriremeError:
+    """What a model answered to a job.
+
+    Raises:
+        MessageError: it is broken.
+    """
+    error, parameters, tensors = wire
+    if error is not None:
+        return read_error(*error)
+    return job.response([read_tensor(payload, tensor) for tensor in tensors], parameters)
+
+
+def read_error(text: str, code: int) -> TriremeError:
+    return _ERRORS.get(code, InternalError)(text, reason=FailureReason.BACKEND)
+
+
+def write_error(error: TriremeError) -> tuple[Any, ...]:
+    """A server's error as a response."""
+    codes = [code for code, kind in _ERRORS.items() if type(error) is kind]
+    return (error.message, codes[0] if codes else 1), {}, ()

@@ -1,0 +1,79 @@
+"""Model folders with a ``model.py``, written for a test."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trireme.actors import InferenceServer
+from trireme.engine.datatypes import FP32
+from trireme.engine.options import ServerOptions
+from trireme.engine.request import InferenceRequest
+from trireme.engine.tensor import Tensor
+
+IDENTITY = """
+    import triton_python_backend_utils as pb_utils
+
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            responses = []
+            for request in requests:
+                tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+                responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())]))
+            return responses
+"""
+
+CONFIG = """
+    backend: "python"
+    max_batch_size: 8
+    input [{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }]
+    output [{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }]
+"""
+
+
+def write_model(repository: Path, name: str, code: str = IDENTITY, config: str = CONFIG, version: int = 1) -> Path:
+    """Write a model; its directory."""
+    directory = repository / name
+    (directory / str(version)).mkdir(parents=True)
+    (directory / str(version) / "model.py").write_text(textwrap.dedent(code))
+    (directory / "config.pbtxt").write_text(textwrap.dedent(config))
+    return directory
+
+
+def fp32(values: Sequence[float] | np.ndarray, name: str = "INPUT0") -> Tensor:
+    """A tensor of one row."""
+    array = np.asarray(values, np.float32).reshape(1, -1)
+    return Tensor(name, FP32, array.shape, array.tobytes())
+
+
+def ask(model: str, *values: float, **fields: Any) -> InferenceRequest:
+    """A request with one FP32 input."""
+    return InferenceRequest(model, inputs=[fp32(values)], **fields)
+
+
+@asynccontextmanager
+async def open_repository(repository: Path, **options: Any) -> AsyncIterator[InferenceServer]:
+    """A server without sockets, on these models."""
+    async with InferenceServer(ServerOptions(model_repository=(repository,), **options)) as server:
+        yield server
+
+
+def child_processes() -> set[int]:
+    """Processes that this one has started and that it has not seen the end of."""
+    children = Path(f"/proc/self/task/{threading.main_thread().native_id}/children").read_text().split()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            children += (task / "children").read_text().split()
+    return {int(child) for child in children}
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
