@@ -165,10 +165,8 @@ class ExecutionBatch:
             keep_open: what is unanswered will be answered later, which the backend sees to (rule 5).
         """
         _complete(self.marks, self._clock.now_ns())
-        if keep_open:
-            return
         for job in self.jobs:
-            if not job.answered and job not in self.rescheduled:
+            if not job.answered and not keep_open and job not in self.rescheduled:
                 self.answer(job, error or _unanswered(self.instance_name), True)
         if self.rescheduled:
             self.rescheduled = [job for job in dict.fromkeys(self.rescheduled) if not job.answered]

@@ -107,9 +107,14 @@ def _plain(value: Any) -> Any:
         return tuple([_plain(item) for item in value])
     if isinstance(value, np.generic):
         return _plain(value.item())
-    for kind in (int, float, str, bytes):
-        if isinstance(value, kind):
-            return kind(value) if kind is not str else str.__str__(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, bytes):
+        return bytes(value)
     raise ValueError(f"a {type(value).__name__} cannot be sent")
 
 

@@ -7,6 +7,7 @@ socket's other end.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import platform
 import select
@@ -91,8 +92,9 @@ class _Process:
         host = self._host
         host.instance_name = settings["args"]["model_instance_name"]
         host.decoupled = settings["decoupled"]
-        _wait_for_debugger(settings)
         try:
+            if settings["debug_port"]:
+                _wait_for_debugger(settings["debug_port"])
             runner = Runner(host, settings["model_path"], settings["args"], settings["search_paths"])
             if settings["auto_complete"]:
                 completed = runner.auto_complete(settings["args"]["model_config"])
@@ -151,12 +153,16 @@ class _Process:
         self._send((protocol.FINALIZED,))
 
 
-def _wait_for_debugger(settings: dict[str, Any]) -> None:
-    """Let a debugger attach before the model is imported, if the server was told to wait for one."""
-    port = settings.get("debug_port")
-    if port:
-        import debugpy  # type: ignore[import-not-found]
+def _wait_for_debugger(port: int) -> None:
+    """Let a debugger attach before the model is imported.
 
+    Raises:
+        ModelError: the model's interpreter has no debugpy, or cannot listen.
+    """
+    try:
+        debugpy = importlib.import_module("debugpy")
         debugpy.listen(("127.0.0.1", port))
-        sys.stderr.write(f"waiting for a debugger on port {port}\n")
-        debugpy.wait_for_client()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ModelError(f"cannot wait for a debugger on port {port}: {error}") from None
+    sys.stderr.write(f"waiting for a debugger on port {port}\n")
+    debugpy.wait_for_client()
