@@ -112,6 +112,7 @@ def test_command_and_entry_points_resolve(installed: Path) -> None:
     assert "trireme.backends onnxruntime True" in points
     assert "trireme.backends openvino True" in points
     assert "trireme.backends pytorch True" in points
+    assert "trireme.backends tensorflow True" in points
 
 
 def test_everything_imported_is_declared(project: dict[str, Any]) -> None:

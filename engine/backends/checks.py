@@ -27,6 +27,21 @@ def check_model(config: ModelConfig, signature: Signature, sequences: SequenceBa
     for control in sequences.controls:
         _check_control(config, signature, control)
     _check_input_count(config, signature, sequences)
+    _check_each(config, signature, sequences)
+
+
+def check_tensors(config: ModelConfig, signature: Signature, sequences: SequenceBatching) -> None:
+    """`check_model` for models that have inputs which need not be configured: any number of them will do.
+
+    Raises:
+        TriremeError: the first thing found that does not fit.
+    """
+    for control in sequences.controls:
+        _check_control(config, signature, control)
+    _check_each(config, signature, sequences)
+
+
+def _check_each(config: ModelConfig, signature: Signature, sequences: SequenceBatching) -> None:
     for tensor in config.input:
         _check_input(config, signature, tensor)
     for spec in config.batch_input:
@@ -128,6 +143,8 @@ def _dims_inside(tensor: ModelInput | ModelOutput) -> Dims:
 
 
 def _check_dims(config: ModelConfig, graph: GraphTensor, dims: Dims) -> None:
+    if graph.any_rank:
+        return
     subject = f"model '{config.name}', tensor '{graph.name}': "
     if config.max_batch_size > 0:
         if graph.dims[:1] != (-1,):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..config.model import Dims
+from ..config.model import Dims, ModelConfig
+from ..config.sequence import SequenceBatching
 from ..datatypes import DataType
 from ..errors import InternalError
 
@@ -17,13 +18,19 @@ class GraphTensor:
     Attributes:
         element: the element type in the framework's spelling, upper case (``FLOAT``).
         known: what Trireme calls it; None if it has no such type, or the framework may not have it.
-        dims: -1 for a dimension of any size; empty for a scalar (and where the graph does not tell).
+        dims: -1 for a dimension of any size; empty for a scalar.
+        any_rank: the graph does not say how many dimensions there are; `dims` is empty.
     """
 
     name: str
     element: str
     known: DataType | None
     dims: Dims
+    any_rank: bool = False
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.dims and not self.any_rank
 
     @property
     def config_type(self) -> str:
@@ -61,3 +68,12 @@ class Signature:
 
     def find_input(self, name: str) -> GraphTensor | None:
         return self.inputs.get(name) or self.initializers.get(name)
+
+
+def fed_inputs(config: ModelConfig, sequences: SequenceBatching) -> tuple[str, ...]:
+    """Names of all that a model is given: inputs of requests, batch inputs, controls and states of sequences."""
+    names = [tensor.name for tensor in config.input]
+    names += [name for spec in config.batch_input for name in spec.target_names]
+    names += [control.name for control in sequences.controls]
+    names += [state.input_name for state in sequences.states]
+    return tuple(dict.fromkeys(names))

@@ -76,7 +76,7 @@ class OpenVinoModel(LoadedModel):
         check_model(config, signature, sequence_batching(config) or SequenceBatching())
         fixed = batch > 0 and any(port.get_partial_shape()[0].is_static for port in model.inputs)
         self._fixed_batch = batch if fixed else 0
-        self._scalars = frozenset(name for name, tensor in signature.inputs.items() if not tensor.dims)
+        self._scalars = frozenset(name for name, tensor in signature.inputs.items() if tensor.is_scalar)
         self._thread_bound = any(node.get_type_name() in _TIME_DEPENDS_ON_VALUES for node in model.get_ops())
         try:
             self._compiled: Any = core.compile_model(model, settings.device, dict(settings.properties))

@@ -65,8 +65,9 @@ def signature_of(model: Any, batch: int) -> Signature:
 
 def _tensor(port: Any, batch: int) -> GraphTensor:
     shape = port.get_partial_shape()
-    dims = () if shape.rank.is_dynamic else tuple(-1 if dim.is_dynamic else dim.get_length() for dim in shape)
+    any_rank = shape.rank.is_dynamic
+    dims = () if any_rank else tuple(-1 if dim.is_dynamic else dim.get_length() for dim in shape)
     if batch and dims[:1] == (batch,):
         dims = (-1, *dims[1:])
     element = port.get_element_type().get_type_name()
-    return GraphTensor(port.get_any_name(), element.upper(), _KNOWN.get(element), dims)
+    return GraphTensor(port.get_any_name(), element.upper(), _KNOWN.get(element), dims, any_rank)

@@ -14,6 +14,7 @@ from ...config.sequence import SequenceBatching, sequence_batching
 from ...errors import InvalidArgumentError, UnavailableError
 from ...scheduling.batch import BatchLayout
 from ..interface import Backend, InstanceSpec, LoadedModel, ModelFiles
+from ..signature import fed_inputs
 from .exported import load_exported
 from .instance import PyTorchInstance
 from .library import error_types, import_torch
@@ -189,13 +190,9 @@ class PyTorchModel(LoadedModel):
 
 
 def _tensor_names(config: ModelConfig, sequences: SequenceBatching) -> TensorNames:
-    inputs = [tensor.name for tensor in config.input]
-    inputs += [name for spec in config.batch_input for name in spec.target_names]
-    inputs += [control.name for control in sequences.controls]
-    inputs += [state.input_name for state in sequences.states]
     outputs = [tensor.name for tensor in config.output]
     outputs += [state.output_name for state in sequences.states if config.find_output(state.output_name) is None]
-    return TensorNames(tuple(dict.fromkeys(inputs)), tuple(outputs), bool(sequences.states))
+    return TensorNames(fed_inputs(config, sequences), tuple(outputs), bool(sequences.states))
 
 
 def _fair_share(config: ModelConfig) -> int:
