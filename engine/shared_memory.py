@@ -3,17 +3,20 @@
 Rules:
  1. A region is a part of a segment in ``/dev/shm`` that a client has registered under a name. The server reads inputs
     from regions and writes outputs to them, always through a `RegionSlice`, which lies inside its region.
- 2. A slice is read as a view on a mapping of the region; nothing is copied. It is written through the segment's
-    descriptor, which reports what is wrong where a mapping would end the process with SIGBUS.
- 3. The client owns the segment and may cut it short at any time. So its real size is asked for whenever a slice is
-    read or written.
+ 2. A slice is read and written through the segment's descriptor, which reports what is wrong where a mapping would end
+    the process with SIGBUS. Only one that is longer than `COPIED_BYTES` is read as a view on a mapping of the region,
+    without a copy.
+ 3. The client owns the segment and may cut it short at any time. So its real size counts whenever a slice is read or
+    written.
  4. A region's name is free as soon as it is unregistered. Its memory stays mapped as long as anyone holds a slice of it
     or a view on one: that is, until the last request that uses it is over.
+ 5. A region may be a part of a GPU's memory as well, where there is one (`cuda_memory`); it is always copied.
 
-What rule 3 cannot prevent: a client that cuts its segment short while a request still reads an input from there, or
-that leaves pages of an input unwritten while there is no memory left for them, ends the server with SIGBUS. And what a
-client writes to an input while a request reads it may or may not be seen; lengths of strings that change then fail the
-batch that the request is in. That is why clients may register regions only where the operator allows it.
+What rule 3 cannot prevent, for inputs longer than `COPIED_BYTES`: a client that cuts its segment short while a request
+still reads an input from there, or that leaves pages of an input unwritten while there is no memory left for them, ends
+the server with SIGBUS. And what a client writes to such an input while a request reads it may or may not be seen;
+lengths of strings that change then fail the batch that the request is in. That is why clients may register regions only
+where the operator allows it.
 """
 
 from __future__ import annotations
@@ -24,11 +27,15 @@ import mmap
 import os
 import stat
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
 
+from .cuda_memory import CudaDriver, CudaRegion, find_cuda
 from .errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from .tensor import Buffer
+
+COPIED_BYTES = 64 << 10
+"""Up to this length, copying (2 us) is as cheap as asking for the segment's size and looking."""
 
 MAX_REGIONS = 1_024
 """Regions that may be registered at a time; each has two descriptors of the process."""
@@ -70,11 +77,15 @@ class Region:
         self._memory = memoryview(mmap.mmap(descriptor, byte_size, access=mmap.ACCESS_READ, offset=offset))
 
     def read(self, start: int, end: int) -> memoryview:
-        """A view on the bytes from `start` to `end`. It keeps the mapping, not this object.
+        """The bytes from `start` to `end`: a copy, or a view that keeps the mapping, not this object (rule 2).
 
         Raises:
             InvalidArgumentError: the segment does not reach there any more.
         """
+        if end - start <= COPIED_BYTES:
+            copied = os.pread(self._descriptor, end - start, self.offset + start)
+            if len(copied) == end - start:
+                return memoryview(copied)
         self._check_segment(end)
         return self._memory[start:end]
 
@@ -105,6 +116,9 @@ class Region:
         return f"<Region {self.name}: {self.byte_size} bytes from {self.offset} of {self.key}>"
 
 
+_CLASSES = {RegionKind.SYSTEM: Region, RegionKind.CUDA: CudaRegion}
+
+
 @dataclass(frozen=True, slots=True)
 class RegionSlice:
     """A part of a region, inside its bounds: where a tensor is, or is to go. `Regions.slice` makes them.
@@ -113,15 +127,16 @@ class RegionSlice:
         offset, byte_size: which part of the region it is, in bytes.
     """
 
-    region: Region
+    region: Region | CudaRegion
     offset: int
     byte_size: int
 
     def view(self) -> memoryview:
-        """What is there, without a copy.
+        """What is there.
 
         Raises:
             InvalidArgumentError: the segment was cut short.
+            InternalError: the GPU's memory cannot be read.
         """
         return self.region.read(self.offset, self.offset + self.byte_size)
 
@@ -146,10 +161,16 @@ class RegionSlice:
 
 
 class Regions:
-    """The regions that are registered, of all protocols together. There are none in CUDA memory yet."""
+    """The regions that are registered, of all protocols together.
 
-    def __init__(self) -> None:
-        self._regions: dict[str, Region] = {}
+    Args:
+        find_cuda: looks for GPUs, when a client first registers memory of one; None for none.
+    """
+
+    def __init__(self, find_cuda: Callable[[], CudaDriver | None] = find_cuda) -> None:
+        self._regions: dict[str, Region | CudaRegion] = {}
+        self._find_cuda = find_cuda
+        self._cuda: CudaDriver | None = None
 
     def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Make a part of a segment known.
@@ -166,12 +187,7 @@ class Regions:
             InternalError: there is no such segment, or it may not be opened for reading and writing.
             UnavailableError: there are too many regions.
         """
-        self._refuse_known(name)
-        if len(self._regions) >= MAX_REGIONS:
-            raise UnavailableError(
-                f"cannot register shared memory region '{name}': there are {MAX_REGIONS} regions already, which is the "
-                "most that there can be"
-            )
+        self._refuse(name)
         descriptor = _open_segment(name, key)
         if offset + byte_size > os.fstat(descriptor).st_size:
             os.close(descriptor)
@@ -183,40 +199,59 @@ class Regions:
                 f"failed to register shared memory region '{name}': unable to process address space{error.strerror}"
             ) from error
 
-    def register_cuda(self, name: str) -> NoReturn:
-        """Refuse to make a part of a GPU's memory known.
+    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Make an allocation in a GPU's memory known.
+
+        Args:
+            name: for requests to refer to it.
+            handle: of the allocation, as ``cudaIpcGetMemHandle`` gives it.
+            device_id: the GPU, by its number in this process.
+            byte_size: how long the region is, from the beginning of the allocation.
 
         Raises:
             AlreadyExistsError: there is a region of that name.
-            InvalidArgumentError: there is no GPU.
+            InvalidArgumentError: there is no GPU, or no such allocation.
+            UnavailableError: there are too many regions.
         """
-        self._refuse_known(name)
-        raise InvalidArgumentError(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+        self._refuse(name)
+        self._cuda = self._cuda or self._find_cuda()
+        if self._cuda is None:
+            raise InvalidArgumentError(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+        self._regions[name] = CudaRegion(self._cuda, name, handle, device_id, byte_size)
 
     def unregister(self, kind: RegionKind, name: str = "") -> None:
         """Forget a region, or all of a kind. One that is unknown, or of the other kind, is none of the caller's."""
-        if kind is RegionKind.CUDA:
-            return
-        if name:
-            self._regions.pop(name, None)
-        else:
-            self._regions.clear()
+        for each in [name] if name else list(self._regions):
+            if isinstance(self._regions.get(each), _CLASSES[kind]):
+                del self._regions[each]
 
-    def status(self, kind: RegionKind, name: str = "") -> list[Region]:
-        """One region, or all of a kind in the order of their names.
+    def system_status(self, name: str = "") -> list[Region]:
+        """One region of system memory, or all in the order of their names.
 
         Raises:
             NotFoundError: there is none of that name, or it is of the other kind.
         """
+        return [region for region in self._status(RegionKind.SYSTEM, name) if isinstance(region, Region)]
+
+    def cuda_status(self, name: str = "") -> list[CudaRegion]:
+        """One region of CUDA memory, or all in the order of their names.
+
+        Raises:
+            NotFoundError: there is none of that name, or it is of the other kind.
+        """
+        return [region for region in self._status(RegionKind.CUDA, name) if isinstance(region, CudaRegion)]
+
+    def _status(self, kind: RegionKind, name: str) -> list[Region | CudaRegion]:
         if not name:
-            return [] if kind is RegionKind.CUDA else [self._regions[each] for each in sorted(self._regions)]
+            return [self._regions[each] for each in sorted(self._regions)]
         region = self._regions.get(name)
         if region is None:
             raise NotFoundError(f"Unable to find {kind.value} shared memory region: '{name}'")
-        if kind is RegionKind.CUDA:
-            raise NotFoundError(
-                f"The region named '{name}' is registered as system shared memory, not CUDA shared memory"
-            )
+        if not isinstance(region, _CLASSES[kind]):
+            texts = {RegionKind.SYSTEM: "system shared memory", RegionKind.CUDA: "CUDA shared memory"}
+            wanted = texts.pop(kind)
+            (actual,) = texts.values()
+            raise NotFoundError(f"The region named '{name}' is registered as {actual}, not {wanted}")
         return [region]
 
     def slice(self, name: str, offset: int, byte_size: int) -> RegionSlice:
@@ -244,9 +279,15 @@ class Regions:
             raise InvalidArgumentError(f"Invalid offset + byte size for shared memory region: '{name}'")
         return RegionSlice(region, offset, byte_size)
 
-    def _refuse_known(self, name: str) -> None:
+    def _refuse(self, name: str) -> None:
+        """Names that are taken, and any name while there are too many."""
         if name in self._regions:
             raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+        if len(self._regions) >= MAX_REGIONS:
+            raise UnavailableError(
+                f"cannot register shared memory region '{name}': there are {MAX_REGIONS} regions already, which is the "
+                "most that there can be"
+            )
 
     def __repr__(self) -> str:
         return f"<Regions: {', '.join(sorted(self._regions)) or 'none'}>"

@@ -16,7 +16,7 @@ def system_status(
     Raises:
         NotFoundError: there is no such region.
     """
-    regions = context.server.shared_memory.status(RegionKind.SYSTEM, message.name)
+    regions = context.server.shared_memory.system_status(message.name)
     return pb.SystemSharedMemoryStatusResponse(
         regions={
             region.name: pb.SystemSharedMemoryStatusResponseRegionStatus(
@@ -28,13 +28,19 @@ def system_status(
 
 
 def cuda_status(context: GrpcContext, message: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
-    """CudaSharedMemoryStatus: there are none.
+    """CudaSharedMemoryStatus: one region, or all.
 
     Raises:
         NotFoundError: there is no such region, or it is a system region.
     """
-    context.server.shared_memory.status(RegionKind.CUDA, message.name)
-    return pb.CudaSharedMemoryStatusResponse()
+    return pb.CudaSharedMemoryStatusResponse(
+        regions={
+            region.name: pb.CudaSharedMemoryStatusResponseRegionStatus(
+                name=region.name, device_id=region.device_id, byte_size=region.byte_size
+            )
+            for region in context.server.shared_memory.cuda_status(message.name)
+        }
+    )
 
 
 def register_system(
@@ -55,9 +61,10 @@ def register_cuda(
     """CudaSharedMemoryRegister.
 
     Raises:
-        TriremeError: always.
+        TriremeError: clients may not, or the region cannot be registered.
     """
-    _changeable(context).register_cuda(message.name)
+    _changeable(context).register_cuda(message.name, message.raw_handle, message.device_id, message.byte_size)
+    return pb.CudaSharedMemoryRegisterResponse()
 
 
 def unregister_system(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 from typing import Any
 
+from ...engine.cuda_memory import HANDLE_BYTES, CudaRegion
 from ...engine.errors import InvalidArgumentError
 from ...engine.shared_memory import Region, RegionKind
 from ..switched_off import refuse_region_changes
@@ -13,14 +14,16 @@ from .bodies import parse_json
 from .exchange import JSON, Answer, Context, HttpRequest
 from .json_access import members_of
 
-_CUDA_HANDLE_BYTES = 64
-
 
 async def status(context: Context, request: HttpRequest) -> Answer:
     """``GET …/status``: one region, or all of a kind."""
     match = request.match
-    regions = context.server.shared_memory.status(RegionKind(match.kind), match.name)
-    return Answer(200, JSON, json_writer.dumps([_entry(region) for region in regions]))
+    regions = context.server.shared_memory
+    if RegionKind(match.kind) is RegionKind.CUDA:
+        entries = [_cuda_entry(region) for region in regions.cuda_status(match.name)]
+    else:
+        entries = [_system_entry(region) for region in regions.system_status(match.name)]
+    return Answer(200, JSON, json_writer.dumps(entries))
 
 
 async def register(context: Context, request: HttpRequest) -> Answer:
@@ -31,9 +34,9 @@ async def register(context: Context, request: HttpRequest) -> Answer:
         raise InvalidArgumentError(f"'region name' is necessary to register {match.kind} shared memory region")
     document = parse_json(memoryview(request.body), context.options.max_input_bytes)
     if RegionKind(match.kind) is RegionKind.CUDA:
-        _check_cuda_document(document)
-        context.server.shared_memory.register_cuda(match.name)
-    context.server.shared_memory.register_system(match.name, *_read_system_document(document))
+        context.server.shared_memory.register_cuda(match.name, *_read_cuda_document(document))
+    else:
+        context.server.shared_memory.register_system(match.name, *_read_system_document(document))
     return Answer(200, JSON)
 
 
@@ -45,7 +48,11 @@ async def unregister(context: Context, request: HttpRequest) -> Answer:
     return Answer(200, JSON)
 
 
-def _entry(region: Region) -> dict[str, Any]:
+def _cuda_entry(region: CudaRegion) -> dict[str, Any]:
+    return {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
+
+
+def _system_entry(region: Region) -> dict[str, Any]:
     return {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
 
 
@@ -61,8 +68,8 @@ def _read_system_document(document: Any) -> tuple[str, int, int]:
     return key, offset, json_reader.as_unsigned(_required(document, "byte_size"))
 
 
-def _check_cuda_document(document: Any) -> None:
-    """Refuse what could not be registered on any machine.
+def _read_cuda_document(document: Any) -> tuple[bytes, int, int]:
+    """Handle, device and byte size.
 
     Raises:
         InvalidArgumentError: there is no handle, or what is given cannot be one.
@@ -70,14 +77,16 @@ def _check_cuda_document(document: Any) -> None:
     """
     handle = _required(document, "raw_handle")
     text = json_reader.as_string(json_reader.member(handle, "b64"))
-    for name in ("byte_size", "device_id"):
-        json_reader.as_unsigned(json_reader.member(document, name))
+    byte_size, device_id = (
+        json_reader.as_unsigned(json_reader.member(document, name)) for name in ("byte_size", "device_id")
+    )
     try:
-        size = len(binascii.a2b_base64(text))
+        raw = binascii.a2b_base64(text)
     except ValueError:
-        size = 0
-    if size != _CUDA_HANDLE_BYTES:
+        raw = b""
+    if len(raw) != HANDLE_BYTES:
         raise InvalidArgumentError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+    return raw, device_id, byte_size
 
 
 def _required(document: Any, name: str) -> Any:

@@ -13,10 +13,11 @@ from trireme.engine.datatypes import BYTES
 from trireme.engine.errors import TriremeError
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
-from trireme.engine.shared_memory import RegionKind
+from trireme.engine.shared_memory import COPIED_BYTES, RegionKind
 from trireme.engine.tensor import Tensor, pack_bytes
 
-TEXTS = [b"first", b"second"]
+TEXTS = [b"first", b"s" * COPIED_BYTES]
+"""So long that they are not copied."""
 
 
 @pytest.fixture

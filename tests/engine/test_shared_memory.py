@@ -26,7 +26,7 @@ from trireme.engine.errors import (
     TriremeError,
     UnavailableError,
 )
-from trireme.engine.shared_memory import RegionKind, Regions
+from trireme.engine.shared_memory import COPIED_BYTES, RegionKind, Regions
 from trireme.engine.tensor import Tensor, pack_bytes
 
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -74,23 +74,23 @@ def test_status_lists_what_was_registered_by_name(regions: Regions, segment: Seg
     regions.register_system("b", segment.key, PAGE, 100)
     regions.register_system("a", segment.key[1:], 0, len(DATA))
     regions.register_system("c", "//" + segment.key, 0, 1)
-    shown = [(each.name, each.key, each.offset, each.byte_size) for each in regions.status(RegionKind.SYSTEM)]
+    shown = [(each.name, each.key, each.offset, each.byte_size) for each in regions.system_status()]
     assert shown == [
         ("a", segment.key[1:], 0, len(DATA)),
         ("b", segment.key, PAGE, 100),
         ("c", "//" + segment.key, 0, 1),
     ]
-    assert [each.name for each in regions.status(RegionKind.SYSTEM, "b")] == ["b"]
-    assert regions.status(RegionKind.CUDA) == []
+    assert [each.name for each in regions.system_status("b")] == ["b"]
+    assert regions.cuda_status() == []
     assert repr(regions) == "<Regions: a, b, c>"
 
 
 def test_regions_of_another_kind_or_of_no_kind_are_not_found(regions: Regions, segment: Segment) -> None:
     regions.register_system("r", segment.key, 0, 8)
-    for kind in RegionKind:
-        text = f"Unable to find {kind.value} shared memory region: 'q'"
-        assert refusal(lambda kind=kind: regions.status(kind, "q")) == (NotFoundError, text)
-    assert refusal(lambda: regions.status(RegionKind.CUDA, "r")) == (
+    for kind, status in (("system", regions.system_status), ("cuda", regions.cuda_status)):
+        text = f"Unable to find {kind} shared memory region: 'q'"
+        assert refusal(lambda status=status: status("q")) == (NotFoundError, text)
+    assert refusal(lambda: regions.cuda_status("r")) == (
         NotFoundError,
         "The region named 'r' is registered as system shared memory, not CUDA shared memory",
     )
@@ -100,12 +100,12 @@ def test_a_name_is_given_once(regions: Regions, segment: Segment) -> None:
     regions.register_system("r", segment.key, 0, 8)
     expected = (AlreadyExistsError, "shared memory region 'r' already in manager")
     assert refusal(lambda: regions.register_system("r", "/no-such-segment", 0, 8)) == expected
-    assert refusal(lambda: regions.register_cuda("r")) == expected
+    assert refusal(lambda: regions.register_cuda("r", bytes(64), 0, 8)) == expected
 
 
 def test_there_is_no_cuda_memory(regions: Regions) -> None:
     text = "failed to register CUDA shared memory region: 'r', GPUs not supported"
-    assert refusal(lambda: regions.register_cuda("r")) == (InvalidArgumentError, text)
+    assert refusal(lambda: regions.register_cuda("r", bytes(64), 0, 8)) == (InvalidArgumentError, text)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_part_that_the_segment_has_not(
     """Whatever is refused leaves nothing open behind."""
     before = open_descriptors()
     assert refusal(lambda: regions.register_system("r", segment.key, offset, byte_size)) == (InvalidArgumentError, text)
-    assert regions.status(RegionKind.SYSTEM) == []
+    assert regions.system_status() == []
     assert open_descriptors() == before
     assert not is_mapped(segment)
 
@@ -241,20 +241,33 @@ def test_an_unknown_region(regions: Regions) -> None:
     assert refusal(lambda: regions.slice("r", 0, 8)) == expected
 
 
-def test_tensors_are_views(regions: Regions, make_segment: MakeSegment) -> None:
+def test_large_tensors_are_views(regions: Regions, make_segment: MakeSegment) -> None:
     """Numbers and strings alike: what the client writes later is seen, so nothing was copied."""
-    numbers = make_segment(np.arange(4, dtype=np.float32).tobytes())
-    texts = make_segment(pack_bytes([b"ab", b"c"]) + b"more")
-    regions.register_system("numbers", numbers.key, 0, 16)
-    regions.register_system("texts", texts.key, 0, 15)
-    first = Tensor("A", FP32, (4,), regions.slice("numbers", 0, 16).view())
-    second = Tensor("B", BYTES, (2,), regions.slice("texts", 0, 11).view())
-    assert first.array.tolist() == [0, 1, 2, 3]
+    count = COPIED_BYTES // 4 + 1
+    numbers = make_segment(np.arange(count, dtype=np.float32).tobytes())
+    packed = pack_bytes([b"ab", b"c" * COPIED_BYTES])
+    texts = make_segment(packed + b"more")
+    regions.register_system("numbers", numbers.key, 0, 4 * count)
+    regions.register_system("texts", texts.key, 0, len(packed) + 4)
+    first = Tensor("A", FP32, (count,), regions.slice("numbers", 0, 4 * count).view())
+    second = Tensor("B", BYTES, (2,), regions.slice("texts", 0, len(packed)).view())
+    assert first.array[:4].tolist() == [0, 1, 2, 3]
     assert not first.array.flags.writeable, "a model must not write to a client's input"
     numbers.put(np.float32(9).tobytes(), 4)
     texts.put(b"xy", 4)
-    assert first.array.tolist() == [0, 9, 2, 3]
-    assert second.array.tolist() == [b"xy", b"c"]
+    assert first.array[:4].tolist() == [0, 9, 2, 3]
+    assert second.array.tolist()[0] == b"xy"
+
+
+def test_small_tensors_are_copies(regions: Regions, make_segment: MakeSegment) -> None:
+    """Whatever the client does to its memory afterwards, what was read stays as it was."""
+    numbers = make_segment(np.arange(COPIED_BYTES // 4, dtype=np.float32).tobytes())
+    regions.register_system("r", numbers.key, 0, COPIED_BYTES)
+    tensor = Tensor("A", FP32, (COPIED_BYTES // 4,), regions.slice("r", 0, COPIED_BYTES).view())
+    numbers.put(np.float32(9).tobytes(), 4)
+    numbers.cut(0)
+    assert tensor.array[:4].tolist() == [0, 1, 2, 3]
+    assert not tensor.array.flags.writeable, "a model must not write to a client's input"
 
 
 def test_an_output_that_does_not_fit(regions: Regions, segment: Segment) -> None:
@@ -330,20 +343,21 @@ def test_a_segment_whose_name_is_gone_is_still_there(regions: Regions, segment: 
 # Lifetime.
 
 
-def test_a_region_in_use_stays_until_it_is_not(regions: Regions, segment: Segment) -> None:
+def test_a_region_in_use_stays_until_it_is_not(regions: Regions, make_segment: MakeSegment) -> None:
     """Its name is free at once; its memory goes with the last slice and the last view."""
+    segment = make_segment(bytes(2 * COPIED_BYTES))
     before = open_descriptors()
-    regions.register_system("r", segment.key, 0, 100)
-    place = regions.slice("r", 0, 8)
+    regions.register_system("r", segment.key, 0, 2 * COPIED_BYTES)
+    place = regions.slice("r", 0, COPIED_BYTES + 1)
     view = place.view()
     regions.unregister(RegionKind.SYSTEM, "r")
     assert refusal(lambda: regions.slice("r", 0, 8))[0] is NotFoundError
     regions.register_system("r", segment.key, PAGE, 100)
     regions.unregister(RegionKind.SYSTEM)
     place.write("OUT", b"12345678")
-    assert bytes(view) == b"12345678"
+    assert bytes(view[:8]) == b"12345678"
     del place
-    assert bytes(view) == b"12345678"
+    assert bytes(view[:8]) == b"12345678"
     assert is_mapped(segment)
     del view
     assert not is_mapped(segment)
@@ -358,10 +372,10 @@ def test_unregistering(regions: Regions, segment: Segment) -> None:
     regions.unregister(RegionKind.CUDA, "a")
     regions.unregister(RegionKind.CUDA)
     regions.unregister(RegionKind.SYSTEM, "nothing")
-    assert [each.name for each in regions.status(RegionKind.SYSTEM)] == ["a", "b", "c"]
+    assert [each.name for each in regions.system_status()] == ["a", "b", "c"]
     regions.unregister(RegionKind.SYSTEM, "b")
-    assert [each.name for each in regions.status(RegionKind.SYSTEM)] == ["a", "c"]
+    assert [each.name for each in regions.system_status()] == ["a", "c"]
     regions.unregister(RegionKind.SYSTEM)
-    assert regions.status(RegionKind.SYSTEM) == []
+    assert regions.system_status() == []
     assert open_descriptors() == before
     assert not is_mapped(segment)

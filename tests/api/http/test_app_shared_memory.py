@@ -179,8 +179,6 @@ async def test_an_input_in_a_region(client: HttpClient, make_segment: MakeSegmen
     assert reply.json["outputs"][0]["data"] == [0, 1, 2, 3]
     reply = await infer(client, [tensor(place("in", 16, 32))])
     assert reply.json["outputs"][0]["data"] == [8, 9, 10, 11]
-    segment.put(np.float32(99).tobytes(), 4096 + 32)
-    assert client.server.submitted[-1].inputs[0].array.tolist() == [99, 9, 10, 11], "a view, not a copy"
 
 
 async def test_strings_in_a_region(client: HttpClient, make_segment: MakeSegment) -> None:
