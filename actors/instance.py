@@ -24,6 +24,7 @@ from .executors import Executor
 from .mailbox import Mailbox, MailboxStatistics
 from .messages import BatchSealed, InstanceIdle, InstanceMessage, StopInstance
 from .scheduler import InstanceAddress, Scheduler
+from .warmup import WarmUp
 
 CREDITS = 1
 """Batches that an instance may have at once. A GPU instance will have two, so that copies overlap compute."""
@@ -56,6 +57,7 @@ class Instance:
         identity: unique among the scheduler's instances, over restarts too.
         limit: what it needs in order to execute, where that is limited.
         hang_limit_s: most seconds that a batch may take; 0 for no limit.
+        warm_up: what it does before it takes batches; None for nothing.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Instance:
         scheduler: Scheduler,
         hang_limit_s: float = 0.0,
         limit: RateLimit = UNLIMITED,
+        warm_up: WarmUp | None = None,
     ) -> None:
         self.identity = identity
         self.spec = spec
@@ -79,6 +82,7 @@ class Instance:
         self._scheduler = scheduler
         self._hang_limit_s = hang_limit_s or math.inf
         self._limit = limit
+        self._warm_up = warm_up
         self._held: ExecutionBatch | None = None
         self._told_to_stop = False
 
@@ -86,7 +90,7 @@ class Instance:
         """Live until told to stop.
 
         Raises:
-            TriremeError: the copy could not be made.
+            TriremeError: the copy could not be made, or warmed up.
             InstanceHungError: a batch outlived the hang limit.
             Exception: whatever else this instance dies of.
         """
@@ -94,6 +98,8 @@ class Instance:
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
+        if self._warm_up is not None:
+            await self._make_warm(copy, self._warm_up)
         scheduler = self._scheduler
         execute_now = partial(self._execute_now, copy)
         address = InstanceAddress(self.spec.name, self.mailbox, execute_now, self._limit, self.spec.device_id)
@@ -124,6 +130,13 @@ class Instance:
         if not self._told_to_stop and not self.stopped.is_set():
             self._told_to_stop = True
             self.mailbox.put_nowait(StopInstance())
+
+    async def _make_warm(self, copy: ModelInstance, warm_up: WarmUp) -> None:
+        try:
+            await warm_up.run(self.spec, partial(self._execute, copy))
+        except TriremeError:
+            await self._executor.run(copy.close)
+            raise
 
     async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
         if self._hang_limit_s == math.inf:

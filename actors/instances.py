@@ -22,6 +22,7 @@ from ..engine.restart import RestartPolicy
 from .instance import Instance, InstanceHungError, InstanceState, obituary
 from .scheduler import Scheduler
 from .surroundings import Surroundings
+from .warmup import WarmUp
 
 logger = logging.getLogger("trireme.model")
 
@@ -47,6 +48,7 @@ class Instances:
         model: makes the copies.
         nursery: the instances' owner.
         on_loss: told when one is lost for good.
+        warm_up: what each does before it takes batches; None for nothing.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Instances:
         surroundings: Surroundings,
         nursery: trio.Nursery,
         on_loss: Callable[[TriremeError], None],
+        warm_up: WarmUp | None = None,
     ) -> None:
         self._restarts = 0
         self._abandoned = 0
@@ -66,6 +69,7 @@ class Instances:
         self._surroundings = surroundings
         self._nursery = nursery
         self._on_loss = on_loss
+        self._warm_up = warm_up
         self._seats: list[_Seat] = []
         self._identities = 0
         self._closing = False
@@ -179,7 +183,16 @@ class Instances:
         self._identities += 1
         executor = self._surroundings.executors.instance_executor(order.spec.name, self._model.instance_mode)
         limit_s = self._surroundings.options.hang_limit_s
-        return Instance(self._identities, order.spec, self._model, executor, self._scheduler, limit_s, order.limit)
+        return Instance(
+            self._identities,
+            order.spec,
+            self._model,
+            executor,
+            self._scheduler,
+            limit_s,
+            order.limit,
+            self._warm_up,
+        )
 
     def __repr__(self) -> str:
         return f"<Instances of {self._title}: {self.counts()}>"

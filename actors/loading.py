@@ -17,6 +17,7 @@ from ..engine.repository.source import ModelSource
 from ..engine.scheduling.core import SchedulerCore
 from ..engine.scheduling.factory import make_scheduler
 from ..engine.scheduling.sequence.initial_state import state_layout
+from ..engine.warmup import WarmupSample, warmup_samples
 
 if TYPE_CHECKING:
     from .model import Model
@@ -31,6 +32,7 @@ class LoadedInstances:
     Attributes:
         core: decides what they execute.
         iterative: the model may have a request executed again instead of answering it.
+        warmup: what its instances execute first.
     """
 
     config: ModelConfig
@@ -38,6 +40,7 @@ class LoadedInstances:
     model: LoadedModel
     core: SchedulerCore
     iterative: bool = False
+    warmup: tuple[WarmupSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,10 @@ def load_instances(
     if sequences is not None:
         on_gpu = all(group.kind == "KIND_GPU" for group in config.instance_group)
         states = state_layout(sequences.states, config.max_batch_size > 0, files.model_directory, on_gpu)
+    warmup = warmup_samples(config, files.model_directory, states)
     core = make_scheduler(config, states)
     iterative = sequences is not None and sequences.iterative
-    return LoadedInstances(config, labels, backend.load(config, files), core, iterative)
+    return LoadedInstances(config, labels, backend.load(config, files), core, iterative, warmup)
 
 
 def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Model]) -> LoadedEnsemble:

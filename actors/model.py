@@ -40,6 +40,7 @@ from .loading import LoadedEnsemble, LoadedInstances, load_ensemble, load_instan
 from .members import AnsweringModel, FindModel, Members
 from .scheduler import Scheduler
 from .surroundings import Surroundings
+from .warmup import WarmUp
 
 logger = logging.getLogger("trireme.model")
 
@@ -398,7 +399,8 @@ class Model:
         self._scheduler = self._with_cache(scheduler)
         nursery.start_soon(self._keep_scheduler, self._scheduler)
         title = f"model '{self.name}' version {self.version}"
-        self._instances = Instances(title, loaded.model, scheduler, self._surroundings, nursery, self._give_up)
+        warm_up = WarmUp(loaded.warmup, self.config, self.version, clock, iterative=loaded.iterative)
+        self._instances = Instances(title, loaded.model, scheduler, self._surroundings, nursery, self._give_up, warm_up)
         error = await self._instances.start(self._orders(self.config))
         if error is not None:
             self._give_up(error)

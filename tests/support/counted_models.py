@@ -1,7 +1,7 @@
 """Models that count how often they are executed: OUT is twice IN, N is the number of requests so far.
 
 A request with the parameter ``gate`` is answered when the test opens that gate; one with the parameter ``fail``, with
-that error.
+that error; one with the parameter ``die`` ends its instance. IN of 99 is an error, too.
 """
 
 from __future__ import annotations
@@ -60,11 +60,15 @@ class Counter:
     Attributes:
         executed: requests executed, all models together.
         given: the outputs of each of them.
+        batches: who executed what: the instance, and the ids of the batch's requests.
+        inputs: what each request brought.
     """
 
     def __init__(self) -> None:
         self.executed = 0
         self.given: list[list[Tensor]] = []
+        self.batches: list[tuple[str, list[str]]] = []
+        self.inputs: list[Mapping[str, Tensor]] = []
         self._gates: dict[str, threading.Event] = defaultdict(threading.Event)
 
     def open(self, gate: str) -> None:
@@ -72,6 +76,9 @@ class Counter:
 
     def execute(self, job: Job) -> None:
         self.executed += 1
+        self.inputs.append(job.inputs)
+        if job.request.parameters.get("die"):
+            raise SystemExit(1)
         number = self.executed
         gate = job.request.parameters.get("gate")
         assert gate is None or self._gates[str(gate)].wait(PATIENCE_S)
@@ -80,6 +87,9 @@ class Counter:
             job.fail(InternalError(str(failure)))
             return
         tensor = job.inputs["IN"]
+        if tensor.array.flat[0] == 99:
+            job.fail(InternalError("too warm"))
+            return
         made = [
             Tensor("OUT", FP32, tensor.shape, array=tensor.array * np.float32(2)),
             Tensor("N", INT32, (tensor.shape[0], 1), array=np.full((tensor.shape[0], 1), number, np.int32)),
@@ -93,6 +103,7 @@ class Counter:
 
         class Instance(ModelInstance):
             def execute(self, batch: ExecutionBatch) -> None:
+                counter.batches.append((batch.instance_name, [job.id for job in batch.jobs]))
                 for job in batch.jobs:
                     counter.execute(job)
 

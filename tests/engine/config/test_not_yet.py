@@ -19,7 +19,6 @@ output { name: "Y" data_type: TYPE_FP32 dims: [1] }
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ("model_warmup", 'model_warmup { name: "w" batch_size: 0 }'),
         ("instance_group.passive", "instance_group { count: 1 passive: true }"),
         ("cc_model_filenames", 'cc_model_filenames { key: "8.0" value: "a.onnx" }'),
     ],

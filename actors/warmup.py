@@ -1,0 +1,75 @@
+"""Warming up an instance: it executes the samples of its model's configuration before it takes its first request.
+
+That is part of its start: it happens where the instance lives, under the same limit of time as any batch, and again
+for whatever instance comes in its place. No statistics speak of it, since no client asked for anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from ..engine.backends.interface import InstanceSpec
+from ..engine.clock import Clock
+from ..engine.config.model import ModelConfig
+from ..engine.errors import InvalidArgumentError, TriremeError
+from ..engine.execution import ExecutionBatch
+from ..engine.job import Job, Outcome
+from ..engine.warmup import WarmupSample
+
+logger = logging.getLogger("trireme.model")
+
+Execute = Callable[[ExecutionBatch], Awaitable[None]]
+
+
+class WarmUp:
+    """What the instances of one model version do first.
+
+    Args:
+        iterative: the model may ask for a request to be executed again; it is not.
+    """
+
+    def __init__(
+        self, samples: Sequence[WarmupSample], config: ModelConfig, version: int, clock: Clock, *, iterative: bool
+    ) -> None:
+        self._samples = tuple(samples)
+        self._config = config
+        self._version = version
+        self._clock = clock
+        self._iterative = iterative
+
+    async def run(self, spec: InstanceSpec, execute: Execute) -> None:
+        """Execute all samples, one after the other.
+
+        Args:
+            execute: has the instance execute a batch.
+
+        Raises:
+            InvalidArgumentError: one has failed.
+        """
+        for sample in self._samples:
+            for run in range(1, sample.runs + 1):
+                logger.debug(
+                    "model '%s' instance %s is running warmup sample '%s' for iteration %d",
+                    *(self._config.name, spec.name, sample.name, run),
+                )
+                errors = await self._execute(sample, spec, execute)
+                if errors:
+                    texts = "".join(f"{error}; " for error in errors)
+                    raise InvalidArgumentError(f"failed to run warmup sample '{sample.name}': {texts}")
+
+    async def _execute(self, sample: WarmupSample, spec: InstanceSpec, execute: Execute) -> list[str]:
+        """Execute one batch; what is wrong with the answers."""
+        most = max(1, self._config.max_batch_size)
+        if sample.requests > most:
+            return [f"batch size {sample.requests} for '{spec.name}', max allowed is {most}"] * sample.requests
+        errors: list[str] = []
+
+        def hear(_job: Job, outcome: Outcome, _final: bool) -> None:
+            if isinstance(outcome, TriremeError):
+                errors.append(outcome.message)
+
+        await execute(
+            ExecutionBatch(sample.jobs(self._version), spec.name, self._clock, stream=hear, iterative=self._iterative)
+        )
+        return errors
