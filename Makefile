@@ -46,14 +46,17 @@ clean:
 	rm -rf $(VENV) $(TRAIN) .pyright build dist *.egg-info
 
 # The stamps say what was installed; they are older than pyproject.toml or constraints.txt when it must be done again.
-# Trireme is installed in place, so a change to its code needs no installation.
+# Trireme is installed in place, so a change to its code needs no installation. What the build leaves in this folder goes:
+# a Python that is started here would read old entry points from it.
 
 $(VENV)/serve.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client]'
+	rm -rf trireme.egg-info
 	touch $@
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,dev]'
+	rm -rf trireme.egg-info
 	touch $@ $(VENV)/serve.stamp
 
 $(TRAIN)/train.stamp: pyproject.toml constraints.txt
