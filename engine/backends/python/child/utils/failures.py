@@ -6,7 +6,9 @@ import os
 import traceback
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-"""Code in this folder drives the user's; its frames say nothing to the user."""
+"""What user code calls; its frames say nothing to the user."""
+_DRIVERS = tuple(os.path.join(os.path.dirname(os.path.abspath(__file__)), name) for name in ("runner.py", "loading.py"))
+"""What calls user code; neither do these, or those outside of them (of an event loop, say)."""
 
 
 class ModelError(Exception):
@@ -25,6 +27,8 @@ def user_frames(error: BaseException) -> list[tuple[str, int, str]]:
     """File, line and function of the frames outside of this folder and the import machinery, the innermost first."""
     walked = traceback.walk_tb(error.__traceback__)
     frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked]
+    drivers = [number for number, frame in enumerate(frames, 1) if frame[0] in _DRIVERS]
+    frames = frames[max(drivers, default=0) :]
     frames = [frame for frame in frames if not frame[0].startswith((_OURS, "<frozen "))]
     if not frames and isinstance(error, SyntaxError) and error.filename:
         frames = [(error.filename, error.lineno or 0, "<module>")]

@@ -61,8 +61,13 @@ class Runner:
         pb_utils.install()
         context.install(self._context)
         add_paths((version_directory, self._directory, *search_paths))
-        with context.entered(self._context):
-            self._class: Any = import_model(model_path, self._package)
+        self._class: Any = None
+        try:
+            with context.entered(self._context):
+                self._class = import_model(model_path, self._package)
+        finally:
+            if self._class is None:
+                self._leave()
 
     def auto_complete(self, config_json: str) -> str:
         """The configuration as the model completes it; as it was if it does not.
@@ -149,6 +154,9 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - the same
             self._log(describe(error), error)
         self._model = None
+        self._leave()
+
+    def _leave(self) -> None:
         context.uninstall(self._context)
         forget(self._package, self._directory)
 
