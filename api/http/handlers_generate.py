@@ -9,17 +9,19 @@ and a model whose responses are not taken waits (`engine.answer_window`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
 
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.response import InferenceResponse
-from .asgi import Message, Send
+from .asgi import Headers, Message, Send
 from .errors import error_body
 from .exchange import JSON, Context, HttpRequest, StreamedAnswer
 from .generate_request import decode_generate
 from .generate_response import encode_generate
+from .load_metrics import FORMAT_HEADER, load_metrics_headers
 
 if TYPE_CHECKING:
     from ...actors.reply import Reply
@@ -34,12 +36,12 @@ _WRONG_COUNT = error_body(
 
 async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:
     """The only response of a model."""
-    return _Whole(await _submit(context, request))
+    return _Whole(await _submit(context, request), _load_headers(context, request))
 
 
 async def generate_stream(context: Context, request: HttpRequest) -> StreamedAnswer:
     """All responses of a model, each an event."""
-    return _Events(await _submit(context, request))
+    return _Events(await _submit(context, request), _load_headers(context, request))
 
 
 async def _submit(context: Context, request: HttpRequest) -> Reply:
@@ -51,8 +53,17 @@ async def _submit(context: Context, request: HttpRequest) -> Reply:
     return await context.server.submit(decoded)
 
 
+def _load_headers(context: Context, request: HttpRequest) -> Callable[[], Headers]:
+    """Makes the ORCA header, when the answer begins."""
+    wanted = request.headers().get(FORMAT_HEADER)
+    return lambda: load_metrics_headers(wanted, context.server.custom_metrics)
+
+
 class _Generation(StreamedAnswer):
     """What a model responds. Whoever stops sending it before its end cancels the request.
+
+    Args:
+        more_headers: those that the answer is to begin with, besides its own.
 
     Attributes:
         over: the final response has been taken.
@@ -60,7 +71,8 @@ class _Generation(StreamedAnswer):
 
     media = JSON
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply, more_headers: Callable[[], Headers]) -> None:
+        self._more_headers = more_headers
         self.over = False
         self._reply = reply
         self._news = trio.lowlevel.ParkingLot()
@@ -87,7 +99,7 @@ class _Generation(StreamedAnswer):
         return [outcome for outcome, _ in answers if outcome is not None]
 
     def _head(self, failed: bool) -> Message:
-        headers = [(b"Content-Type", self.media)]
+        headers = [(b"Content-Type", self.media), *self._more_headers()]
         return {"type": "http.response.start", "status": 400 if failed else 200, "headers": headers}
 
 
