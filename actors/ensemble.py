@@ -38,6 +38,7 @@ from ..engine.execution import ExecutionBatch, Phase
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceRequest
 from ..engine.statistics import ModelStatistics
+from ..engine.tracing.following import TracedReply
 from .mailbox import Mailbox
 from .messages import QUEUE_CHANGED, QueueChanged
 from .reply import WINDOW
@@ -176,9 +177,15 @@ class Ensemble:
             now_ns = self._clock.now_ns()
             step.job = Job(request, inputs, rows, model.name, model.version, step, now_ns, nbytes)
             step.job.window = step.window
+            traced = None
+            if call.run.job.request.trace is not None:
+                request.trace = call.run.job.request.trace.step()
+                traced = TracedReply(request.trace, step.job, self._clock)
             step.give_up = model.scheduler.cancel
             self._steps[call] = step
             model.scheduler.submit(step.job)
+            if traced is not None:
+                traced.begin()
         except TriremeError as error:
             self._steps.pop(call, None)
             self._core.step_failed(call, error)

@@ -21,7 +21,7 @@ import trio
 
 from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
-from ..engine.clock import Clock
+from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
 from ..engine.errors import InternalError, UnavailableError, request_prefix
 from ..engine.job import Job
@@ -35,6 +35,7 @@ from ..engine.response import InferenceResponse
 from ..engine.shared_memory import Regions
 from ..engine.statistics import ModelStatisticsEntry
 from ..engine.tensor import Tensor
+from ..engine.tracing.following import TracedReply
 from .budget import BudgetStatistics, InflightBudget
 from .cache_access import CacheAccess
 from .cached import Door
@@ -46,12 +47,16 @@ from .rate_limiter import RateLimiter
 from .reply import Reply
 from .repository import LoadProgress
 from .surroundings import Surroundings
+from .tracing import Tracing
 
 logger = logging.getLogger("trireme.server")
 
 
 _UNLOAD_GRACE_S = 1.0
 """However little time is left, idle models get this long to close; no client waits for it."""
+
+_FLUSH_GRACE_S = 1.0
+"""The same for the traces that are on their way to files or to a collector."""
 
 
 class StartupError(InternalError):
@@ -105,6 +110,9 @@ class InferenceServer:
         self.custom_metrics = self._backends.services.custom_metrics
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
         self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)
+        self._tracing = Tracing(options.tracing, clock or SystemClock())
+        self.tracer = self._tracing.tracer
+        self._stop_by_s = -math.inf
         self._exiting = False
         self._startup_failed = False
         self._drained = True
@@ -123,6 +131,7 @@ class InferenceServer:
         executors = self._executors or ThreadExecutors(self.options.model_load_thread_count)
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
+        self._tracing.start(self._nursery)
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
         surroundings = Surroundings(self.options, self._clock, executors, self._backends, limiter, cache)
         self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
@@ -166,6 +175,7 @@ class InferenceServer:
         with trio.CancelScope(shield=True):
             if not isinstance(error, trio.Cancelled):
                 await self.stop(self.options.exit_timeout_s)
+            await self._tracing.close(max(_FLUSH_GRACE_S, self._stop_by_s - self._clock.now_s()))
         self._exiting = True
         self._nursery.cancel_scope.cancel()
         await self._nursery_manager.__aexit__(None, None, None)
@@ -183,6 +193,8 @@ class InferenceServer:
             Whether everything was answered and unloaded in time.
         """
         repository = self._repository
+        if not self._exiting:
+            self._stop_by_s = self._clock.now_s() + timeout_s
         if not self._exiting and repository.live_versions():
             logger.info("Waiting for in-flight requests to complete.")
         self._exiting = True
@@ -289,6 +301,7 @@ class InferenceServer:
             self._on_request(request, rows)
         reply = Reply(self._budget, nbytes, many=model.config.decoupled)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
+        traced = None if request.trace is None else TracedReply(request.trace, job, self._clock)
         accepted = False
         try:
             scheduler = model.scheduler
@@ -297,6 +310,8 @@ class InferenceServer:
         finally:
             if not accepted:
                 self._budget.release(nbytes)
+        if traced is not None:
+            traced.begin()
         if attended and scheduler not in self._to_attend:
             self._to_attend.append(scheduler)
         reply.attach(job, scheduler.cancel)

@@ -1,13 +1,8 @@
-"""What both protocols answer where a feature is switched off, or is not there yet."""
+"""What both protocols answer where a feature is switched off."""
 
 from __future__ import annotations
 
 from ..engine.errors import UnsupportedError
-
-
-def not_yet(features: str) -> UnsupportedError:
-    """`features`, a plural, is what this version has not got."""
-    return UnsupportedError(f"{features} are not supported by this version of the server yet")
 
 
 def refuse_region_changes(allow_client_shm: bool) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .scheduling.resources import ExplicitResource
+from .tracing.config import TraceConfig
 
 
 class ControlMode(enum.Enum):
@@ -41,6 +42,7 @@ class ServerOptions:
         rate_limit: whether instances share resources, as their groups say (``--rate-limit=execution_count``).
         summary_latencies, histogram_latencies: ``--metrics-config``: which distributions of latencies are kept.
         rate_limit_resources: what there is of them; if nothing is said, as much as the most demanding instance needs.
+        tracing: ``--trace-config``: which requests are traced, and what becomes of it.
     """
 
     model_repository: tuple[Path, ...] = ()
@@ -67,6 +69,7 @@ class ServerOptions:
     histogram_latencies: bool = False
     rate_limit: bool = False
     rate_limit_resources: tuple[ExplicitResource, ...] = ()
+    tracing: TraceConfig = field(default_factory=TraceConfig)
 
     def options_for_backend(self, backend: str) -> dict[str, str]:
         """Settings for a backend: the global ones, overlaid by its own."""

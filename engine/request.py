@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .tensor import Buffer, Tensor
+
+if TYPE_CHECKING:
+    from .tracing.record import Trace
 
 LATEST = -1
 """Version of a request that names none: the greatest version that is ready."""
@@ -27,6 +31,7 @@ class InferenceRequest:
         timeout_us: queue timeout asked for, microseconds; 0 for none.
         correlation_id: sequence, as an integer or a string; 0 or "" for none.
         raw_input: the whole body of a request that names no tensors (http.md §4.6); `inputs` is then empty.
+        trace: what is noted of it; None for nothing.
     """
 
     model_name: str
@@ -41,3 +46,4 @@ class InferenceRequest:
     sequence_start: bool = False
     sequence_end: bool = False
     raw_input: Buffer | None = None
+    trace: Trace | None = None

@@ -20,6 +20,7 @@ from .services import (
     metrics_config,
     metrics_settings,
 )
+from .trace_flags import trace_config, trace_warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,9 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
     _check_ports(flags)
     if flags["hang-limit-secs"] < 0:
         raise UsageError(f"Error: --hang-limit-secs must not be negative. Got {flags['hang-limit-secs']}")
+    server = _server_options(flags, environment)
     return ServeCommand(
-        server=_server_options(flags),
+        server=server,
         log=LogSettings(
             info=flags["log-info"],
             warning=flags["log-warning"],
@@ -73,7 +75,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         pinned_pool_bytes=flags["pinned-memory-pool-byte-size"],
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         deprecations=tuple(_deprecations(flags)),
-        warnings=tuple(_warnings(flags)),
+        warnings=(*_warnings(flags), *trace_warnings(server.tracing)),
     )
 
 
@@ -135,7 +137,7 @@ def _check_ports(flags: ParsedFlags) -> None:
             )
 
 
-def _server_options(flags: ParsedFlags) -> ServerOptions:
+def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> ServerOptions:
     repositories = sorted({*flags["model-repository"], *flags["model-store"]})
     mode = ControlMode(flags["model-control-mode"])
     backend_config: dict[str, dict[str, str]] = {}
@@ -162,6 +164,7 @@ def _server_options(flags: ParsedFlags) -> ServerOptions:
         histogram_latencies=flags["allow-metrics"] and metrics_config(flags, "histogram_latencies", "true"),
         rate_limit=flags["rate-limit"] == "execution_count",
         rate_limit_resources=flags["rate-limit-resource"],
+        tracing=trace_config(flags, environment),
     )
 
 

@@ -12,6 +12,7 @@ from .later_flags import (
     LATER_BEFORE_METRICS,
     REPOSITORY_LATER,
 )
+from .trace_flags import TRACING
 from .values import (
     BOOLEAN,
     FLOAT,
@@ -258,9 +259,9 @@ GROUPS: tuple[Group, ...] = (
     _HTTP,
     *LATER_BEFORE_METRICS,
     _METRICS,
-    LATER_AFTER_METRICS[0],
+    TRACING,
     _BACKEND,
-    *LATER_AFTER_METRICS[1:],
+    *LATER_AFTER_METRICS,
     _LIMITS,
     _SIMULATION,
     DEPRECATED,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .flags import Flag, Group
 from .grpc_flags import GRPC
+from .trace_flags import DEPRECATED_TRACE_FLAGS
 from .values import (
     BOOLEAN,
     FLOAT,
@@ -24,13 +25,10 @@ from .values import (
     read_int64,
     read_port,
     read_rate_limit_resource,
-    read_trace_level,
-    read_trace_setting,
 )
 
 _NO_SAGEMAKER = "the SageMaker front end is not served yet"
 _NO_VERTEX = "the Vertex AI front end is not served yet"
-_NO_TRACING = "requests are not traced yet"
 _NO_GPU = "models run on CPUs only, for now"
 _ENTRY_POINTS = "what is installed with pip is found by itself"
 
@@ -104,19 +102,6 @@ _VERTEX = Group(
         Flag("vertex-ai-port", PORT, "Port to listen on for Vertex AI.", 8080, missing=_NO_VERTEX),
         Flag("vertex-ai-thread-count", INTEGER, "Threads for Vertex AI, in tritonserver.", 8, missing=_NO_VERTEX),
         Flag("vertex-ai-default-model", STRING, "The model that requests are for.", "", missing=_NO_VERTEX, idle=""),
-    ),
-)
-
-_TRACING = Group(
-    "Tracing",
-    (
-        Flag(
-            "trace-config",
-            Kind("<<string>,<string>=<string>>", read_trace_setting),
-            "Setting of the traces: <mode>,<setting>=<value>, or <setting>=<value> for level, rate, count and mode.",
-            repeatable=True,
-            missing=_NO_TRACING,
-        ),
     ),
 )
 
@@ -241,7 +226,7 @@ _SHARED_MEMORY = Group(
 )
 
 LATER_BEFORE_METRICS = (GRPC, _SAGEMAKER, _VERTEX)
-LATER_AFTER_METRICS = (_TRACING, _AGENTS, _CACHE, _RATE_LIMITER, _MEMORY, _SHARED_MEMORY)
+LATER_AFTER_METRICS = (_AGENTS, _CACHE, _RATE_LIMITER, _MEMORY, _SHARED_MEMORY)
 
 DEPRECATED = Group(
     "DEPRECATED",
@@ -260,40 +245,6 @@ DEPRECATED = Group(
             0,
             instead="--cache-config local,size=<bytes>",
         ),
-        Flag("trace-file", STRING, "File for traces.", "", missing=_NO_TRACING, instead="--trace-config triton,file="),
-        Flag(
-            "trace-level",
-            Kind("<string>", read_trace_level),
-            "What is traced.",
-            missing=_NO_TRACING,
-            idle="OFF",
-            repeatable=True,
-            instead="--trace-config level=",
-        ),
-        Flag(
-            "trace-rate",
-            INTEGER,
-            "Every how many requests one is traced.",
-            1000,
-            missing=_NO_TRACING,
-            instead="--trace-config rate=",
-        ),
-        Flag(
-            "trace-count",
-            INTEGER,
-            "How many traces are taken.",
-            -1,
-            missing=_NO_TRACING,
-            idle=0,
-            instead="--trace-config count=",
-        ),
-        Flag(
-            "trace-log-frequency",
-            INTEGER,
-            "Traces a file.",
-            0,
-            missing=_NO_TRACING,
-            instead="--trace-config triton,log-frequency=",
-        ),
+        *DEPRECATED_TRACE_FLAGS,
     ),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -251,58 +251,6 @@ def restriction(option: str, word: str) -> Callable[[str], Restriction]:
         return Restriction(categories, key, value)
 
     return read
-
-
-def read_trace_level(text: str) -> str:
-    match text.lower():
-        case "off" | "false":
-            return "OFF"
-        case "timestamps" | "true" | "on" | "min" | "max":
-            return "TIMESTAMPS"
-        case "tensors":
-            return "TENSORS"
-    raise BadValueError(f"invalid value for trace level option: {text}")
-
-
-def _read_trace_mode(text: str) -> str:
-    if text not in ("triton", "opentelemetry"):
-        raise BadValueError(
-            f'invalid value for trace mode option: {text}. Available options are "triton" and "opentelemetry"'
-        )
-    return text
-
-
-_TRACE_SETTINGS: Mapping[tuple[str, str], Callable[[str], object]] = {
-    ("", "level"): read_trace_level,
-    ("", "mode"): _read_trace_mode,
-    ("", "rate"): read_int,
-    ("", "count"): read_int,
-    ("triton", "log-frequency"): read_int,
-}
-
-
-def read_trace_setting(text: str) -> Setting:
-    """``[<mode>,]<setting>=<value>``; the values of the settings that are known are checked too."""
-    left, found, value = text.partition("=")
-    name, comma, setting = left.partition(",")
-    if not comma:
-        name, setting = "", left
-    if found and comma and not name:
-        raise BadValueError(
-            "No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> or "
-            f"<setting>=<value>. Got {text}"
-        )
-    if not setting or not value:
-        raise BadValueError(f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}")
-    if name:
-        _read_trace_mode(name)
-    check = _TRACE_SETTINGS.get((name, setting))
-    if check is not None:
-        try:
-            check(value)
-        except BadValueError as error:
-            raise BadValueError(error.message, part=left) from None
-    return Setting(name, setting, value)
 
 
 STRING = Kind("<string>", str)

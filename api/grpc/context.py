@@ -42,10 +42,11 @@ class GrpcContext:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    __slots__ = ("draining", "forward_pattern", "log", "options", "reader", "server")
+    __slots__ = ("draining", "forward_pattern", "log", "options", "reader", "server", "tracer")
 
     def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
         self.server = server
+        self.tracer = server.tracer
         self.log = log
         self.options = options
         self.reader = InferReader(server.shared_memory)

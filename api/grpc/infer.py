@@ -19,6 +19,7 @@ from .forwarding import forward_metadata
 from .infer_request import DecodedGrpcInfer
 from .infer_writer import write_infer_response
 from .statuses import grpc_error
+from .tracing import GrpcTrace, begin_trace
 
 if TYPE_CHECKING:
     from .call import UnaryCall
@@ -45,6 +46,8 @@ class UnaryInfer:
             TriremeError: the request is refused.
         """
         context = self._context
+        if context.tracer.active:
+            return self._begin_traced(call)
         context.refuse_when_draining()
         decoded = context.reader.decode(call.message, self._describe)
         if context.forward_pattern is not None:
@@ -54,6 +57,34 @@ class UnaryInfer:
             return False
         call.on_cancel = reply.cancel
         reply.notify(_Pending(call, decoded).answer)
+        return True
+
+    def _begin_traced(self, call: UnaryCall) -> bool:
+        """`begin`, of a request that may be traced."""
+        context = self._context
+        context.refuse_when_draining()
+        waited_ns = context.tracer.clock.now_ns()
+        decoded = context.reader.decode(call.message, self._describe)
+        if context.forward_pattern is not None:
+            forward_metadata(call.head, context.forward_pattern, decoded.request)
+        traced = begin_trace(context.tracer, decoded.request.model_name, call.head.metadata, waited_ns)
+        if traced is None:
+            pending = _Pending(call, decoded)
+        else:
+            decoded.request.trace = traced.trace
+            pending = _TracedPending(call, decoded, traced)
+        try:
+            reply = context.server.submit_nowait(decoded.request, attended=True)
+        except TriremeError:
+            if traced is not None:
+                traced.finish()
+            raise
+        if reply is None:
+            if traced is not None:
+                traced.forget()
+            return False
+        call.on_cancel = reply.cancel
+        reply.notify(pending.answer)
         return True
 
     async def handle(self, stream: Stream) -> None:
@@ -68,8 +99,23 @@ class UnaryInfer:
         decoded = context.reader.decode(message, self._describe)
         if context.forward_pattern is not None:
             forward_metadata(stream, context.forward_pattern, decoded.request)
-        reply = await context.server.submit(decoded.request)
-        await stream.send_message(write_infer_response(await reply.response(), decoded))
+        traced = None
+        if context.tracer.active:
+            now_ns = context.tracer.clock.now_ns()
+            traced = begin_trace(context.tracer, decoded.request.model_name, stream.metadata, now_ns)
+        if traced is None:
+            reply = await context.server.submit(decoded.request)
+            await stream.send_message(write_infer_response(await reply.response(), decoded))
+            return
+        decoded.request.trace = traced.trace
+        try:
+            reply = await context.server.submit(decoded.request)
+            parts = write_infer_response(await reply.response(), decoded)
+            traced.sending()
+            await stream.send_message(parts)
+            traced.sent()
+        finally:
+            traced.finish()
 
     def _describe(self, name: str, version: int) -> ModelDescription:
         """The model, if it is one that answers once."""
@@ -103,3 +149,20 @@ class _Pending:
             call.fail(Status.UNKNOWN, "Internal Server Error")
         else:
             call.answer(parts)
+
+
+class _TracedPending(_Pending):
+    """The same, traced."""
+
+    __slots__ = ("_traced",)
+
+    def __init__(self, call: UnaryCall, decoded: DecodedGrpcInfer, traced: GrpcTrace) -> None:
+        super().__init__(call, decoded)
+        self._traced = traced
+
+    def answer(self, reply: Reply) -> None:
+        if not self._call.over:
+            self._traced.sending()
+            super().answer(reply)
+            self._traced.sent()
+        self._traced.finish()

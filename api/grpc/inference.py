@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from grpclib.const import Cardinality, Handler
 
 from ...proto.messages import inference as pb
-from ..switched_off import not_yet
-from . import log_settings, models, repository, server, shared_memory
+from . import log_settings, models, repository, server, shared_memory, trace_settings
 from .codec import RawMessage
 from .context import GrpcContext
 from .infer import UnaryInfer
@@ -122,7 +121,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
     # What it records.
 
     async def trace_setting(self, message: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
-        raise not_yet("trace settings")
+        return trace_settings.change(self._context, message)
 
     async def log_settings(self, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
         return log_settings.change(self._context, message)

@@ -26,6 +26,7 @@ from .forwarding import forward_metadata
 from .infer_request import DecodedGrpcInfer, read_infer_request
 from .infer_writer import write_stream_error, write_stream_refusal, write_stream_response
 from .stream_order import StreamOrder, Turn
+from .tracing import GrpcTrace, begin_trace
 from .versions import parse_version
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class InferStream:
             for request in self._order.open:
                 if request.reply is not None:
                     request.reply.cancel()
+                request.end_trace()
         if self._failure is not None:
             raise self._failure
 
@@ -100,8 +102,14 @@ class InferStream:
             order.next()
             parts = request.encode(request.outcome, True)
             if parts is not None:
-                stream.send_now(parts)
+                if request.trace is None:
+                    stream.send_now(parts)
+                else:
+                    request.trace.sending()
+                    stream.send_now(parts)
+                    request.trace.sent()
             order.close(request)
+            request.end_trace()
             self._room.unpark_all()
         if request is not None or order.over:
             self._ready.unpark_all()
@@ -129,17 +137,29 @@ class InferStream:
             TriremeError: the message is no request at all.
         """
         context = self._context
+        trace = None
         try:
             context.refuse_when_draining()
+            waited_ns = context.tracer.clock.now_ns() if context.tracer.active else 0
             decoded = context.reader.decode(message, context.server.describe)
             if context.forward_pattern is not None:
                 forward_metadata(self._stream, context.forward_pattern, decoded.request)
+            if waited_ns:
+                trace = begin_trace(context.tracer, decoded.request.model_name, self._stream.metadata, waited_ns)
+            if trace is not None:
+                decoded.request.trace = trace.trace
             reply = await context.server.submit(decoded.request)
+        except trio.Cancelled:
+            if trace is not None:
+                trace.finish()
+            raise
         except TriremeError as error:
+            if trace is not None:
+                trace.finish()
             self._refuse(message, error)
             return
         decoupled = decoded.model.config.decoupled
-        request = _Request(self, decoupled, decoded.request.id, decoded, reply)
+        request = _Request(self, decoupled, decoded.request.id, decoded, reply, trace)
         self._order.admit(request)
         if decoupled:
             reply.notify_each(request.hear_each)
@@ -176,9 +196,14 @@ class InferStream:
                     return
                 parts = request.encode(outcome, final)
                 if parts is not None:
+                    if request.trace is not None:
+                        request.trace.sending()
                     await self._stream.send_message(parts)
+                    if request.trace is not None:
+                        request.trace.sent()
                 if final:
                     order.close(request)
+                    request.end_trace()
                     self._room.unpark_all()
             self._writing = False
 
@@ -191,9 +216,10 @@ class _Request(Turn):
         decoded: None if it was refused.
         reply: None if it was refused.
         outcome: the only answer, of a request that gets one.
+        trace: None if it is not traced.
     """
 
-    __slots__ = ("_owner", "decoded", "id", "outcome", "reply")
+    __slots__ = ("_owner", "decoded", "id", "outcome", "reply", "trace")
 
     def __init__(
         self,
@@ -202,12 +228,14 @@ class _Request(Turn):
         request_id: str,
         decoded: DecodedGrpcInfer | None = None,
         reply: Reply | None = None,
+        trace: GrpcTrace | None = None,
     ) -> None:
         super().__init__(decoupled)
         self._owner = owner
         self.id = request_id
         self.decoded = decoded
         self.reply = reply
+        self.trace = trace
         self.outcome: InferenceResponse | TriremeError | None = None
 
     def hear(self, reply: Reply) -> None:
@@ -228,6 +256,11 @@ class _Request(Turn):
     def hear_each(self, _reply: Reply) -> None:
         """The reply has answers to take."""
         self._owner.answered(self)
+
+    def end_trace(self) -> None:
+        """Nothing more is sent."""
+        if self.trace is not None:
+            self.trace.finish()
 
     def take(self) -> list[tuple[Outcome, bool]]:
         """What is to be sent now: answers, and whether each is the last one."""

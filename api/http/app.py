@@ -20,6 +20,7 @@ from .exchange import Answer, Context, HttpRequest, StreamedAnswer
 from .options import HttpOptions
 from .restricted import RestrictedApis
 from .routes import Match, Router
+from .tracing import HttpTrace, is_watched
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
@@ -46,12 +47,17 @@ class HttpApplication:
     def __init__(self, server: InferenceServer, options: HttpOptions, log: Log | None = None) -> None:
         self._context = Context(server, options, log)
         self._router = Router()
+        self._tracer = server.tracer
         self._guard = RestrictedApis(options.restrictions) if options.restrictions else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: an HTTP request, or the lifespan of the application."""
         if scope["type"] != "http":
             await _serve_other(scope, receive, send)
+            return
+        if self._tracer.active and not is_watched(scope):
+            with HttpTrace(self._tracer, scope, send) as watched:
+                await self(scope, receive, watched.send)
             return
         method = scope["method"]
         match = self._router.match(scope["raw_path"])

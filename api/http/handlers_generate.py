@@ -22,6 +22,7 @@ from .exchange import JSON, Context, HttpRequest, StreamedAnswer
 from .generate_request import decode_generate
 from .generate_response import encode_generate
 from .load_metrics import FORMAT_HEADER, load_metrics_headers
+from .tracing import begin_trace, leave_trace
 
 if TYPE_CHECKING:
     from ...actors.reply import Reply
@@ -47,10 +48,19 @@ async def generate_stream(context: Context, request: HttpRequest) -> StreamedAns
 async def _submit(context: Context, request: HttpRequest) -> Reply:
     version = request.match.model_version()
     model = context.server.describe(request.match.name, version)
-    if request.headers().get(b"content-encoding", b"identity") != b"identity":
+    headers = request.headers()
+    if headers.get(b"content-encoding", b"identity") != b"identity":
         raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
-    decoded = decode_generate(request.body, model, version, context.options.max_input_bytes)
-    return await context.server.submit(decoded)
+    trace = None
+    if context.server.tracer.active:
+        trace = begin_trace(request.scope, request.match.name, headers, generates=True)
+    try:
+        decoded = decode_generate(request.body, model, version, context.options.max_input_bytes)
+        decoded.trace = trace
+        return await context.server.submit(decoded)
+    except TriremeError:
+        leave_trace(request.scope)
+        raise
 
 
 def _load_headers(context: Context, request: HttpRequest) -> Callable[[], Headers]:

@@ -6,13 +6,14 @@ from functools import partial
 
 import trio
 
-from ...engine.errors import UnsupportedError
+from ...engine.errors import TriremeError, UnsupportedError
 from . import compression
 from .errors import error_answer
 from .exchange import JSON, TEXT, Answer, Context, HttpRequest
 from .infer_parameters import forward_headers
 from .infer_request import header_length
 from .infer_response import encode_infer
+from .tracing import begin_trace, leave_trace
 
 _LARGE_BYTES = 65_536
 """Bodies from this size on are packed and unpacked on a thread: zlib works without the interpreter's lock, so the other
@@ -40,10 +41,16 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
             return error_answer(error, request.error_media, [(b"Accept-Encoding", compression.SUPPORTED.encode())])
     json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
     request.error_media = JSON
-    decoded = context.decoder.decode(body, json_length, name, version)
-    if context.forward_pattern is not None:
-        forward_headers(request.scope, context.forward_pattern, decoded.request)
-    reply = await server.submit(decoded.request)
+    trace = begin_trace(request.scope, name, headers) if server.tracer.active else None
+    try:
+        decoded = context.decoder.decode(body, json_length, name, version)
+        decoded.request.trace = trace
+        if context.forward_pattern is not None:
+            forward_headers(request.scope, context.forward_pattern, decoded.request)
+        reply = await server.submit(decoded.request)
+    except TriremeError:
+        leave_trace(request.scope)
+        raise
     request.error_media = TEXT
     response = await reply.response()
     answer = encode_infer(response, decoded, model)

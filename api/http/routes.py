@@ -17,7 +17,7 @@ from . import handlers_models as models
 from . import handlers_repository as repository
 from . import handlers_server as server
 from . import handlers_shared_memory as shared_memory
-from . import handlers_unsupported as unsupported
+from . import handlers_trace as trace
 from .exchange import JSON, TEXT, Handler
 from .handlers_generate import generate, generate_stream
 from .handlers_infer import infer
@@ -98,9 +98,7 @@ ROUTES = (
     _route(_MODEL + rb"/config", "model-config", GET=models.config),
     _route(_MODEL + rb"/stats", "statistics", GET=models.statistics),
     _route(_MODEL, "metadata", GET=models.metadata),
-    _route(
-        rb"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", "trace", GET=unsupported.tracing, POST=unsupported.tracing
-    ),
+    _route(rb"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", "trace", GET=trace.settings, POST=trace.change),
     _route(rb"/v2/health/live", "health", TEXT, GET=server.live),
     _route(rb"/v2/health/ready", "health", TEXT, GET=server.ready),
     _route(rb"/v2", "metadata", GET=server.metadata),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import orjson
 import trio
+from traces import silent_tracer
 
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import HEADER_NAMES
@@ -65,6 +66,7 @@ class FakeServer:
     def __init__(self) -> None:
         self.exiting = False
         self.shared_memory = Regions()
+        self.tracer = silent_tracer()
         self.is_live = True
         self.is_ready = True
         self.submitted: list[InferenceRequest] = []

@@ -296,17 +296,23 @@ def test_flags_without_effect_are_warned_about_once_each_and_only_if_they_ask_fo
         "--allow-client-shm=0",
         "--grpc-infer-thread-count=4",
         "--grpc-infer-thread-count=5",
-        "--trace-config=level=TIMESTAMPS",
         "--metrics-config=summary_quantiles=0.5:0.1,0.9,x:0.1,0.2:",
     )
     assert given.warnings == (
         "--grpc-infer-thread-count has no effect in this version: one event loop serves all connections",
-        "--trace-config has no effect in this version: requests are not traced yet",
         "Invalid option: [0.9]. No ':' delimiter found. Expected format is <quantile>:<error>",
         "Invalid option: [x:0.1]. Error: stod",
         "Invalid option: [0.2:]. Error: stod",
     )
     assert command().warnings == ()
+
+
+def test_without_a_file_nothing_is_traced_and_that_is_said() -> None:
+    missing = "requests are not traced: --trace-config triton,file=<path> is missing"
+    assert command("--trace-config=level=TIMESTAMPS").warnings == (missing,)
+    assert command("--trace-config=level=TIMESTAMPS", "--trace-config=triton,file=t").warnings == ()
+    exporting = command("--trace-config=level=TENSORS", "--trace-config=mode=opentelemetry")
+    assert exporting.warnings == ("Tensor level tracing is not supported by the mode: opentelemetry",)
 
 
 def test_deprecated_flags_name_their_replacement() -> None:

@@ -104,8 +104,3 @@ async def test_shared_memory_is_switched_off(server: FakeServer, kind: str, chan
     assert refused.value.message == (
         "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
     )
-
-
-async def test_trace_settings_are_not_there_yet(client: GrpcClient) -> None:
-    with pytest.raises(UnsupportedError, match=r"^trace settings are not supported by this version of the server yet$"):
-        await client.inference("TraceSetting", pb.TraceSettingRequest())

@@ -165,17 +165,3 @@ async def test_shared_memory_is_disabled(client: HttpClient, action: str) -> Non
         assert reply.error == (
             "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
         )
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/v2/trace/setting"),
-        ("POST", "/v2/trace/setting"),
-        ("GET", "/v2/models/identity/trace/setting"),
-    ],
-)
-async def test_routes_of_later_versions_say_so(client: HttpClient, method: str, path: str) -> None:
-    reply = await client.ask(method, path)
-    assert (reply.status, reply.media) == (501, "application/json")
-    assert reply.error.endswith("not supported by this version of the server yet")

@@ -1,0 +1,183 @@
+"""The flags about traces, and what they come to (cli.md §2, observability.md §3)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from urllib.parse import unquote
+
+from ...engine.tracing.config import UNLIMITED, ExportOptions, TraceConfig, TraceLevel, TraceMode
+from .flags import Flag, Group, ParsedFlags
+from .values import INTEGER, STRING, BadValueError, Kind, Setting, read_int
+
+
+def read_trace_level(text: str) -> str:
+    """The protocols' name of a level."""
+    match text.lower():
+        case "off" | "false":
+            return "OFF"
+        case "timestamps" | "true" | "on" | "min" | "max":
+            return "TIMESTAMPS"
+        case "tensors":
+            return "TENSORS"
+    raise BadValueError(f"invalid value for trace level option: {text}")
+
+
+def _read_trace_mode(text: str) -> str:
+    if text not in ("triton", "opentelemetry"):
+        raise BadValueError(
+            f'invalid value for trace mode option: {text}. Available options are "triton" and "opentelemetry"'
+        )
+    return text
+
+
+def _at_least_one(text: str) -> int:
+    number = read_int(text)
+    if number < 1:
+        raise BadValueError(f"must be at least 1. Got {text}")
+    return number
+
+
+_EXPORT_NUMBERS = ("bsp_max_export_batch_size", "bsp_schedule_delay", "bsp_max_queue_size")
+_OPENTELEMETRY = "opentelemetry"
+_SETTINGS: Mapping[tuple[str, str], Callable[[str], object]] = {
+    ("", "level"): read_trace_level,
+    ("", "mode"): _read_trace_mode,
+    ("", "rate"): read_int,
+    ("", "count"): read_int,
+    ("triton", "log-frequency"): read_int,
+    **{(_OPENTELEMETRY, name): _at_least_one for name in _EXPORT_NUMBERS},
+}
+
+
+def read_trace_setting(text: str) -> Setting:
+    """``[<mode>,]<setting>=<value>``; the values of the settings that are known are checked too."""
+    left, found, value = text.partition("=")
+    name, comma, setting = left.partition(",")
+    if not comma:
+        name, setting = "", left
+    if found and comma and not name:
+        raise BadValueError(
+            "No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> or "
+            f"<setting>=<value>. Got {text}"
+        )
+    if not setting or not value:
+        raise BadValueError(f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}")
+    if name:
+        _read_trace_mode(name)
+    check = _SETTINGS.get((name, setting))
+    if check is not None:
+        try:
+            check(value)
+        except BadValueError as error:
+            raise BadValueError(error.message, part=left) from None
+    return Setting(name, setting, value)
+
+
+TRACING = Group(
+    "Tracing",
+    (
+        Flag(
+            "trace-config",
+            Kind("<<string>,<string>=<string>>", read_trace_setting),
+            "Setting of the traces: level=OFF|TIMESTAMPS|TENSORS (several add up), rate=<every how many requests>, "
+            "count=<how many traces, -1 for any number>, mode=triton|opentelemetry; triton,file=<path> and "
+            "triton,log-frequency=<traces a file> for trace files; opentelemetry,url=<of a collector>, "
+            "opentelemetry,resource=<key>=<value>, opentelemetry,bsp_max_queue_size=, bsp_schedule_delay= (ms) and "
+            "bsp_max_export_batch_size= for spans.",
+            repeatable=True,
+        ),
+    ),
+)
+
+DEPRECATED_TRACE_FLAGS = (
+    Flag("trace-file", STRING, "File for traces.", "", instead="--trace-config triton,file="),
+    Flag(
+        "trace-level",
+        Kind("<string>", read_trace_level),
+        "What is traced.",
+        repeatable=True,
+        instead="--trace-config level=",
+    ),
+    Flag("trace-rate", INTEGER, "Every how many requests one is traced.", 1000, instead="--trace-config rate="),
+    Flag("trace-count", INTEGER, "How many traces are taken.", UNLIMITED, instead="--trace-config count="),
+    Flag("trace-log-frequency", INTEGER, "Traces a file.", 0, instead="--trace-config triton,log-frequency="),
+)
+
+
+def trace_config(flags: ParsedFlags, environment: Mapping[str, str]) -> TraceConfig:
+    """What the flags, and the environment in place of some, say about traces."""
+    given: tuple[Setting, ...] = flags["trace-config"]
+    last = {(each.name, each.setting): each.value for each in given}
+    levels = [read_trace_level(each.value) for each in given if (each.name, each.setting) == ("", "level")]
+
+    def number(name: str, setting: str, deprecated: str) -> int:
+        value = last.get((name, setting))
+        return flags[deprecated] if value is None else read_int(value)
+
+    for_export = [(each.setting, each.value) for each in given if each.name == _OPENTELEMETRY]
+    return TraceConfig(
+        mode=TraceMode(last.get(("", "mode"), "triton")),
+        level=_level(levels or flags["trace-level"]),
+        rate=number("", "rate", "trace-rate") & 0xFFFF_FFFF,
+        count=max(UNLIMITED, number("", "count", "trace-count")),
+        log_frequency=number("triton", "log-frequency", "trace-log-frequency") & 0xFFFF_FFFF,
+        file=last.get(("triton", "file")) or flags["trace-file"],
+        export=_export_options(for_export, environment),
+    )
+
+
+def _level(names: Iterable[str]) -> TraceLevel:
+    """All of them together, but nothing if OFF is among them."""
+    level = TraceLevel.OFF
+    for name in names:
+        if name == "OFF":
+            return TraceLevel.OFF
+        level |= TraceLevel[name]
+    return level
+
+
+def _export_options(given: list[tuple[str, str]], environment: Mapping[str, str]) -> ExportOptions:
+    defaults = ExportOptions()
+    last = dict(given)
+    numbers = {
+        "bsp_max_export_batch_size": defaults.max_export_batch_size,
+        "bsp_schedule_delay": defaults.schedule_delay_ms,
+        "bsp_max_queue_size": defaults.max_queue_size,
+    }
+    for name in numbers:
+        with contextlib.suppress(BadValueError):  # from the environment: as good as not there
+            numbers[name] = _at_least_one(last.get(name, environment.get(f"OTEL_{name.upper()}", "")))
+    resource = dict(defaults.resource)
+    resource.update(_environment_resource(environment))
+    resource.update(_pair(value) for name, value in given if name == "resource")
+    return ExportOptions(
+        url=last.get("url", defaults.url),
+        resource=tuple(resource.items()),
+        max_queue_size=numbers["bsp_max_queue_size"],
+        schedule_delay_ms=numbers["bsp_schedule_delay"],
+        max_export_batch_size=min(numbers["bsp_max_export_batch_size"], numbers["bsp_max_queue_size"]),
+        given=(*given, *((name, str(number)) for name, number in numbers.items() if name not in last)),
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    return key, value
+
+
+def _environment_resource(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """``OTEL_RESOURCE_ATTRIBUTES``: pairs parted by commas, their values percent-encoded."""
+    for member in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        key, found, value = member.partition("=")
+        if found and key.strip():
+            yield key.strip(), unquote(value.strip())
+
+
+def trace_warnings(config: TraceConfig) -> Iterator[str]:
+    """What is asked for, and will not be."""
+    exporting = config.mode is TraceMode.OPENTELEMETRY
+    if config.level and not exporting and not config.file:
+        yield "requests are not traced: --trace-config triton,file=<path> is missing"
+    if exporting and config.level & TraceLevel.TENSORS:
+        yield "Tensor level tracing is not supported by the mode: opentelemetry"

@@ -1,0 +1,7 @@
+"""Traces of requests: which ones are taken, what is noted, and what becomes of it (observability.md §3)."""
+
+from .config import TraceConfig, TraceLevel, TraceMode
+from .record import Activity, Trace
+from .tracer import Tracer
+
+__all__ = ["Activity", "Trace", "TraceConfig", "TraceLevel", "TraceMode", "Tracer"]

@@ -1,0 +1,84 @@
+"""Which traces are written to which file, and when (observability.md §3.2).
+
+Rules, for the traces of one setting:
+ 1. With a log frequency of N, every N traces make a file of their own, `<path>.<index>`.
+ 2. Without one they wait until their setting is over, and are then added to the file `<path>`.
+ 3. Whatever the log frequency: when the count of the setting is used up and its last trace has come back, what waits
+    makes a file of its own.
+ 4. A setting with a log frequency that is over, and has traces waiting, makes a last file of them.
+ 5. No more than `MAX_WAITING` traces, nor `MAX_WAITING_BYTES` of their tensors, wait: from there on they are written as
+    if their time had come.
+
+Indices count from 0, across all settings of the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .record import Trace
+from .setting import TraceSetting
+
+MAX_WAITING = 8192
+MAX_WAITING_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TraceWrite:
+    """Write these traces.
+
+    Attributes:
+        path: of the file.
+        extend: add them to those in it, instead of replacing what is there.
+    """
+
+    path: str
+    traces: tuple[Trace, ...]
+    extend: bool
+
+
+class TraceFiles:
+    """Collects traces, and says what is to be written.
+
+    Args:
+        path: of the file; others have it as the beginning of their names.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._next_index = 0
+        self._has_main = False
+        self._waiting: dict[TraceSetting, None] = {}
+
+    def collect(self, trace: Trace) -> TraceWrite | None:
+        """A trace is complete; what is to be written, if anything is."""
+        setting = trace.setting
+        setting.waiting.append(trace)
+        setting.waiting_bytes += trace.nbytes
+        self._waiting[setting] = None
+        limit = min(setting.log_frequency or MAX_WAITING, MAX_WAITING)
+        if setting.is_complete or len(setting.waiting) >= limit or setting.waiting_bytes >= MAX_WAITING_BYTES:
+            return self._write(setting)
+        return None
+
+    def retire(self, setting: TraceSetting) -> TraceWrite | None:
+        """A setting takes no new traces; what is to be written, if anything is."""
+        return self._write(setting) if setting.is_complete and setting.waiting else None
+
+    def close(self) -> list[TraceWrite]:
+        """Nobody waits for the traces that are under way; what is to be written."""
+        return [self._write(setting) for setting in list(self._waiting)]
+
+    def _write(self, setting: TraceSetting) -> TraceWrite:
+        del self._waiting[setting]
+        if setting.log_frequency or (setting.count == 0 and setting.is_complete):
+            path = f"{self._path}.{self._next_index}"
+            self._next_index += 1
+            return TraceWrite(path, setting.take_waiting(), extend=False)
+        extend = self._has_main
+        self._has_main = True
+        return TraceWrite(self._path, setting.take_waiting(), extend)
+
+    def __repr__(self) -> str:
+        waiting = sum(len(setting.waiting) for setting in self._waiting)
+        return f"<TraceFiles {self._path}: {waiting} traces wait, next index {self._next_index}>"

@@ -1,0 +1,191 @@
+"""What is noted of one traced request.
+
+A trace has *holders*: the front end that took the request, and every job that it became, its own and those of an
+ensemble's steps. Each of them notes what it does and then leaves; when the last has left, the trace is complete.
+
+Rules:
+ 1. Elements stand in the order in which they were noted. Any thread may note; only the event loop enters and leaves.
+ 2. A trace of a step is a trace of its own, with the ensemble's as its parent; it goes with the one that the request
+    began.
+ 3. A trace holds at most `MAX_ELEMENTS` elements and `MAX_TENSOR_BYTES` of tensors; what is beyond is left out.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..datatypes import DataType
+from .config import TraceLevel
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+    from .propagation import SpanContext
+    from .setting import TraceSetting
+
+MAX_ELEMENTS = 20_000
+MAX_TENSOR_BYTES = 64 << 20
+
+
+class Activity(enum.StrEnum):
+    """What traces tell of, other than what backends name themselves."""
+
+    HTTP_RECV_START = "HTTP_RECV_START"
+    HTTP_RECV_END = "HTTP_RECV_END"
+    HTTP_SEND_START = "HTTP_SEND_START"
+    HTTP_SEND_END = "HTTP_SEND_END"
+    GRPC_WAITREAD_START = "GRPC_WAITREAD_START"
+    GRPC_WAITREAD_END = "GRPC_WAITREAD_END"
+    GRPC_SEND_START = "GRPC_SEND_START"
+    GRPC_SEND_END = "GRPC_SEND_END"
+    REQUEST_START = "REQUEST_START"
+    QUEUE_START = "QUEUE_START"
+    COMPUTE_START = "COMPUTE_START"
+    COMPUTE_INPUT_END = "COMPUTE_INPUT_END"
+    COMPUTE_OUTPUT_START = "COMPUTE_OUTPUT_START"
+    COMPUTE_END = "COMPUTE_END"
+    INFER_RESPONSE_COMPLETE = "INFER_RESPONSE_COMPLETE"
+    REQUEST_END = "REQUEST_END"
+    TENSOR_QUEUE_INPUT = "TENSOR_QUEUE_INPUT"
+    TENSOR_BACKEND_INPUT = "TENSOR_BACKEND_INPUT"
+    TENSOR_BACKEND_OUTPUT = "TENSOR_BACKEND_OUTPUT"
+
+
+class Timestamp(NamedTuple):
+    """Something happened at `ns` of the server's clock."""
+
+    name: str
+    ns: int
+
+
+class Subject(NamedTuple):
+    """From here on the request is one to this model."""
+
+    model_name: str
+    model_version: int
+    request_id: str
+
+
+class TensorData(NamedTuple):
+    """A tensor, copied: `data` in its wire form."""
+
+    activity: str
+    name: str
+    datatype: DataType
+    shape: tuple[int, ...]
+    data: bytes
+
+
+Element = Timestamp | Subject | TensorData
+
+
+class Trace:
+    """The trace of a request, or of a step of an ensemble.
+
+    Args:
+        setting: by which it was taken.
+        new_id: gives each trace of the server a number.
+        on_complete: called once, with the trace that the request began, when everybody has left.
+        begun: that trace, if it is another.
+        parent_id: of the trace that this one hangs under; 0 for none.
+        context: the caller's span (mode opentelemetry).
+
+    Attributes:
+        id: from 1, across the server.
+        elements: see rule 1.
+        descendants: of the trace that the request began: all under it, in order.
+        has_steps: it is an ensemble's, which computes nothing itself.
+        on_response: called with the time of each answer, and whether there is a response in it; set by the front end.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_holders",
+        "_new_id",
+        "_on_complete",
+        "context",
+        "descendants",
+        "elements",
+        "has_steps",
+        "id",
+        "nbytes",
+        "on_response",
+        "parent_id",
+        "setting",
+    )
+
+    def __init__(
+        self,
+        setting: TraceSetting,
+        new_id: Callable[[], int],
+        on_complete: Callable[[Trace], None],
+        begun: Trace | None = None,
+        parent_id: int = 0,
+        context: SpanContext | None = None,
+    ) -> None:
+        self.id = new_id()
+        self.setting = setting
+        self.parent_id = parent_id
+        self.context = context
+        self.elements: list[Element] = []
+        self.descendants: list[Trace] = []
+        self.nbytes = 0
+        self.has_steps = False
+        self.on_response: Callable[[int, bool], None] | None = None
+        self._begun = begun
+        self._new_id = new_id
+        self._on_complete = on_complete
+        self._holders = 0
+
+    def step(self) -> Trace:
+        """The trace of a step of this one, which is an ensemble's."""
+        self.has_steps = True
+        return self.child()
+
+    def child(self) -> Trace:
+        """The trace of a request that the model of this one makes."""
+        begun = self._begun or self
+        child = Trace(self.setting, self._new_id, self._on_complete, begun, self.id)
+        begun.descendants.append(child)
+        return child
+
+    # Notes.
+
+    def note(self, name: str, ns: int) -> None:
+        """Something happened."""
+        if self.setting.level & TraceLevel.TIMESTAMPS and len(self.elements) < MAX_ELEMENTS:
+            self.elements.append(Timestamp(name, ns))
+
+    def note_subject(self, model_name: str, model_version: int, request_id: str) -> None:
+        """A model has taken the request."""
+        self.elements.append(Subject(model_name, model_version, request_id))
+
+    def note_tensor(self, activity: Activity, tensor: Tensor) -> None:
+        """A tensor was given or made. It is copied: what it lies in may change, or go."""
+        if not self.setting.level & TraceLevel.TENSORS or len(self.elements) >= MAX_ELEMENTS:
+            return
+        nbytes = tensor.nbytes
+        begun = self._begun or self
+        if begun.nbytes + nbytes <= MAX_TENSOR_BYTES:
+            begun.nbytes += nbytes
+            data = bytes(tensor.buffer)
+            self.elements.append(TensorData(activity, tensor.name, tensor.datatype, tensor.shape, data))
+
+    # Holders.
+
+    def enter(self) -> None:
+        """Somebody has something to note."""
+        (self._begun or self)._holders += 1
+
+    def leave(self) -> None:
+        """Somebody has noted everything."""
+        begun = self._begun or self
+        begun._holders -= 1
+        assert begun._holders >= 0, "left more often than entered"
+        if not begun._holders:
+            begun.on_response = None
+            begun._on_complete(begun)
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.id}: {len(self.elements)} elements, {self._holders} holders>"

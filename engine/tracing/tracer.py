@@ -1,0 +1,105 @@
+"""The tracer: what front ends ask whether a request is traced.
+
+    if tracer.active:
+        trace = tracer.begin(model_name, context)   # None for most requests
+    ...
+    request.trace = trace
+
+A front end *enters* with `begin`, notes what it does, and leaves the trace when it has sent the answer. Complete traces
+go to a sink, which writes or exports them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Protocol
+
+from ..clock import Clock
+from .config import TraceConfig, TraceMode
+from .propagation import SpanContext
+from .record import Trace
+from .setting import TraceSetting
+from .settings import SettingsChange, TraceSettings
+
+
+class TraceSink(Protocol):
+    """Where complete traces go. Called on the event loop only; must not raise, and must not wait."""
+
+    def collect(self, trace: Trace) -> None:
+        """A trace is complete."""
+        ...
+
+    def retire(self, setting: TraceSetting) -> None:
+        """A setting takes no new traces."""
+        ...
+
+
+class Tracer:
+    """The traces of a server.
+
+    Args:
+        clock: that of all times in traces.
+
+    Attributes:
+        active: a request could be traced. While it is False nobody need ask anything else.
+    """
+
+    def __init__(self, config: TraceConfig, clock: Clock, sink: TraceSink) -> None:
+        self.config = config
+        self.clock = clock
+        self._sink = sink
+        self._settings = TraceSettings(config, sink.retire)
+        self._ids = itertools.count(1)
+        self.active = self._settings.any_on
+
+    @property
+    def takes_contexts(self) -> bool:
+        """Whether callers' spans mean anything."""
+        return self.config.mode is TraceMode.OPENTELEMETRY
+
+    def begin(self, model_name: str, context: SpanContext | None = None) -> Trace | None:
+        """A request has come; its trace, entered for the front end, if it is to be traced.
+
+        Args:
+            context: the caller's span.
+        """
+        setting = self._settings.of(model_name)
+        if not (context is not None and self.takes_contexts and setting.level):
+            context = None
+            if not setting.sample():
+                return None
+        setting.open += 1
+        trace = Trace(setting, self._ids.__next__, self._complete, context=context)
+        trace.enter()
+        return trace
+
+    def forget(self, trace: Trace) -> None:
+        """The request was not taken, and will come again: as if it had not come."""
+        trace.setting.open -= 1
+        if trace.context is None:
+            trace.setting.give_back()
+
+    def setting(self, model_name: str = "") -> TraceSetting:
+        """The setting that holds for a model; for no name, the server's."""
+        return self._settings.of(model_name)
+
+    def change(self, change: SettingsChange, model_name: str = "") -> None:
+        """Change the setting of a model, or, for no name, the server's.
+
+        Raises:
+            InvalidArgumentError: it could not trace with that; nothing is changed.
+        """
+        self._settings.change(model_name, change)
+        self.active = self._settings.any_on
+
+    def close(self) -> None:
+        """Take no more traces."""
+        self.active = False
+        self._settings.retire_all()
+
+    def _complete(self, trace: Trace) -> None:
+        trace.setting.open -= 1
+        self._sink.collect(trace)
+
+    def __repr__(self) -> str:
+        return f"<Tracer {self.config.mode.value}, {'active' if self.active else 'idle'}: {self._settings.of('')}>"

@@ -1,0 +1,265 @@
+"""Trace files of a whole server: what each kind of request leaves in them (observability.md §3.2).
+
+The orders are those of the files that Triton 2.51 wrote for the same requests. Where Triton's own order depends on
+which of its threads is faster, this server has one of the possible orders.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+from scripted_models import Script, write_scripted_models
+from traces import elements, events, times
+from tritonclient.utils import InferenceServerException
+
+from trireme.engine.tracing import TraceConfig, TraceLevel
+
+CORE = ["model", "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"]
+RECEIVED = ["HTTP_RECV_START", "HTTP_RECV_END"]
+OVER_HTTP = [
+    *RECEIVED,
+    *CORE,
+    "COMPUTE_END",
+    "INFER_RESPONSE_COMPLETE",
+    "REQUEST_END",
+    "HTTP_SEND_START",
+    "HTTP_SEND_END",
+]
+READ = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
+SENT = ["GRPC_SEND_START", "GRPC_SEND_END"]
+OVER_GRPC = [*CORE, "COMPUTE_END", "REQUEST_END", *READ, "INFER_RESPONSE_COMPLETE", *SENT]
+
+_CHAIN = """
+platform: "ensemble"
+input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }
+ensemble_scheduling {
+  step {
+    model_name: "plain" model_version: -1
+    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "MIDDLE" }
+  }
+  step {
+    model_name: "LAST" model_version: -1
+    input_map { key: "IN" value: "MIDDLE" } output_map { key: "OUT" value: "OUT" }
+  }
+}
+"""
+
+
+class World:
+    """A traced server, and where its traces go."""
+
+    def __init__(self, live: Any, folder: Path) -> None:
+        self.live = live
+        self.folder = folder
+
+    def post(self, path: str, body: object) -> tuple[int, str]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            with urlopen(Request(f"http://{self.live.url}{path}", data)) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    def infer(self, model: str, request_id: str = "", script: str = "", data: object = (1, 2)) -> tuple[int, str]:
+        tensor = {"name": "IN", "datatype": "FP32", "shape": [2], "data": data}
+        parameters = {"script": script} if script else {}
+        return self.post(f"/v2/models/{model}/infer", {"id": request_id, "inputs": [tensor], "parameters": parameters})
+
+    def set(self, **settings: object) -> None:
+        status, text = self.post("/v2/trace/setting", settings)
+        assert status == 200, text
+
+    def file(self, name: str = "t.json") -> list[dict[str, Any]]:
+        return elements(self.folder / name)
+
+
+@pytest.fixture
+def open_world(tmp_path: Path, serve: Callable[..., Any]) -> Callable[..., Any]:
+    @contextmanager
+    def open_with(**fields: Any) -> Iterator[World]:
+        repository, folder = tmp_path / "models", tmp_path / "traces"
+        folder.mkdir()
+        write_scripted_models(repository)
+        for name, last in (("chain", "plain"), ("chain_of_chains", "chain")):
+            (repository / name / "1").mkdir(parents=True)
+            (repository / name / "config.pbtxt").write_text(_CHAIN.replace("LAST", last))
+        script = Script()
+        settings = {"level": TraceLevel.TIMESTAMPS, "rate": 1, "file": str(folder / "t.json"), **fields}
+        with serve(repository, script.backends(), tracing=TraceConfig(**settings)) as live:
+            yield World(live, folder)
+
+    return open_with
+
+
+def inputs(name: str = "IN") -> list[grpcclient.InferInput]:
+    array = np.array([1, 2], np.float32)
+    tensor = grpcclient.InferInput(name, array.shape, "FP32")
+    tensor.set_data_from_numpy(array)
+    return [tensor]
+
+
+def test_requests_over_http(open_world: Callable[..., Any]) -> None:
+    with open_world() as world:
+        assert world.infer("plain", "r1")[0] == 200
+        assert world.infer("plain")[0] == 200
+        assert world.infer("plain", script="fail:bad")[0] == 500
+    file = world.file()
+    assert [element for element in file if "model_name" in element] == [
+        {"id": 1, "model_name": "plain", "model_version": 1, "request_id": "r1"},
+        {"id": 2, "model_name": "plain", "model_version": 1},
+        {"id": 3, "model_name": "plain", "model_version": 1},
+    ]
+    for trace_id in (1, 2, 3):
+        assert events(file, trace_id) == OVER_HTTP
+        ns = times(file, trace_id)
+        in_order = [ns[name] for name in OVER_HTTP if name != "model"]
+        assert in_order == sorted(in_order)
+
+
+def test_requests_over_grpc(open_world: Callable[..., Any]) -> None:
+    with open_world() as world, grpcclient.InferenceServerClient(world.live.grpc_url) as client:
+        client.infer("plain", inputs(), request_id="g1")
+        with pytest.raises(InferenceServerException, match="bad"):
+            client.infer("plain", inputs(), parameters={"script": "fail:bad"})
+    file = world.file()
+    assert events(file, 1) == events(file, 2) == OVER_GRPC
+    ns = times(file, 1)
+    assert ns["GRPC_WAITREAD_START"] <= ns["GRPC_WAITREAD_END"] <= ns["QUEUE_START"] <= ns["GRPC_SEND_START"]
+
+
+def test_streams_send_often_and_respond_once(open_world: Callable[..., Any]) -> None:
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+    with open_world() as world, grpcclient.InferenceServerClient(world.live.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.put(error))
+        client.async_stream_infer("plain", inputs(), request_id="s1")
+        assert answers.get(timeout=20) is None
+        client.async_stream_infer("many", inputs(), request_id="s2", parameters={"script": "say say end"})
+        assert [answers.get(timeout=20) for _ in range(2)] == [None, None]
+        client.stop_stream()
+    file = world.file()
+    assert events(file, 1) == OVER_GRPC
+    assert events(file, 2) == [*OVER_GRPC, *SENT]
+
+
+def test_generate_notes_responses_and_not_when_they_were_sent(open_world: Callable[..., Any]) -> None:
+    """One more response is complete when the model says that there is none."""
+    with open_world() as world:
+        assert world.post("/v2/models/plain/generate", {"IN": [1, 2]})[0] == 200
+        assert world.post("/v2/models/many/generate_stream", {"IN": [1], "script": "say say end"})[0] == 200
+        assert world.post("/v2/models/plain/generate", {"OUT": [1, 2]})[0] == 400
+    file = world.file()
+    response = ["INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END"]
+    compute = [*CORE[3:], "COMPUTE_END"]
+    assert events(file, 1) == [*RECEIVED, *CORE, "COMPUTE_END", *response, "REQUEST_END"]
+    assert events(file, 2) == [*RECEIVED, *CORE[:3], *response * 2, *compute, response[0], "REQUEST_END"]
+    assert times(file, 2)["HTTP_SEND_END"] == 0
+    assert events(file, 3) == RECEIVED
+
+
+def test_an_ensembles_steps_are_traces_of_their_own(open_world: Callable[..., Any]) -> None:
+    with open_world() as world:
+        assert world.infer("chain", "e1")[0] == 200
+        assert world.infer("chain_of_chains")[0] == 200
+    file = world.file()
+    ids = [element["id"] for element in file]
+    assert sorted(set(ids), key=ids.index) == [3, 2, 1, 8, 7, 6, 5, 4]
+    assert [element.get("parent_id") for element in file if "model_name" in element] == [1, 1, None, 6, 6, 4, 4, None]
+    assert {element["request_id"] for element in file if element["id"] <= 3 and "model_name" in element} == {"e1"}
+    of_the_ensemble = [name for name in OVER_HTTP if not name.startswith("COMPUTE")]
+    assert events(file, 1) == events(file, 4) == of_the_ensemble
+    assert events(file, 2) == events(file, 3) == [*CORE, "COMPUTE_END", "REQUEST_END"]
+    assert times(file, 2)["REQUEST_END"] <= times(file, 3)["REQUEST_START"]
+
+
+def test_an_ensemble_that_fails_leaves_the_traces_of_the_steps_that_ran(open_world: Callable[..., Any]) -> None:
+    with open_world() as world:
+        assert world.infer("chain", script="fail:bad")[0] == 500
+    file = world.file()
+    assert events(file, 2) == [*CORE, "COMPUTE_END", "REQUEST_END"]
+    assert events(file, 1)[-3:] == ["REQUEST_END", "HTTP_SEND_START", "HTTP_SEND_END"]
+
+
+def test_what_is_refused_is_not_more_than_received(open_world: Callable[..., Any]) -> None:
+    """A request to a model that there is not has no trace at all."""
+    with open_world() as world, grpcclient.InferenceServerClient(world.live.grpc_url) as client:
+        assert world.infer("nothing")[0] == 404
+        assert world.post("/v2/models/plain/infer", b"{")[0] == 500
+        assert world.infer("plain", data=[1])[0] == 500
+        with pytest.raises(InferenceServerException, match="expected 1 inputs but got 2"):
+            client.infer("plain", [*inputs(), *inputs(name="X")])
+    file = world.file()
+    assert [events(file, trace_id) for trace_id in (1, 2, 3)] == [RECEIVED, RECEIVED, READ]
+
+
+def test_tensors(open_world: Callable[..., Any]) -> None:
+    with open_world(level=TraceLevel.TENSORS) as world:
+        assert world.infer("plain")[0] == 200
+    tensor = {"name": "IN", "data": "1,2", "shape": "2", "dtype": "FP32"}
+    assert world.file() == [
+        {"id": 1, "model_name": "plain", "model_version": 1},
+        {"id": 1, "activity": "TENSOR_QUEUE_INPUT", "tensor": tensor},
+        {"id": 1, "activity": "TENSOR_BACKEND_INPUT", "tensor": tensor},
+        {"id": 1, "activity": "TENSOR_BACKEND_OUTPUT", "tensor": {**tensor, "name": "OUT"}},
+    ]
+
+
+def test_files_follow_settings_while_the_server_runs(open_world: Callable[..., Any]) -> None:
+    """As the real server did: t.json of the first setting, an indexed file when a count is used up or a log frequency
+    reached, one more for the rest."""
+    with open_world(level=TraceLevel.OFF) as world:
+        world.infer("plain", "untraced")
+        for request_id, settings in {
+            "a": {"trace_level": ["TIMESTAMPS"]},
+            "b": {},
+            "c": {"trace_count": "2"},
+            "d": {},
+            "not any more": {},
+            "e": {"trace_count": "-1", "log_frequency": "2"},
+            "f": {},
+            "g": {},
+        }.items():
+            if settings:
+                world.set(**settings)
+            world.infer("plain", request_id)
+    names = sorted(path.name for path in world.folder.iterdir())
+    assert names == ["t.json", "t.json.0", "t.json.1", "t.json.2"]
+    ids = [[e["request_id"] for e in world.file(name) if "model_name" in e] for name in names]
+    assert ids == [["a", "b"], ["c", "d"], ["e", "f"], ["g"]]
+    for name in names:
+        text = (world.folder / name).read_bytes()
+        assert text.startswith(b'[{"id":')
+        assert text.endswith(b"]")
+        assert b"\n" not in text
+
+
+def test_without_a_directory_requests_are_served_all_the_same(
+    open_world: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "nowhere" / "t"
+    with open_world(file=str(path), log_frequency=1) as world:
+        assert [world.infer("plain")[0] for _ in range(5)] == [200] * 5
+    complaints = [record.getMessage() for record in caplog.records if "traces" in record.getMessage()]
+    assert complaints == [f"cannot write traces to {path}.0: No such file or directory"]
+
+
+def test_a_client_that_leaves_ends_its_trace(open_world: Callable[..., Any]) -> None:
+    """Nothing is noted of an answer that was not sent; the trace is complete when the model has let go of it."""
+    with (
+        open_world() as world,
+        grpcclient.InferenceServerClient(world.live.grpc_url) as client,
+        pytest.raises(InferenceServerException, match="Deadline Exceeded"),
+    ):
+        client.infer("plain", inputs(), parameters={"script": "until-cancelled say!"}, client_timeout=0.3)
+    (trace,) = [events(world.file(), 1)]
+    assert trace == [*CORE, "COMPUTE_END", "REQUEST_END", *READ, "INFER_RESPONSE_COMPLETE"]
