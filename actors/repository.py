@@ -311,12 +311,18 @@ class Repository:
         return next((each for each in draining if each.continues(request)), draining[0] if draining else None)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
-        """The version that answers, described.
+        """The version that answers, described; or one that only continues its sequences.
 
         Raises:
             TriremeError: see `find`.
         """
-        model = self.find(name, version)
+        try:
+            model = self.find(name, version)
+        except TriremeError:
+            retiring = [each for each in self._all() if (each.name, each.version) == (name, version) and each.retiring]
+            if not retiring:
+                raise
+            model = retiring[0]
         description = self._descriptions.get(model)
         if description is None:
             ready = tuple(self.ready_versions(model.id))

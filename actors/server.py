@@ -28,6 +28,7 @@ from ..engine.job import Job
 from ..engine.metrics_cache import cache_counter_families, cache_summary_families
 from ..engine.metrics_registry import MetricsRegistry, Section
 from ..engine.options import ControlMode, ServerOptions
+from ..engine.repository.agent_registry import AgentRegistry
 from ..engine.repository.local import LocalRepository
 from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest
@@ -83,6 +84,7 @@ class InferenceServer:
         on_request: called with each request for which there is room in the server, and its batch size, before its
             scheduler sees it; must not raise.
         backends: which backends there are, if not the installed ones.
+        agents: which repository agents there are, if not the installed ones.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class InferenceServer:
         executors: Executors | None = None,
         clock: Clock | None = None,
         backends: BackendRegistry | None = None,
+        agents: AgentRegistry | None = None,
         on_request: Callable[[InferenceRequest, int], None] | None = None,
     ) -> None:
         self.options = options
@@ -109,6 +112,7 @@ class InferenceServer:
         self._backends = backends or BackendRegistry(options.options_for_backend)
         self.custom_metrics = self._backends.services.custom_metrics
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
+        self._agents = agents or AgentRegistry()
         self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)
         self._tracing = Tracing(options.tracing, clock or SystemClock())
         self.tracer = self._tracing.tracer
@@ -133,7 +137,7 @@ class InferenceServer:
         self._nursery = await self._nursery_manager.__aenter__()
         self._tracing.start(self._nursery)
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
-        surroundings = Surroundings(self.options, self._clock, executors, self._backends, limiter, cache)
+        surroundings = Surroundings(self.options, self._clock, executors, self._backends, limiter, cache, self._agents)
         self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository
         started = False
@@ -372,6 +376,10 @@ class InferenceServer:
 
     def repository_index(self, ready_only: bool = False) -> list[IndexEntry]:
         return self._repository.index(ready_only)
+
+    def backends_in_use(self) -> list[str]:
+        """The names of the backends of all ready models; empty for ensembles."""
+        return sorted({model.config.backend for model in self._repository.models() if model.ready})
 
     def model_statistics(self) -> list[ModelActorStatistics]:
         """How the model actors are: states, instances alive, restarts, abandoned threads."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from ..engine.backends.registry import BackendRegistry
 from ..engine.clock import Clock
 from ..engine.options import ServerOptions
-from ..engine.repository.agents import AgentRegistry
-from ..engine.repository.checksum import ChecksumAgent
+from ..engine.repository.agent_registry import AgentRegistry
 from .cache_access import CacheAccess
 from .executors import Executors
 from .rate_limiter import RateLimiter
@@ -24,4 +23,4 @@ class Surroundings:
     backends: BackendRegistry
     limiter: RateLimiter | None = None
     cache: CacheAccess | None = None
-    agents: AgentRegistry = field(default_factory=lambda: AgentRegistry({"checksum": ChecksumAgent}))
+    agents: AgentRegistry = field(default_factory=AgentRegistry)

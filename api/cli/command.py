@@ -155,6 +155,8 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         repository_poll_s=max(0, flags["repository-poll-secs"]) if mode is ControlMode.POLL else 0,
         model_config_name=flags["model-config-name"],
         model_load_thread_count=max(1, flags["model-load-thread-count"]),
+        model_load_retry_count=max(0, flags["model-load-retry-count"]),
+        model_namespacing=flags["model-namespacing"],
         backend_config=backend_config,
         cache_config=_cache_config(flags),
         max_inflight_requests=flags["max-inflight-requests"],

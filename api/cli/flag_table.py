@@ -83,7 +83,7 @@ _REPOSITORY = Group(
             "model-repository",
             Kind("<string>", not_empty("Error: empty argument for --model-repository")),
             "Directory with models, one sub-directory each. May be given several times for several repositories; a "
-            "name that is in two of them is not served.",
+            "name that is in two of them is not served, unless there are namespaces.",
             repeatable=True,
         ),
         Flag("exit-on-error", BOOLEAN, "Whether to exit when a model does not load at start.", True),
@@ -128,6 +128,18 @@ _REPOSITORY = Group(
             "",
         ),
         Flag("model-load-thread-count", INTEGER, "How many models may load at the same time.", 4),
+        Flag(
+            "model-load-retry-count",
+            INTEGER,
+            "How often to try again to load a model that could not be loaded.",
+            0,
+        ),
+        Flag(
+            "model-namespacing",
+            BOOLEAN,
+            "Serve models of the same name from different repositories; an ensemble uses the models beside it first.",
+            False,
+        ),
         *REPOSITORY_LATER,
     ),
 )

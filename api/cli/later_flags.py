@@ -31,24 +31,9 @@ _NO_SAGEMAKER = "the SageMaker front end is not served yet"
 _NO_VERTEX = "the Vertex AI front end is not served yet"
 _NO_GPU = "models run on CPUs only, for now"
 _ENTRY_POINTS = "what is installed with pip is found by itself"
+_AGENT_ENTRY_POINTS = "repository agents are Python classes; what is installed with pip is found by itself"
 
 REPOSITORY_LATER = (
-    Flag(
-        "model-load-retry-count",
-        INTEGER,
-        "How often to try again to load a model that failed to.",
-        0,
-        missing="a model that fails to load is not tried again",
-        idle=0,
-    ),
-    Flag(
-        "model-namespacing",
-        BOOLEAN,
-        "Serve models of the same name from different repositories.",
-        False,
-        missing="there are no namespaces yet; a name that is in two repositories is not served",
-        idle=False,
-    ),
     Flag(
         "enable-peer-access",
         BOOLEAN,
@@ -113,7 +98,7 @@ _AGENTS = Group(
             STRING,
             "Directory of repository agent libraries.",
             "/opt/tritonserver/repoagents",
-            missing="there are no repository agents yet",
+            missing=_AGENT_ENTRY_POINTS,
         ),
     ),
 )

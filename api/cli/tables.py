@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from ...engine.backends.registry import ENTRY_POINT_GROUP
-from ...engine.description import IndexEntry, ModelState
+from ...engine.description import IndexEntry
 from ...engine.options import ControlMode, ServerOptions
 
 if TYPE_CHECKING:
@@ -43,11 +43,7 @@ def startup_tables(
 def _backends(server: InferenceServer) -> list[Row]:
     """The backends that models use."""
     places = {entry_point.name: entry_point.value for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
-    names: set[str] = set()
-    for entry in server.repository_index(ready_only=True):
-        if entry.state is ModelState.READY:
-            names.add(server.describe(entry.name, int(entry.version)).config.backend)
-    return [(name, places.get(name, ""), _backend_config(name, server.options)) for name in sorted(names)]
+    return [(name, places.get(name, ""), _backend_config(name, server.options)) for name in server.backends_in_use()]
 
 
 def _backend_config(name: str, options: ServerOptions) -> str:

@@ -22,7 +22,6 @@ def unused_settings(message: Any) -> list[str]:
     """Names of the settings that have no effect."""
     groups = message.instance_group
     asked = {
-        "model_repository_agents": len(message.model_repository_agents.agents) > 0,
         "instance_group.passive": any(group.passive for group in groups),
         "instance_group.host_policy": any(group.host_policy for group in groups),
         "cc_model_filenames": len(message.cc_model_filenames) > 0,

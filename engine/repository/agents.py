@@ -1,7 +1,6 @@
 """Repository agents: code that looks at a model before it is loaded, or puts another in its place (repository.md §11).
 
-An agent is a class found by name through the entry-point group ``trireme.repository_agents``; `checksum` is always
-there. A model's configuration names its agents; each load makes one object of each.
+A model's configuration names its agents (`agent_registry` finds them); each load makes one object of each.
 
 Rules:
  1. For each load an agent is told LOAD; then LOAD_COMPLETE, UNLOAD, UNLOAD_COMPLETE, or LOAD_FAIL alone.
@@ -18,17 +17,15 @@ from __future__ import annotations
 
 import enum
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from pathlib import Path
 
-from ..errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
+from ..errors import InternalError, TriremeError
 
 logger = logging.getLogger("trireme.repository")
-
-ENTRY_POINT_GROUP = "trireme.repository_agents"
 
 
 class AgentAction(enum.Enum):
@@ -85,44 +82,6 @@ class RepositoryAgent(ABC):
         """
 
 
-class AgentRegistry:
-    """Finds agents by their names.
-
-    Args:
-        known: agent classes that need no entry point.
-    """
-
-    def __init__(self, known: Mapping[str, type[RepositoryAgent]]) -> None:
-        self._known = dict(known)
-
-    def make(self, name: str, parameters: Mapping[str, str]) -> RepositoryAgent:
-        """An agent for one load.
-
-        Raises:
-            InvalidArgumentError: there is none of this name.
-            UnavailableError: it is installed, but cannot be imported.
-            TriremeError: it does not like its parameters.
-        """
-        return self._find(name)(parameters)
-
-    def _find(self, name: str) -> type[RepositoryAgent]:
-        if name in self._known:
-            return self._known[name]
-        for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-            try:
-                found = entry_point.load()
-            except (ImportError, AttributeError, OSError) as error:
-                raise UnavailableError(
-                    f"repository agent '{name}' cannot be imported from '{entry_point.value}': {error}"
-                ) from error
-            if not (isinstance(found, type) and issubclass(found, RepositoryAgent)):
-                raise UnavailableError(
-                    f"repository agent '{name}': '{entry_point.value}' is not a subclass of RepositoryAgent"
-                )
-            return found
-        raise InvalidArgumentError(f"unable to find repository agent '{name}'; install the package that brings it")
-
-
 class AgentChain:
     """The agents of one load, and how far they have got.
 
@@ -136,6 +95,7 @@ class AgentChain:
         self._read = read
         self._told: list[tuple[RepositoryAgent, AgentModel]] = []
         self._last: AgentAction | None = None
+        self._lock = threading.Lock()
 
     def load(self, model: AgentModel) -> AgentModel:
         """Tell all of them LOAD; if one raises, those that were told learn that the load failed.
@@ -177,14 +137,15 @@ class AgentChain:
 
     def _tell(self, action: AgentAction, after: AgentAction) -> None:
         """Tell all of them, if `after` is what they were told last."""
-        if self._last is not after:
-            return
-        self._last = action
-        for agent, model in self._told if action in _IN_ORDER else reversed(self._told):
-            try:
-                agent.act(action, model)
-            except Exception as error:  # noqa: BLE001 - foreign code, and too late for its complaints (rule 4)
-                logger.warning("%s of model '%s' failed at %s: %s", _name(agent), model.name, action.value, error)
+        with self._lock:
+            if self._last is not after:
+                return
+            self._last = action
+            for agent, model in self._told if action in _IN_ORDER else reversed(self._told):
+                try:
+                    agent.act(action, model)
+                except Exception as error:  # noqa: BLE001 - foreign code, too late for its complaints (rule 4)
+                    logger.warning("%s of model '%s' failed at %s: %s", _name(agent), model.name, action.value, error)
 
 
 def _told_to_load(agent: RepositoryAgent, model: AgentModel) -> Path | None:

@@ -18,7 +18,7 @@ from ..config.model import ModelConfig
 from ..config.read import finish_config, read_message
 from ..errors import InternalError
 from ..options import ServerOptions
-from .agents import AgentRegistry
+from .agent_registry import AgentRegistry
 from .managed import open_managed
 from .source import ModelSource, Scan
 

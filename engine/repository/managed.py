@@ -12,7 +12,8 @@ from ..config.model import ModelConfig
 from ..config.read import finish_config, read_message
 from ..errors import InternalError
 from ..options import ServerOptions
-from .agents import AgentChain, AgentModel, AgentRegistry
+from .agent_registry import AgentRegistry
+from .agents import AgentChain, AgentModel
 from .source import ModelSource
 
 

@@ -14,7 +14,7 @@ from ..backends.interface import Completion, ModelFiles
 from ..config.model import ModelConfig
 from ..errors import UnsupportedError
 from ..options import ServerOptions
-from .agents import AgentRegistry
+from .agent_registry import AgentRegistry
 
 
 class ModelSource(Protocol):

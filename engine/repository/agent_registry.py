@@ -1,0 +1,50 @@
+"""Which agent answers to a name: ours, and the entry points of group ``trireme.repository_agents``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+
+from ..errors import InvalidArgumentError, UnavailableError
+from .agents import RepositoryAgent
+from .checksum import ChecksumAgent
+
+ENTRY_POINT_GROUP = "trireme.repository_agents"
+
+
+class AgentRegistry:
+    """Finds agents by their names.
+
+    Args:
+        extra: agent classes that need no entry point, besides those that Trireme brings along.
+    """
+
+    def __init__(self, extra: Mapping[str, type[RepositoryAgent]] | None = None) -> None:
+        self._known: dict[str, type[RepositoryAgent]] = {"checksum": ChecksumAgent, **(extra or {})}
+
+    def make(self, name: str, parameters: Mapping[str, str]) -> RepositoryAgent:
+        """An agent for one load.
+
+        Raises:
+            InvalidArgumentError: there is none of this name.
+            UnavailableError: it is installed, but cannot be imported.
+            TriremeError: it does not like its parameters.
+        """
+        return self._find(name)(parameters)
+
+    def _find(self, name: str) -> type[RepositoryAgent]:
+        if name in self._known:
+            return self._known[name]
+        for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+            try:
+                found = entry_point.load()
+            except (ImportError, AttributeError, OSError) as error:
+                raise UnavailableError(
+                    f"repository agent '{name}' cannot be imported from '{entry_point.value}': {error}"
+                ) from error
+            if not (isinstance(found, type) and issubclass(found, RepositoryAgent)):
+                raise UnavailableError(
+                    f"repository agent '{name}': '{entry_point.value}' is not a subclass of RepositoryAgent"
+                )
+            return found
+        raise InvalidArgumentError(f"unable to find repository agent '{name}'; install the package that brings it")
