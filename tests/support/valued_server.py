@@ -19,9 +19,14 @@ POLL_FAILED = "failed to load '{}', failed to poll from model repository"
 
 
 @asynccontextmanager
-async def serving(root: Path, gates: Gates, *startup: str, **options: Any) -> AsyncIterator[InferenceServer]:
+async def serving(
+    root: Path | tuple[Path, ...], gates: Gates, *startup: str, **options: Any
+) -> AsyncIterator[InferenceServer]:
+    """Of one repository or several; `options` are `ServerOptions` fields, and ``agents``."""
+    given = {name: options.pop(name) for name in ("agents",) if name in options}
     settings: dict[str, Any] = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": startup, **options}
-    server = InferenceServer(ServerOptions(model_repository=(root,), **settings), backends=gates.backends())
+    roots = root if isinstance(root, tuple) else (root,)
+    server = InferenceServer(ServerOptions(model_repository=roots, **settings), backends=gates.backends(), **given)
     async with server:
         yield server
 
