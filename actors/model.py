@@ -434,6 +434,8 @@ class Model:
             self._failure = error
         if self.state is ModelState.READY:
             self._enter(ModelState.UNAVAILABLE, error.status_text)
+        if self._end.is_set():  # it is being drained, and nobody is left to execute what is queued
+            self.scheduler.fail_queued(error)
         self._end.set()
 
     def _enter(self, state: ModelState, reason: str = "") -> None:
