@@ -14,6 +14,8 @@ from .events import (
     GIVEN_UP,
     BatchSealed,
     CancelHeard,
+    ChangeAsked,
+    ChangeDone,
     ExecutionEnded,
     FaultStruck,
     InstanceAttached,
@@ -32,6 +34,7 @@ from .events import (
     StateUsed,
     StepSubmitted,
 )
+from .generations import model_of
 from .graphs import is_step
 from .history import Handlers
 from .invariants.queueing import EXPIRED, FULL
@@ -72,6 +75,14 @@ REACHABLE = (
     "a state kept",
     "a state found",
     *REACHABLE_ANSWERS,
+    "a model loaded again",
+    "a model unloaded",
+    "a model changed twice at once",
+    "a change refused",
+    "a load failed, and the old one served on",
+    "executed by what was replaced",
+    "executed by what was unloaded",
+    "refused: unloaded",
     "an ensemble answered",
     "an ensemble failed with a step",
     "an ensemble cancelled amid its steps",
@@ -101,6 +112,8 @@ class Coverage:
         self._parents: dict[int, int] = {}
         self._steps: dict[int, int] = {}  # by request to an ensemble, how many steps it has in flight
         self._failed: set[int] = set()  # those of them of which a step has failed
+        self._is_stopping = False
+        self._changing: Counter[str] = Counter()
         self.answers = AnswerCoverage(self._count)
 
     def handlers(self) -> Handlers:
@@ -122,6 +135,8 @@ class Coverage:
             InstanceAttached: self._attached,
             InstanceDetached: self._detached,
             ModelStateChanged: self._changed,
+            ChangeAsked: self._change_asked,
+            ChangeDone: self._change_done,
             ServerStopping: self._stopping,
             ServerStopped: self._stopped,
         }
@@ -174,9 +189,25 @@ class Coverage:
         elif STOPPING in event.error:
             self._count("refused: stopping")
         elif UNKNOWN in event.error:
-            self._count("refused: model given up" if model in self._state.models else "refused: unknown model")
+            self._count(f"refused: {self._why_unknown(model)}")
         else:
             self._count("refused: no START" if "must specify the START flag" in event.error else "refused: invalid")
+
+    def _why_unknown(self, model: str) -> str:
+        view = self._state.serving.get(model)
+        if view is None:
+            return "unknown model"
+        return "model given up" if view.given_up else "unloaded"
+
+    def _change_asked(self, event: ChangeAsked) -> None:
+        self._changing[event.model] += 1
+        if self._changing[event.model] > 1:
+            self._count("a model changed twice at once")
+
+    def _change_done(self, event: ChangeDone) -> None:
+        self._changing[event.model] -= 1
+        if event.error:
+            self._count("a change refused")
 
     def _abandoned(self, event: RequestAbandoned) -> None:
         if event.request in self._asked:
@@ -205,7 +236,11 @@ class Coverage:
         self._count(f"sealed: {event.reason}")
         if 0 in event.requests:
             self._count("a batch with padding")
-        line = self._state.models[event.model].line
+        view = self._state.models[event.model]
+        line = view.line
+        if view.stopping and not self._is_stopping:
+            replaced = self._state.serving[view.config.name] is not view
+            self._count(f"executed by what was {'replaced' if replaced else 'unloaded'}")
         first = next(iter(line.waiting), 0)
         if first not in event.requests:
             self._count("a later request went before an earlier one")
@@ -248,10 +283,20 @@ class Coverage:
 
     def _changed(self, event: ModelStateChanged) -> None:
         view = self._state.models.get(event.model)
-        if event.state == "UNAVAILABLE" and view is not None and view.ready:
+        if view is None:
+            if event.state == "LOADING" and model_of(event.model) in self._state.serving:
+                self._count("a model loaded again")
+            return
+        serving = self._state.serving[view.config.name]
+        if event.state == "UNAVAILABLE" and view.ready:
             self._count("a model given up")
+        elif event.state == "UNAVAILABLE" and serving.ready and serving is not view and not view.served:
+            self._count("a load failed, and the old one served on")
+        elif event.state == "UNLOADING" and serving is view and not self._is_stopping:
+            self._count("a model unloaded")
 
     def _stopping(self, _event: ServerStopping) -> None:
+        self._is_stopping = True
         if self._open:
             self._count("stopped with work in flight")
 

@@ -22,10 +22,10 @@ from ..engine.request import InferenceRequest
 from ..engine.response import InferenceResponse
 from ..engine.tensor import Tensor
 from .clock import JumpingClock, Sleeper
-from .events import RequestAbandoned, RequestAnswered, RequestSubmitted
+from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, RequestSubmitted
 from .graphs import Graphs
 from .history import Recorder, error_text
-from .plan import UNKNOWN_MODEL, Manner, Plan, RequestPlan
+from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, RequestPlan
 from .readers import Reader, record_taken, when_final
 
 
@@ -36,6 +36,8 @@ class Driver:
         done: nothing is left to send, and every reply is final, whether or not anybody still waits for it.
         replies: those that nobody may have taken, by request.
         misled: called with a text when a client has an answer that is not to its request.
+        touch: changes a model, by its name.
+        changing: changes of models that were not asked for, or are not done.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Driver:
         clock: JumpingClock,
         recorder: Recorder,
         misled: Callable[[str], None],
+        touch: Callable[[str], None],
     ) -> None:
         self.done = trio.Event()
         self.replies: dict[int, Reply] = {}
@@ -66,7 +69,11 @@ class Driver:
                 self._next.setdefault(request.after, []).append(request)
             else:
                 self._at(request.at_ns / 1e9, partial(self._send, request))
-        if not plan.requests:
+        self._touch = touch
+        self.changing = len(plan.changes)
+        for change in plan.changes:
+            self._at(change.at_ns / 1e9, partial(self._start_change, change))
+        if not plan.requests and not plan.changes:
             self.done.set()
 
     @property
@@ -217,8 +224,32 @@ class Driver:
     def _settled(self, plan: RequestPlan, _reply: Reply | None = None) -> None:
         """The server has no more to do for this request."""
         del self._unfinished[plan.number]
-        if not self._unfinished:
+        self._look_whether_done()
+
+    def _look_whether_done(self) -> None:
+        if not self._unfinished and not self.changing:
             self.done.set()
+
+    # Whoever manages the models.
+
+    def _start_change(self, plan: ChangePlan) -> None:
+        self._nursery.start_soon(self._change, plan)
+
+    async def _change(self, plan: ChangePlan) -> None:
+        recorder, error = self._recorder, ""
+        recorder.record(ChangeAsked(recorder.now_ns(), plan.model, plan.change.value))
+        try:
+            if plan.change is Change.UNLOAD:
+                await self._server.unload_model(plan.model)
+            else:
+                if plan.change is Change.RELOAD:
+                    self._touch(plan.model)
+                await self._server.load_model(plan.model, {})
+        except TriremeError as failure:
+            error = failure.message
+        recorder.record(ChangeDone(recorder.now_ns(), plan.model, plan.change.value, error))
+        self.changing -= 1
+        self._look_whether_done()
 
 
 class _Requests:

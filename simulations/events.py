@@ -274,6 +274,25 @@ class ModelStateChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeAsked:
+    """The server was asked to change a model: `change` is a `Change`'s value."""
+
+    at_ns: int
+    model: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeDone:
+    """It has done so, or says why it cannot: `error`."""
+
+    at_ns: int
+    model: str
+    change: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServerStopping:
     """The server was told to stop, within `limit_ns`."""
 
@@ -322,6 +341,8 @@ Event = (
     | KernelStarted
     | KernelEnded
     | ModelStateChanged
+    | ChangeAsked
+    | ChangeDone
     | ServerStopping
     | ServerStopped
     | PhaseBegan

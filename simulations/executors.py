@@ -111,14 +111,18 @@ class VirtualExecutors:
 
     Args:
         recorder: told about every execution; None for no one.
+        load: what each step of loading a model takes, beside its work.
     """
 
-    def __init__(self, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, recorder: Recorder | None = None, load: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    ) -> None:
         self._recorder = recorder
+        self._load = load
 
     def instance_executor(self, name: str, mode: ExecutionMode) -> Executor:
         return VirtualExecutor() if self._recorder is None else RecordingExecutor(self._recorder)
 
     async def offload(self, work: Callable[[], T]) -> T:
-        await trio.lowlevel.checkpoint()
+        await self._load()
         return work()

@@ -68,6 +68,10 @@ class FaultyModels:
             for model in plan.models
         ]
 
+    def touch(self, name: str) -> None:
+        """Change a model, so that it is worth loading again."""
+        next(model for model in self.models if model.name == name).touch()
+
     def _start(self, model: ModelPlan, spec: InstanceSpec) -> None:
         self._starts[model.name] += 1
         if self._starts[model.name] in model.failing_starts and not self.calm:

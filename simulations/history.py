@@ -81,7 +81,7 @@ class Recorder:
         self._requests += 1
         return self._requests
 
-    def batch_sealed(self, jobs: Sequence[Job], instance: str, reason: str) -> None:
+    def batch_sealed(self, model: str, jobs: Sequence[Job], instance: str, reason: str) -> None:
         """A scheduler sealed a batch: number it."""
         self._batches += 1
         first = _first(jobs)
@@ -89,9 +89,7 @@ class Recorder:
         numbers = tuple([request_number(job) for job in jobs])
         rows = sum([job.rows for job in jobs])
         self.record(
-            BatchSealed(
-                self.now_ns(), self._batches, first.model_name, first.model_version, instance, reason, numbers, rows
-            )
+            BatchSealed(self.now_ns(), self._batches, model, first.model_version, instance, reason, numbers, rows)
         )
 
     def batch_started(self, batch: ExecutionBatch) -> int:

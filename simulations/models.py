@@ -78,6 +78,14 @@ class SimulatedModel(ModelSource):
         self.work = work
         self.answer = answer
         self.on_start = on_start
+        self._changes = 0
+
+    def touch(self) -> None:
+        """Change it, so that it is loaded again when that is asked for."""
+        self._changes += 1
+
+    def modified_ns(self) -> int:
+        return self._changes
 
     @property
     def name(self) -> str:

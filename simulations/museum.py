@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, ResourcePlan, SequencesPlan, StepPlan
+from .plan import (
+    Change,
+    ChangePlan,
+    Fault,
+    Manner,
+    ModelPlan,
+    Plan,
+    PolicyPlan,
+    RequestPlan,
+    ResourcePlan,
+    SequencesPlan,
+    StepPlan,
+)
 
 MS = 1_000_000
 
@@ -251,6 +263,41 @@ HELD_BY_ITS_OWN_ORDER = Exhibit(
     "order-holds-the-model",
 )
 
+UNLOAD_DURING_LOAD = Exhibit(
+    "A model was to be unloaded while it was still being loaded. The two did not wait for each other: one took away "
+    "what the other was at work on, and the server fell over.",
+    Plan(
+        1,
+        (ModelPlan("m", dynamic=True),),
+        _stream("m", 1, 40, 5 * MS),
+        calm_ns=0,
+        changes=(
+            ChangePlan(20 * MS, "m", Change.UNLOAD),
+            ChangePlan(60 * MS, "m", Change.LOAD),
+            ChangePlan(70 * MS, "m", Change.UNLOAD),
+            ChangePlan(75 * MS, "m", Change.RELOAD),
+        ),
+        load_ns=3 * MS,
+    ),
+    ("a model loaded again", "a model unloaded", "a model changed twice at once", "refused: unloaded"),
+    "locks-nothing",
+)
+
+LOST_WHILE_DRAINED = Exhibit(
+    "A model was replaced, and the old one still had requests in its queue. Its last instance died once too often; "
+    "nobody was left to execute them, and nobody answered them either.",
+    Plan(
+        1,
+        (ModelPlan("m"),),
+        (*(RequestPlan(n, "m", n * MS, fault=Fault.CRASH if n == 1 else Fault.NONE) for n in range(1, 6)),),
+        calm_ns=100 * MS,
+        changes=(ChangePlan(8 * MS, "m"),),
+        restart_limit=0,
+    ),
+    ("a model loaded again", "fault: instance crashes", "dropped from the queue"),
+    "drained-without-end",
+)
+
 EXHIBITS: Mapping[str, Exhibit] = {
     "unknown-model-while-stopping": UNKNOWN_MODEL,
     "dead-instance-behind-readiness": HEALTHY_CORPSE,
@@ -261,6 +308,8 @@ EXHIBITS: Mapping[str, Exhibit] = {
     "resource-gone-with-its-holder": BLOCKED_BY_THE_DEAD,
     "ensemble-stuck-by-a-late-failure": STUCK_BY_A_LATE_FAILURE,
     "answers-held-behind-a-cancelled-one": HELD_FOR_EVER,
+    "unload-during-load": UNLOAD_DURING_LOAD,
+    "lost-while-drained": LOST_WHILE_DRAINED,
     "model-held-by-the-order-of-its-answers": HELD_BY_ITS_OWN_ORDER,
     "burst-refused-by-an-idle-server": REFUSED_IN_ONE_BREATH,
     "reply-lost-with-its-neighbour": LOST_WITH_ITS_NEIGHBOUR,

@@ -53,6 +53,14 @@ class Fault(enum.Enum):
     SLOW = "instance is slow"
 
 
+class Change(enum.Enum):
+    """What the server is asked to do with a model while it serves."""
+
+    RELOAD = "reload"  # it has changed, and is loaded again
+    LOAD = "load"  # it has not changed, but may have been unloaded
+    UNLOAD = "unload"
+
+
 class Manner(enum.Enum):
     """How a client takes its answer."""
 
@@ -285,6 +293,15 @@ class RequestPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """That a model is changed, and when."""
+
+    at_ns: int
+    model: str
+    change: Change = Change.RELOAD
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A run.
 
@@ -295,6 +312,8 @@ class Plan:
         calm_ns: when faults stop (an instance can hang or crash no more), and the liveness phase begins.
         resources: what there is for instances to share; empty if they need not.
         stop_ns: when the server is stopped, whatever is in flight; 0 for when all is done.
+        changes: of models, while the server is at work.
+        load_ns: the time that each step of loading a model takes, once the server is up.
         window: answers of a decoupled model that wait for their client before the model is held back; at least 3.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
     """
@@ -312,6 +331,8 @@ class Plan:
     attending: bool = False
     resources: tuple[ResourcePlan, ...] = ()
     window: int = 64
+    changes: tuple[ChangePlan, ...] = ()
+    load_ns: int = 0
 
     def to_json(self) -> str:
         return json.dumps(_encode(self), indent=1) + "\n"

@@ -8,13 +8,15 @@ and ``python -m trireme.simulations --plant``, use them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from ..actors import InferenceServer
 from ..actors.instance import Instance
+from ..actors.instances import stopping_error
+from ..actors.name_locks import NameLocks
 from ..actors.rate_limiter import RateLimiter
 from ..actors.repository import Repository
 from ..actors.scheduler import Scheduler
@@ -201,6 +203,24 @@ def _comes_back_last(original: Any, slot: Slot, job: Job) -> bool:
     return came_back
 
 
+def _locks_nothing(original: Any, locks: NameLocks, names: frozenset[str]) -> Any:
+    """Operations on one model do not wait for each other."""
+    del original, locks, names
+    return nullcontext()
+
+
+def _drained_without_end(original: Any, scheduler: Scheduler, error: TriremeError) -> None:
+    """A model that is lost while it is drained leaves those in its queue where they are."""
+    if "died" not in error.message:
+        original(scheduler, error)
+
+
+def _dropped_by_reload(original: Any, scheduler: Scheduler, **options: Any) -> None:
+    """A model that is replaced answers nothing any more."""
+    original(scheduler, **options)
+    scheduler.fail_queued(stopping_error())
+
+
 def _state_written_in_place(original: Any, state: SequenceState, output: Tensor) -> None:
     """A state is written where it is; and that is where all sequences begin."""
     del original
@@ -224,6 +244,9 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
     "state-written-in-place": (SequenceState, "write", _state_written_in_place),
+    "locks-nothing": (NameLocks, "hold", _locks_nothing),
+    "drained-without-end": (Scheduler, "fail_queued", _drained_without_end),
+    "dropped-by-reload": (Scheduler, "stop", _dropped_by_reload),
     "first-answer-late": (Scheduler, "_streamed", _first_answer_late),
     "order-holds-the-model": (OrderedRelease, "settle", _order_holds_the_model),
     "window-counts-nothing": (AnswerWindow, "enter", _window_counts_nothing),
@@ -248,7 +271,7 @@ def planted(name: str) -> Iterator[None]:
         return
     where, method, bug = PLANTED[name]
     original = getattr(where, method)
-    setattr(where, method, lambda *arguments: bug(original, *arguments))
+    setattr(where, method, lambda *arguments, **options: bug(original, *arguments, **options))
     try:
         yield
     finally:

@@ -19,6 +19,8 @@ import trio
 
 from ..actors import InferenceServer, StartupError
 from ..actors import reply as reply_module
+from ..actors.model_control import ALL_MODELS
+from ..engine.options import ControlMode
 from ..engine.scheduling.resources import ExplicitResource
 from .clock import JumpingClock, StandstillError
 from .coverage import Coverage
@@ -35,6 +37,9 @@ from .world import World, play_in_world
 
 LONGEST_RESTART_S = 10.0
 """The longest delay before an instance is started again (`engine.restart`)."""
+
+STEPS_OF_A_LOAD = 20
+"""More than a load of one model has, of those that take time."""
 
 LIMIT_S = 1e7
 """Virtual seconds after which a run is given up that not even its bounds end."""
@@ -108,6 +113,7 @@ def drain_bound_s(plan: Plan) -> float:
             if model.sequences is not None:  # its sequence may have to wait until another has been silent for long
                 total_ns += model.sequences.idle_us * 1_000
         total_ns += request.at_ns if request.after else 0
+    total_ns += STEPS_OF_A_LOAD * plan.load_ns * len(plan.changes) * len(plan.models)
     return total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0
 
 
@@ -118,7 +124,7 @@ class _Run:
         self.plan = plan
         self.clock = JumpingClock()
         self.recorder = Recorder(self.clock)
-        state = WorldState(model.config() for model in plan.models)
+        state = self._state = WorldState(model.config() for model in plan.models)
         self.watch = Watch(
             state,
             self.recorder,
@@ -126,6 +132,7 @@ class _Run:
             Graphs(plan),
             max_inflight=plan.max_inflight_requests,
             windows=_windows(plan),
+            changing=bool(plan.changes),
             restart_limit=plan.restart_limit,
             demands={model.name: {each.name: each.count for each in model.demands} for model in plan.models},
             pools={each.name: each.count for each in plan.resources},
@@ -164,12 +171,15 @@ class _Run:
             restart_window_s=plan.restart_window_s,
             exit_timeout_s=plan.exit_timeout_s,
             rate_limit=bool(plan.resources),
+            model_control_mode=ControlMode.EXPLICIT if plan.changes else ControlMode.NONE,
+            startup_models=(ALL_MODELS,),
             rate_limit_resources=tuple(ExplicitResource(each.name, each.count) for each in plan.resources),
         ) as server:
             self._server = server
+            world.load_s = plan.load_ns / 1e9
             if not server.ready():
                 self._complain("models load", f"not ready: {server.model_statistics()}")
-            driver = Driver(plan, server, self.clock, self.recorder, self._misled)
+            driver = Driver(plan, server, self.clock, self.recorder, self._misled, models.touch)
             world.nursery.start_soon(driver.run)
             if plan.stop_ns:
                 await self._wait(driver, plan.stop_ns / 1e9)
@@ -191,10 +201,11 @@ class _Run:
         await self._wait(driver, self.clock.now_s() + bound_s)
         if not driver.done.is_set():
             text = f"after {bound_s:g} s there is no final reply to requests {driver.unfinished}"
+            text += " and models are still being loaded or unloaded" * bool(driver.changing)
             self._complain("queues drain when faults have stopped", text)
         elif self.watch.violation is None:
             await self.clock.sleep(1e-6)  # the last batch may not be over when its last answer is there
-            self.watch.statistics.compare(server.statistics())
+            self.watch.statistics.compare(server.statistics(), self._state.serving)
 
     async def _wait(self, driver: Driver, until_s: float) -> None:
         """Until the clients are done, the time has come, or something is broken."""

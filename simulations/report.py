@@ -16,6 +16,8 @@ def describe(plan: Plan) -> Iterator[str]:
     yield _run(plan)
     for model in plan.models:
         yield f"  model {_model(model)}"
+    for change in plan.changes:
+        yield f"  {change.change.value} of {change.model} at {change.at_ns / MS:g} ms"
     for request in sorted(plan.requests, key=lambda each: (each.after, each.at_ns, each.number)):
         yield f"  request {_request(request)}"
 
@@ -29,6 +31,8 @@ def _run(plan: Plan) -> str:
     parts += [f"{each.count} of {each.name}" for each in plan.resources]
     if plan.window != usual.window:
         parts.append(f"window {plan.window}")
+    if plan.load_ns:
+        parts.append(f"loads take {plan.load_ns / MS:g} ms a step")
     if plan.attending:
         parts.append("attending")
     return ", ".join(parts)

@@ -40,6 +40,7 @@ class Shrinker:
         while before != self.plan and self.plays < self._limit:
             before = self.plan
             self._drop_requests()
+            self._drop_changes()
             self._drop_models()
             self._try_all(_simpler_run)
             self._try_all(_simpler_times)
@@ -71,6 +72,10 @@ class Shrinker:
                     start += size
             size //= 2
 
+    def _drop_changes(self) -> None:
+        for change in self.plan.changes:
+            self._keep(replace(self.plan, changes=tuple(each for each in self.plan.changes if each is not change)))
+
     def _drop_models(self) -> None:
         for model in self.plan.models:
             gone = {model.name}
@@ -80,7 +85,8 @@ class Shrinker:
             others = tuple(each for each in self.plan.models if each.name not in gone)
             numbers = frozenset(each.number for each in self.plan.requests if each.model in gone)
             if others:
-                self._keep(replace(self.plan.without_requests(numbers), models=others))
+                changes = tuple(each for each in self.plan.changes if each.model not in gone)
+                self._keep(replace(self.plan.without_requests(numbers), models=others, changes=changes))
 
     def _try_all(self, candidates: Callable[[Plan], Iterator[Plan]]) -> None:
         """Try each of some changes, one after the other."""
@@ -102,6 +108,7 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, calm_ns=0)
     yield replace(plan, attending=False)
     yield replace(plan, window=64)
+    yield replace(plan, load_ns=0)
     yield replace(plan, resources=(), models=tuple(replace(model, demands=()) for model in plan.models))
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from .graphs import Graphs
 from .plan import (
     UNKNOWN_MODEL,
+    Change,
+    ChangePlan,
     Fault,
     Manner,
     ModelPlan,
@@ -41,6 +43,7 @@ class Feature(enum.Enum):
     ITERATIVE = "requests that are executed again"
     DECOUPLED = "models that answer any number of times"
     SLOW_READERS = "clients that read slowly"
+    CHANGES = "models that are loaded and unloaded meanwhile"
     RESOURCES = "instances that share resources"
     ENSEMBLES = "ensembles"
     UNBATCHED = "models without batching"
@@ -72,6 +75,7 @@ RARE = {
     Feature.ENSEMBLES: 0.3,
     Feature.ITERATIVE: 0.3,
     Feature.DECOUPLED: 0.3,
+    Feature.CHANGES: 0.25,
 }
 """Features that make runs slow, or most of their requests void."""
 
@@ -119,6 +123,8 @@ class _Draw:
         return replace(
             plan,
             requests=tuple(requests),
+            changes=self.changes(models, end_ns),
+            load_ns=round(self.rate(0.1, 20) * MS) if chance.random() < 0.6 else 0,
             calm_ns=round(end_ns * chance.uniform(0.5, 1.1)),
             stop_ns=round(end_ns * chance.uniform(0.2, 1.0)) if self.has(Feature.STOP_EARLY) else 0,
             max_inflight_requests=chance.randint(1, 12) if self.has(Feature.SMALL_BUDGET) else 65_536,
@@ -130,6 +136,18 @@ class _Draw:
             attending=self.has(Feature.ATTENDING),
             resources=resources,
         )
+
+    def changes(self, models: tuple[ModelPlan, ...], end_ns: int) -> tuple[ChangePlan, ...]:
+        """Loads and unloads; in half of the runs that have some, models are only loaded again."""
+        if not self.has(Feature.CHANGES):
+            return ()
+        chance = self.chance
+        kinds = chance.choice(((Change.RELOAD,), tuple(Change)))
+        changes: list[ChangePlan] = []
+        for _ in range(chance.randint(1, 6)):
+            model, at_ns = chance.choice(models).name, chance.randint(0, end_ns)
+            changes += [ChangePlan(at_ns, model, chance.choice(kinds)) for _ in range(chance.choice((1, 1, 2)))]
+        return tuple(changes)
 
     def resources(self) -> tuple[ResourcePlan, ...]:
         if not self.has(Feature.RESOURCES):

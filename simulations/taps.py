@@ -9,22 +9,28 @@ What an ensemble asks of its members are requests like those of clients. The tap
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 from ..actors import model as model_module
+from ..actors import repository as repository_module
 from ..actors.ensemble import Ensemble
+from ..actors.model import FindModel, Model
 from ..actors.scheduler import InstanceAddress, Scheduler
+from ..actors.surroundings import Surroundings
+from ..engine.config.model import ModelConfig
 from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
 from ..engine.errors import TriremeError
 from ..engine.job import Job, Outcome, Reply
+from ..engine.repository.source import ModelSource
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
 from .events import (
     NEVER_NS,
     CancelHeard,
     InstanceAttached,
     InstanceDetached,
+    ModelStateChanged,
     ReplyDelivered,
     RequestAnswered,
     RequestDropped,
@@ -35,6 +41,7 @@ from .events import (
     SchedulerStopped,
     StepSubmitted,
 )
+from .generations import generation_name
 from .graphs import step_number
 from .history import Recorder, answer_number, error_text, request_number
 
@@ -42,8 +49,9 @@ from .history import Recorder, answer_number, error_text, request_number
 class TappedCore:
     """A scheduler's core, with its decisions written down. Whatever else it is asked goes straight to the core."""
 
-    def __init__(self, core: SchedulerCore, recorder: Recorder) -> None:
+    def __init__(self, model: str, core: SchedulerCore, recorder: Recorder) -> None:
         self.instances: dict[InstanceId, str] = {}
+        self._model = model
         self._core = core
         self._recorder = recorder
 
@@ -56,7 +64,8 @@ class TappedCore:
     def next_action(self, now: float) -> Action:
         action = self._core.next_action(now)
         if isinstance(action, Dispatch):
-            self._recorder.batch_sealed(action.jobs, self.instances[action.instance], action.reason.value)
+            instance = self.instances[action.instance]
+            self._recorder.batch_sealed(self._model, action.jobs, instance, action.reason.value)
         elif isinstance(action, Reject):
             recorder = self._recorder
             recorder.record(RequestRejected(recorder.now_ns(), request_number(action.job), error_text(action.error)))
@@ -65,7 +74,7 @@ class TappedCore:
     def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job] = ()) -> None:
         for job in rescheduled:
             recorder = self._recorder
-            recorder.record(RequestRescheduled(recorder.now_ns(), request_number(job), job.model_name))
+            recorder.record(RequestRescheduled(recorder.now_ns(), request_number(job), self._model))
         self._core.settle(jobs, now, rescheduled)
 
     def drop_all(self) -> Sequence[Job]:
@@ -102,12 +111,53 @@ Door = Scheduler | Ensemble
 """What takes a model's jobs in."""
 
 
-def tapped_scheduler(recorder: Recorder, schedulers: list[Door]) -> type[Scheduler]:
+class Generations:
+    """How often each version of each model was loaded, or tried."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int], int] = {}
+
+    def begin(self, model: str, version: int) -> str:
+        """One more; its name."""
+        generation = self._counts[model, version] = self._counts.get((model, version), 0) + 1
+        return generation_name(model, generation)
+
+    def latest(self, model: str) -> str:
+        """The name of the one that is being loaded: a model has only one such."""
+        return generation_name(model, max(count for (name, _), count in self._counts.items() if name == model))
+
+
+def tapped_model(recorder: Recorder, generations: Generations) -> type[Model]:
+    """The model actor, with its states written down."""
+
+    class TappedModel(Model):
+        def __init__(
+            self,
+            source: ModelSource,
+            config: ModelConfig,
+            version: int,
+            surroundings: Surroundings,
+            find: FindModel,
+            on_state: Callable[[Model], None],
+        ) -> None:
+            name = generations.begin(source.name, version)
+
+            def tell(model: Model) -> None:
+                recorder.record(ModelStateChanged(recorder.now_ns(), name, version, model.state.value))
+                on_state(model)
+
+            super().__init__(source, config, version, surroundings, find, tell)
+
+    return TappedModel
+
+
+def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Generations) -> type[Scheduler]:
     """The scheduler actor, with what it is told written down; each one made is added to `schedulers`."""
 
     class TappedScheduler(Scheduler):
         def __init__(self, name: str, core: SchedulerCore, *args: Any, **kwargs: Any) -> None:
-            self._tapped = TappedCore(core, recorder)
+            self._label = generations.latest(name)
+            self._tapped = TappedCore(self._label, core, recorder)
             self._told_to_stop = False
             super().__init__(name, cast(SchedulerCore, self._tapped), *args, **kwargs)
             schedulers.append(self)
@@ -117,7 +167,7 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door]) -> type[Schedul
             job.reply = TappedReply(job.reply, number, recorder)
             super().submit(job, **options)
             deadline_ns = NEVER_NS if job.deadline_s is None else round(job.deadline_s * 1e9)
-            recorder.record(RequestQueued(recorder.now_ns(), number, self.name, job.rows, job.level, deadline_ns))
+            recorder.record(RequestQueued(recorder.now_ns(), number, self._label, job.rows, job.level, deadline_ns))
 
         def cancel(self, job: Job) -> None:
             recorder.record(CancelHeard(recorder.now_ns(), request_number(job), job.batch is not None))
@@ -126,18 +176,18 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door]) -> type[Schedul
         def stop(self, **options: Any) -> None:
             if not self._told_to_stop:
                 self._told_to_stop = True
-                recorder.record(SchedulerStopped(recorder.now_ns(), self.name))
+                recorder.record(SchedulerStopped(recorder.now_ns(), self._label))
             super().stop(**options)
 
         def attach(self, instance: InstanceId, address: InstanceAddress) -> None:
-            self._tapped.instances[instance] = address.name
-            recorder.record(InstanceAttached(recorder.now_ns(), self.name, address.name))
+            name = self._tapped.instances[instance] = address.name + self._label.removeprefix(self.name)
+            recorder.record(InstanceAttached(recorder.now_ns(), self._label, name))
             super().attach(instance, address)
 
         def detach(self, instance: InstanceId) -> None:
             name = self._tapped.instances.get(instance)
             if name is not None and instance in self._addresses:
-                recorder.record(InstanceDetached(recorder.now_ns(), self.name, name))
+                recorder.record(InstanceDetached(recorder.now_ns(), self._label, name))
             super().detach(instance)
 
     return TappedScheduler
@@ -158,13 +208,14 @@ class TappedEnsembleCore(EnsembleCore):
         super().step_failed(call, error, final)
 
 
-def tapped_ensemble(recorder: Recorder, schedulers: list[Door]) -> type[Ensemble]:
+def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Generations) -> type[Ensemble]:
     """The ensemble actor, with what it is told and what it asks of its members written down."""
 
     class TappedEnsemble(Ensemble):
         def __init__(self, plan: EnsemblePlan, *args: Any) -> None:
             super().__init__(plan, *args)
             self._core = self._tapped = TappedEnsembleCore(plan, recorder)
+            self._label = generations.latest(self.name)
             self._told_to_stop = False
             schedulers.append(self)
 
@@ -172,7 +223,7 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door]) -> type[Ensemble
             number = request_number(job)
             job.reply = TappedReply(job.reply, number, recorder)
             super().submit(job, **options)
-            recorder.record(RequestQueued(recorder.now_ns(), number, self.name, job.rows, 0, NEVER_NS))
+            recorder.record(RequestQueued(recorder.now_ns(), number, self._label, job.rows, 0, NEVER_NS))
 
         def cancel(self, job: Job) -> None:
             recorder.record(CancelHeard(recorder.now_ns(), request_number(job), False))
@@ -181,7 +232,7 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door]) -> type[Ensemble
         def stop(self) -> None:
             if not self._told_to_stop:
                 self._told_to_stop = True
-                recorder.record(SchedulerStopped(recorder.now_ns(), self.name))
+                recorder.record(SchedulerStopped(recorder.now_ns(), self._label))
             super().stop()
 
         def fail_queued(self, error: TriremeError) -> None:
@@ -214,11 +265,13 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door]) -> type[Ensemble
 @contextmanager
 def tapped(recorder: Recorder) -> Iterator[list[Door]]:
     """Within the block, models that are loaded get a scheduler that is listened to; the list of these."""
-    before = model_module.Scheduler, model_module.Ensemble
+    before = model_module.Scheduler, model_module.Ensemble, repository_module.Model
+    generations = Generations()
     schedulers: list[Door] = []
-    model_module.Scheduler = tapped_scheduler(recorder, schedulers)
-    model_module.Ensemble = tapped_ensemble(recorder, schedulers)
+    model_module.Scheduler = tapped_scheduler(recorder, schedulers, generations)
+    model_module.Ensemble = tapped_ensemble(recorder, schedulers, generations)
+    repository_module.Model = tapped_model(recorder, generations)
     try:
         yield schedulers
     finally:
-        model_module.Scheduler, model_module.Ensemble = before
+        model_module.Scheduler, model_module.Ensemble, repository_module.Model = before

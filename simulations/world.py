@@ -32,7 +32,6 @@ from .clock import JumpingClock
 from .determinism import deterministic_scheduling
 from .device import SimulatedGpu
 from .events import (
-    ModelStateChanged,
     RequestAbandoned,
     RequestAnswered,
     RequestSubmitted,
@@ -60,6 +59,7 @@ class World:
         clock: virtual time, for those who sleep often.
         recorder: writes the history.
         schedulers: the scheduler actors of all models that were loaded so far.
+        load_s: virtual seconds that each step of loading a model takes.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class World:
         self.clock = clock
         self.recorder = recorder
         self.schedulers = schedulers
+        self.load_s = 0.0
         self._server: InferenceServer | None = None
 
     @property
@@ -99,9 +100,8 @@ class World:
         repository = SimulatedRepository(models)
         server = InferenceServer(
             ServerOptions(**options),
-            self._model_changed,
             source=repository,
-            executors=VirtualExecutors(self.recorder),
+            executors=VirtualExecutors(self.recorder, self._load),
             clock=self.clock,
             backends=repository.backends(),
         )
@@ -116,8 +116,11 @@ class World:
         finally:
             self._server = None
 
-    def _model_changed(self, name: str, version: int, state: str) -> None:
-        self.recorder.record(ModelStateChanged(self.recorder.now_ns(), name, version, state))
+    async def _load(self) -> None:
+        if self.load_s:
+            await self.clock.sleep(self.load_s)
+        else:
+            await trio.lowlevel.checkpoint()
 
     # Clients. A request's number becomes its id, so that backends and error texts name it.
 

@@ -14,6 +14,7 @@ from ..events import (
     ServerStopping,
     StepSubmitted,
 )
+from ..generations import model_of
 from ..graphs import Graphs, is_step
 from ..history import Handlers
 from .base import Complain, Invariant
@@ -26,6 +27,7 @@ class Carried:
     """A request to an ensemble on its way.
 
     Attributes:
+        ensemble: its generation.
         needed: the steps that belong to it.
         submitted, inflight, done: those of them that were sent to their members, have no answer yet, have a good one.
         failed: a step was answered with an error.
@@ -71,8 +73,8 @@ class StepsOnce(Invariant):
         }
 
     def _queued(self, event: RequestQueued) -> None:
-        if event.model in self._graphs.ensembles:
-            needed = self._graphs.needed(event.model, whole=not is_step(event.request))
+        if model_of(event.model) in self._graphs.ensembles:
+            needed = self._graphs.needed(model_of(event.model), whole=not is_step(event.request))
             self._open[event.request] = Carried(event.model, needed)
             self._touched[event.request] = None
 
@@ -90,7 +92,7 @@ class StepsOnce(Invariant):
             self.broken(f"{step} was sent to its member before all that it takes was there")
         key = (carried.ensemble, event.step)
         self._inflight[key] += 1
-        limit = self._graphs.ensembles[carried.ensemble].max_inflight
+        limit = self._graphs.ensembles[model_of(carried.ensemble)].max_inflight
         if limit and self._inflight[key] > limit:
             self.broken(f"{step} is one of {self._inflight[key]} in flight; {limit} may be")
         carried.submitted.add(event.step)
@@ -99,7 +101,7 @@ class StepsOnce(Invariant):
         self._touched[event.parent] = None
 
     def _is_fed(self, carried: Carried, step: int) -> bool:
-        takes = self._graphs.ensembles[carried.ensemble].steps[step - 1].takes
+        takes = self._graphs.ensembles[model_of(carried.ensemble)].steps[step - 1].takes
         return all(not tensor or tensor in carried.done for tensor in takes)
 
     def _answered(self, event: RequestAnswered) -> None:
@@ -157,7 +159,7 @@ class StepsOnce(Invariant):
             self.broken(f"request {number} waits for nothing any more, and is not answered")
         if over:
             return
-        limit = self._graphs.ensembles[carried.ensemble].max_inflight
+        limit = self._graphs.ensembles[model_of(carried.ensemble)].max_inflight
         for step in sorted(carried.needed - carried.submitted):
             if self._is_fed(carried, step):
                 key = (carried.ensemble, step)

@@ -93,9 +93,9 @@ class DeathsAreFaults(Invariant):
             self.broken(f"'{event.instance}' is gone, and no fault struck it")
 
     def _changed(self, event: ModelStateChanged) -> None:
-        if event.state != "UNAVAILABLE" or self._stopping or event.model not in self._state.models:
+        view = self._state.models.get(event.model)
+        if event.state != "UNAVAILABLE" or self._stopping or view is None:
             return
-        view = self._state.models[event.model]
-        deaths = view.deaths + self._failed_starts.get(event.model, 0)
+        deaths = view.deaths + self._failed_starts.get(view.config.name, 0)
         if view.ready and deaths <= self._restart_limit:
             self.broken(f"'{event.model}' was given up after {deaths} deaths; {self._restart_limit} are forgiven")

@@ -9,9 +9,11 @@ from ...actors import InferenceServer, Reply
 from ...engine.description import ModelState
 from ...engine.statistics import ModelStatisticsEntry
 from ..events import BatchSealed, ReplyDelivered, RequestQueued, RequestRescheduled
+from ..generations import model_of
 from ..history import Handlers
 from ..taps import Door
 from .base import Complain, Invariant
+from .state import ModelView
 
 
 def leftovers(server: InferenceServer, schedulers: Iterable[Door], replies: Mapping[int, Reply]) -> Iterator[str]:
@@ -69,7 +71,7 @@ class HonestStatistics(Invariant):
         if event.final and not event.late and event.request in self._models:
             model = self._models[event.request]
             counts = self._of(model)
-            is_ensemble = model in self._ensembles
+            is_ensemble = model_of(model) in self._ensembles
             if event.error:
                 counts["failures"] += 1 + is_ensemble
             else:
@@ -88,10 +90,14 @@ class HonestStatistics(Invariant):
             counts = self._counts[model] = Counter()
         return counts
 
-    def compare(self, entries: Iterable[ModelStatisticsEntry]) -> None:
-        """Hold the server's own statistics, of a moment when nothing is in flight, against what was seen."""
+    def compare(self, entries: Iterable[ModelStatisticsEntry], serving: Mapping[str, ModelView]) -> None:
+        """Hold the server's own statistics, of a moment when nothing is in flight, against what was seen.
+
+        Args:
+            serving: by model, the generation that counts.
+        """
         for entry in entries:
-            own, seen = entry.statistics, self._of(entry.name)
+            own, seen = entry.statistics, self._of(serving[entry.name].name)
             said = {
                 "successes": own.success.count,
                 "failures": own.fail.count,

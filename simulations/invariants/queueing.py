@@ -85,12 +85,12 @@ class QueueLimits(Invariant):
         asked = self._asked.pop(event.request, None)
         if asked is None or not event.error.endswith(FULL):
             return
-        view = self._state.models[asked.model]
+        view = self._state.serving[asked.model]
         level = _level(view.config, asked.priority)
         limit, found = _queue_limit(view.config, level), len(view.line.levels[level])
         if not limit or found < limit:
             self.broken(f"request {event.request} was refused: level {level} of '{asked.model}' has {found} of {limit}")
-        elif view.idle_since_ns == event.at_ns or not self._resources.available(asked.model, event.at_ns):
+        elif view.idle_since_ns == event.at_ns or not self._resources.available(view, event.at_ns):
             return
         elif view.idle > 0 and is_due(view, event.at_ns):
             self.broken(f"request {event.request} was refused: '{asked.model}' is full, yet {view.idle} instances idle")
@@ -146,11 +146,11 @@ class Promptness(Invariant):
             else:
                 self._patient.pop(name, None)
         for view in self._patient.values():
-            if is_due(view, now_ns) and self._resources.available(view.config.name, now_ns + 1):
+            if is_due(view, now_ns) and self._resources.available(view, now_ns + 1):
                 self._late(view, now_ns)
 
     def _late(self, view: ModelView, now_ns: int) -> None:
-        waiting, name = len(view.line.waiting), view.config.name
+        waiting, name = len(view.line.waiting), view.name
         self.broken(f"{view.idle} instances of '{name}' are idle at {now_ns} ns while {waiting} requests wait")
 
 

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ..events import BatchSealed, ExecutionEnded
+from ..generations import model_of
 from ..history import Handlers
 from .base import Complain, Invariant
-from .state import WorldState
+from .state import ModelView, WorldState
 
 Demands = Mapping[str, Mapping[str, int]]
 """By model, what each of its instances holds while it executes."""
@@ -32,15 +33,18 @@ class ResourceLimits(Invariant):
         self._freed_ns: dict[str, int] = {}
         self._batches: dict[int, str] = {}
 
-    def available(self, model: str, before_ns: int) -> bool:
+    def available(self, view: ModelView, before_ns: int) -> bool:
         """Whether an idle instance of this model must be granted what it needs: there is enough of it, none of it was
         given back as late as `before_ns`, and no other model for which something waits needs any of the same."""
-        demand = self._demands.get(model, {})
+        demand = self._demands.get(view.config.name, {})
         for name, count in demand.items():
             if self._held[name] + count > self._pools[name] or self._freed_ns.get(name, -1) >= before_ns:
                 return False
-        for other, view in self._state.models.items():
-            if other != model and view.line.waiting and not demand.keys().isdisjoint(self._demands.get(other, {})):
+        if not demand:
+            return True
+        for other in self._state.models.values():
+            contends = other is not view and other.line.waiting
+            if contends and not demand.keys().isdisjoint(self._demands.get(other.config.name, {})):
                 return False
         return True
 
@@ -48,8 +52,8 @@ class ResourceLimits(Invariant):
         return {BatchSealed: self._sealed, ExecutionEnded: self._ended} if self._demands else {}
 
     def _sealed(self, batch: BatchSealed) -> None:
-        self._batches[batch.batch] = batch.model
-        for name, count in self._demands.get(batch.model, {}).items():
+        self._batches[batch.batch] = model_of(batch.model)
+        for name, count in self._demands.get(model_of(batch.model), {}).items():
             self._held[name] += count
             if self._held[name] > self._pools[name]:
                 self.broken(f"batch {batch.batch} takes {name} to {self._held[name]} of {self._pools[name]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..events import ModelStateChanged, RequestAnswered, RequestQueued, RequestSubmitted, ServerStopping
+from ..generations import model_of
 from ..graphs import Graphs
 from ..history import Handlers
 from .base import Complain, Invariant
@@ -39,7 +40,7 @@ class HonestRefusals(Invariant):
     def _changed(self, event: ModelStateChanged) -> None:
         view = self._state.models.get(event.model)
         if event.state == "UNAVAILABLE" and view is not None and view.ready:
-            self._given_up.add(event.model)
+            self._given_up.add(view.config.name)
 
     def _submitted(self, event: RequestSubmitted) -> None:
         self._asked[event.request] = event.model
@@ -54,7 +55,7 @@ class HonestRefusals(Invariant):
         model = self._asked.pop(event.request, None)
         if model is None:
             return  # it was accepted
-        view = self._state.models.get(model)
+        view = self._state.serving.get(model)
         if not event.error:
             self.broken(f"request {event.request} was answered, but never queued")
         elif STOPPING in event.error:
@@ -71,18 +72,22 @@ class HonestReadiness(Invariant):
 
     Args:
         is_ready: asks the server, by a model's name.
+        changing: models may be replaced while they serve.
     """
 
     name = "a model is ready if and only if all of it is alive"
 
-    def __init__(self, complain: Complain, state: WorldState, is_ready: Callable[[str], bool], graphs: Graphs) -> None:
+    def __init__(
+        self, complain: Complain, state: WorldState, is_ready: Callable[[str], bool], graphs: Graphs, changing: bool
+    ) -> None:
         super().__init__(complain)
         self._state = state
         self._is_ready = is_ready
         self._ensembles = graphs.ensembles
+        self._changing = changing
 
     def _is_alive(self, name: str) -> bool:
-        view = self._state.models[name]
+        view = self._state.serving[name]
         if not view.ready or len(view.instances) != view.expected_instances:
             return False
         ensemble = self._ensembles.get(name)
@@ -91,8 +96,10 @@ class HonestReadiness(Invariant):
     def instant_over(self, now_ns: int) -> None:
         if not self._state.changed:
             return
-        for name in (*self._state.changed, *self._ensembles):
-            view, alive = self._state.models[name], self._is_alive(name)
+        for name in dict.fromkeys((*map(model_of, self._state.changed), *self._ensembles)):
+            if self._changing and name in self._ensembles:
+                continue  # it needs its members, whichever were there when it was loaded
+            view, alive = self._state.serving[name], self._is_alive(name)
             if self._is_ready(name) != alive:
                 there = f"{len(view.instances)} of {view.expected_instances} instances are alive"
                 self.broken(f"'{name}' says that it is {'not ' * alive}ready at {now_ns} ns; {there}")

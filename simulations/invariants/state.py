@@ -26,6 +26,7 @@ from ..events import (
     RequestRescheduled,
     SchedulerStopped,
 )
+from ..generations import model_of
 from ..history import Handlers
 
 
@@ -117,17 +118,21 @@ class Line:
 
 @dataclass(slots=True)
 class ModelView:
-    """A model and its parts.
+    """A model and its parts; if it was loaded again, one of its generations.
 
     Attributes:
+        name: in the history.
         instances: by name, the number of the batch that each attached instance has; 0 for none.
         idle: how many of them have none.
         idle_since_ns: when it was last that an instance became idle. Its scheduler may hear of it a little later, at
             the same instant.
         lost: instances whose last batch did not end well.
         deaths: of instances, those included that died before they were up.
+        served: it was ready once.
+        given_up: it was lost then, not unloaded.
     """
 
+    name: str
     config: ModelConfig
     line: Line
     instances: dict[str, int] = field(default_factory=dict)
@@ -137,6 +142,8 @@ class ModelView:
     ready: bool = False
     lost: set[str] = field(default_factory=set)
     deaths: int = 0
+    served: bool = False
+    given_up: bool = False
 
     @property
     def expected_instances(self) -> int:
@@ -147,12 +154,14 @@ class WorldState:
     """All models by name, kept up to date by a history's events.
 
     Attributes:
+        serving: by model, the generation that was ready last: the one that answers, if it is ready still.
         touched: models that something happened to at this instant.
         changed: those of them that entered another state, or won or lost an instance.
     """
 
     def __init__(self, configs: Iterable[ModelConfig]) -> None:
-        self.models = {config.name: ModelView(config, Line(config.dynamic_batching)) for config in configs}
+        self.models = {each.name: ModelView(each.name, each, Line(each.dynamic_batching)) for each in configs}
+        self.serving = dict(self.models)
         self.touched: dict[str, ModelView] = {}
         self.changed: dict[str, ModelView] = {}
         self.running: dict[int, BatchSealed] = {}
@@ -212,7 +221,7 @@ class WorldState:
     def _leave(self, request: int) -> None:
         view = self._home.pop(request, None)
         if view is not None:
-            self.touched[view.config.name] = view
+            self.touched[view.name] = view
             view.line.leave(request)
 
     def _sealed(self, event: BatchSealed) -> None:
@@ -253,5 +262,15 @@ class WorldState:
         self._touch(event.model).stopping = True
 
     def _changed(self, event: ModelStateChanged) -> None:
-        if event.model in self.models:
-            self._change(event.model).ready = event.state == "READY"
+        model = model_of(event.model)
+        if model not in self.serving:
+            return
+        if event.model not in self.models:
+            config = self.serving[model].config
+            self.models[event.model] = ModelView(event.model, config, Line(config.dynamic_batching))
+        view = self._change(event.model)
+        view.given_up = view.given_up or (view.ready and event.state == "UNAVAILABLE")
+        view.ready = event.state == "READY"
+        if view.ready:
+            view.served = True
+            self.serving[model] = view

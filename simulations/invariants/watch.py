@@ -10,6 +10,7 @@ from ..history import Recorder
 from .answers import AnswersWhole
 from .base import Invariant, Violation
 from .batches import BatchLimits
+from .changes import ChangesHurtNobody
 from .ensembles import DrainedInOrder, StepsOnce
 from .instances import DeathsAreFaults, OneBatchAtATime
 from .leftovers import HonestStatistics
@@ -28,6 +29,7 @@ class Watch:
         state: what the history tells; whoever else reads it listens before it does.
         is_ready: asks the server whether a model is ready.
         graphs: what ensembles are made of.
+        changing: models are loaded and unloaded meanwhile.
         windows: by request, how many answers may wait to be taken.
         demands, pools: what instances hold while they execute, and what there is, if anything.
         on_violation: called at the first violation, and no more.
@@ -46,6 +48,7 @@ class Watch:
         *,
         max_inflight: int = 65_536,
         windows: Mapping[int, int] = MappingProxyType({}),
+        changing: bool = False,
         restart_limit: int = 5,
         demands: Demands = MappingProxyType({}),
         pools: Mapping[str, int] = MappingProxyType({}),
@@ -74,7 +77,8 @@ class Watch:
             Promptness(complain, state, resources),
             StepsOnce(complain, graphs),
             DrainedInOrder(complain),
-            HonestReadiness(complain, state, is_ready, graphs),
+            HonestReadiness(complain, state, is_ready, graphs, changing),
+            ChangesHurtNobody(complain, state),
             self.statistics,
         )
         for invariant in self._invariants:

@@ -27,6 +27,8 @@ NOTICED_AS = {
     "resource-dies-with-its-holder": "queues drain when faults have stopped",
     "state-written-in-place": "a sequence's state is its own",
     "late-failure": "ensembles carry out each step once, and answer when all is over",
+    "locks-nothing": "nothing is raised",
+    "drained-without-end": "queues drain when faults have stopped",
     "order-holds-the-model": "queues drain when faults have stopped",
     "stays-in-line": "no instance is idle while work is due",
     "refused-in-one-breath": "queue limits and deadlines hold",

@@ -1,0 +1,64 @@
+"""Models come and go while they are in use, and no request fails because of that (repository.md §6)."""
+
+from __future__ import annotations
+
+from ..events import ChangeAsked, ChangeDone, ModelStateChanged, ReplyDelivered, ServerStopping
+from ..generations import model_of
+from ..history import Handlers
+from .base import Complain, Invariant
+from .serving import STOPPING, UNKNOWN
+from .state import WorldState
+
+
+class ChangesHurtNobody(Invariant):
+    """Whoever was accepted is answered by what it was accepted for, though that be replaced or unloaded meanwhile; and
+    a model that is only loaded again is there all the time. A change comes to an end, well unless a start failed, the
+    model was changed otherwise at the same time, or the server stops.
+    """
+
+    name = "no request fails because a model is loaded or unloaded"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._stopping = False
+        self._unloaded: set[str] = set()
+        self._failed: set[str] = set()
+
+    def handlers(self) -> Handlers:
+        return {
+            ServerStopping: self._stop,
+            ReplyDelivered: self._delivered,
+            ChangeAsked: self._asked,
+            ChangeDone: self._done,
+            ModelStateChanged: self._changed,
+        }
+
+    def _stop(self, _event: ServerStopping) -> None:
+        self._stopping = True
+
+    def _delivered(self, event: ReplyDelivered) -> None:
+        if self._stopping or self._failed:
+            return  # an ensemble may lack a member that was lost
+        if STOPPING in event.error or UNKNOWN in event.error:
+            self.broken(f"request {event.request} was accepted, and answered {event.error!r}")
+
+    def _asked(self, event: ChangeAsked) -> None:
+        if event.change == "unload":
+            self._unloaded.add(event.model)
+
+    def _changed(self, event: ModelStateChanged) -> None:
+        view = self._state.models.get(event.model)
+        model = model_of(event.model)
+        if event.state == "UNAVAILABLE" and view is not None and (view.ready or not view.served):
+            self._failed.add(model)
+        elif event.state == "UNLOADING" and not (self._stopping or self._unloaded or self._is_replaced(event.model)):
+            self.broken(f"'{event.model}' is unloaded; nobody has asked for that, and nothing replaces it")
+
+    def _is_replaced(self, name: str) -> bool:
+        serving = self._state.serving[model_of(name)]
+        return serving.ready and serving.name != name
+
+    def _done(self, event: ChangeDone) -> None:
+        if event.error and not (self._stopping or self._failed or self._unloaded):
+            self.broken(f"'{event.model}': {event.change} failed, and no start had failed: {event.error}")
