@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,10 +99,16 @@ class Server:
 
 
 @contextmanager
-def trireme(repository: Path, *flags: str, grpc: bool = False) -> Iterator[Server]:
-    """`trireme serve` from the environment of this interpreter."""
-    program = Path(sys.executable).with_name("trireme")
-    with _serving("Trireme", [str(program), "serve", "--model-repository", str(repository), *flags], grpc) as server:
+def trireme(
+    repository: Path, *flags: str, grpc: bool = False, program: Sequence[str] | None = None
+) -> Iterator[Server]:
+    """`trireme serve` from the environment of this interpreter.
+
+    Args:
+        program: starts it, if that is another one.
+    """
+    command = program or (str(Path(sys.executable).with_name("trireme")), "serve")
+    with _serving("Trireme", [*command, "--model-repository", str(repository), *flags], grpc) as server:
         yield server
 
 
