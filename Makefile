@@ -1,11 +1,12 @@
 # Trireme from a bare machine: Python >= 3.11 and make are all it takes.
 #
-#   make serve    install into .venv and serve model_repository/ on port 8000
-#   make test     install the test tools as well and run the tests
-#   make lint     ruff and pyright
-#   make proto    compile proto/*.proto after a change: descriptor sets and message classes
-#   make models   write the small models again          (model_repository/make_*.py)
-#   make train    train digits again, in .venv-train    (model_repository/train_digits.py)
+#   make serve      install into .venv and serve model_repository/ on port 8000
+#   make serve-all  the same with every framework, and the digits network once for each
+#   make test       install the test tools as well and run the tests
+#   make lint       ruff and pyright
+#   make proto      compile proto/*.proto after a change: descriptor sets and message classes
+#   make models     write the small models again          (model_repository/make_*.py)
+#   make train      train digits again, in .venv-train    (model_repository/train_digits.py)
 
 PYTHON ?= python3
 FLAGS ?=
@@ -15,10 +16,17 @@ TRAIN := .venv-train
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine actors api proto simulations
 
-.PHONY: serve test lint proto models train clean
+.PHONY: serve serve-all test lint proto models train clean
 
 serve: $(VENV)/serve.stamp
 	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
+
+serve-all: $(VENV)/all.stamp framework_repository/digits_openvino
+	$(BIN)/trireme serve --model-repository model_repository --model-repository framework_repository $(FLAGS)
+
+framework_repository/digits_openvino: $(VENV)/all.stamp framework_repository/make_digits_twins.py
+	$(BIN)/python -B framework_repository/make_digits_twins.py
+	touch $@
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(FLAGS)
@@ -53,6 +61,11 @@ $(VENV)/serve.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client]'
 	rm -rf trireme.egg-info
 	touch $@
+
+$(VENV)/all.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,models,client,torch,openvino,tensorflow]' onnx
+	rm -rf trireme.egg-info
+	touch $@ $(VENV)/serve.stamp
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,dev]'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from typing import Any
 
@@ -22,6 +23,7 @@ def import_tensorflow() -> Any:
     """
     for key, value in _QUIET.items():
         os.environ.setdefault(key, value)
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings are for those who write models
     try:
         return importlib.import_module("tensorflow")
     except (ImportError, OSError) as error:
