@@ -2,7 +2,8 @@
 
 OUT is IN plus the value that the version was loaded with, BY is the value that the instance was made with; so an answer
 of two generations gives itself away. A value that is no number is a load error. A request with the parameter ``gate``
-is answered when the test opens that gate.
+is answered when the test opens that gate; a version with a file ``gate.txt`` is loaded when the test opens the gate
+that is named there.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Gates:
         self._gates: dict[str, threading.Event] = defaultdict(threading.Event)
         self.waiting: list[str] = []
         self.spoilt = ""
+        self._spoilings = -1
 
     def wait(self, name: str) -> None:
         self.waiting.append(name)
@@ -60,9 +62,16 @@ class Gates:
     def open(self, name: str) -> None:
         self._gates[name].set()
 
-    def spoil(self, text: str) -> None:
-        """Let no instance be made from now on; an empty text lets them again."""
+    def spoil(self, text: str, times: int = -1) -> None:
+        """Let no instance be made from now on, or so many times; an empty text lets them again."""
         self.spoilt = text
+        self._spoilings = times
+
+    def make(self) -> None:
+        """An instance is about to be made."""
+        if self.spoilt and self._spoilings:
+            self._spoilings -= 1
+            raise InternalError(self.spoilt)
 
     def backends(self) -> BackendRegistry:
         """A registry that knows only the backend of these models."""
@@ -82,13 +91,15 @@ class Gates:
 
 class _Loaded(LoadedModel):
     def __init__(self, file: Path, gates: Gates) -> None:
+        gate = file.with_name("gate.txt")
+        if gate.exists():
+            gates.wait(gate.read_text())
         self.value = _read(file)
         self._file = file
         self.gates = gates
 
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
-        if self.gates.spoilt:
-            raise InternalError(self.gates.spoilt)
+        self.gates.make()
         return _Instance(self, _read(self._file))
 
 
