@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,41 @@ def test_explicit_mode(start_serve: Any, repository: Path) -> None:
         with pytest.raises(InferenceServerException, match="failed to load 'x', failed to poll from model repository"):
             client.load_model("x")
         assert client.is_server_live()
+
+
+def test_namespaces(start_serve: Any, repository: Path, tmp_path: Path) -> None:
+    """Equal names in two repositories: without namespaces an error at start, with them told apart by their metrics."""
+    second = tmp_path / "second"
+    shutil.copytree(repository, second)
+    shutil.copytree(repository / "simple", second / "other")
+    (second / "other" / "config.pbtxt").unlink()
+    places = (f"--model-repository={repository}", f"--model-repository={second}")
+    refused = start_serve(*places)
+    assert refused.wait() == 1
+    assert "failed to poll model 'simple': not unique across all model repositories" in refused.stdout + refused.stderr
+    served = start_serve(*places, "--model-namespacing=true", "--model-load-retry-count=1")
+    http, metrics = served.ports()
+    assert "no effect" not in served.stdout
+    assert f"successfully loaded '{repository}::simple'" in served.stdout
+    with triton.InferenceServerClient(f"127.0.0.1:{http}") as client:
+        assert client.is_server_ready()
+        assert client.is_model_ready("other")
+        text = "There are 2 identifiers of model 'simple' in global map, model namespace must be provided to resolve"
+        with pytest.raises(InferenceServerException, match=text):
+            client.get_model_metadata("simple")
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:
+        text = answer.read().decode()
+    for place in (repository, second):
+        assert f'nv_inference_count{{model="simple",namespace="{place}",version="1"}} 0' in text
+
+
+def test_a_load_that_fails_is_tried_again(start_serve: Any, repository: Path) -> None:
+    (repository / "simple" / "1" / "model.onnx").write_bytes(b"no model")
+    served = start_serve(f"--model-repository={repository}", "--model-load-retry-count=2")
+    assert served.wait() == 1
+    output = served.stdout + served.stderr
+    assert output.count("trying again") == 2
+    assert "error: creating server: Internal - failed to load all models" in output
 
 
 def test_poll_mode(start_serve: Any, repository: Path, tmp_path: Path) -> None:
