@@ -201,7 +201,7 @@ class Ensemble:
         """A member has answered."""
         if final and not isinstance(outcome, TriremeError) and step.job is not None and step.job.batch is not None:
             run = step.call.run
-            marks = step.job.batch.marks
+            marks = step.job.batch.marks_until(self._clock.now_ns())
             run.times.add(marks)
             started_ns = marks[Phase.COMPUTE_START]
             self._started_ns[run] = min(started_ns, self._started_ns.get(run, started_ns))

@@ -168,19 +168,23 @@ def test_custom_metrics_are_on_the_page_as_long_as_they_live(server: ScriptedSer
     assert ("my_total", "many") not in scrape(server)
 
 
+@pytest.mark.parametrize("asked", ["many", "ensemble_of_many"])
 def test_a_final_answer_before_the_end_of_the_execution_is_charged_up_to_then(
-    server: ScriptedServer, stub: Any
+    server: ScriptedServer, stub: Any, asked: str
 ) -> None:
-    """A decoupled model may go on after its last answer; no duration is ever negative."""
+    """A decoupled model may go on after its last answer; no duration is ever negative, nor that of an ensemble."""
     stream = OpenStream(stub)
-    stream.say("many", "say! wait:gate")
+    stream.say(asked, "say! wait:gate")
     stream.rest()
     values = scrape(server)
-    assert values["nv_inference_request_success_total", "many"] == 1
     assert values["nv_inference_exec_count_total", "many"] == 0, "it goes on"
-    request_us = values["nv_inference_request_duration_us_total", "many"]
-    for part in ("queue", "compute_input", "compute_infer", "compute_output"):
-        assert 0 <= values[f"nv_inference_{part}_duration_us_total", "many"] <= request_us
+    for model in {asked, "many"}:
+        assert values["nv_inference_request_success_total", model] == 1
+        request_us = values["nv_inference_request_duration_us_total", model]
+        for part in ("queue", "compute_input", "compute_infer", "compute_output"):
+            assert 0 <= values[f"nv_inference_{part}_duration_us_total", model] <= request_us
+        (told,) = stub.ModelStatistics(MESSAGES.ModelStatisticsRequest(name=model)).model_stats
+        assert told.inference_stats.compute_input.ns > 0, "it took no further mark"
     server.script.open("gate")
     server.until(lambda: scrape_in_loop(server)["nv_inference_exec_count_total", "many"] == 1)
 
