@@ -87,6 +87,9 @@ class SimulatedModel(ModelSource):
     def modified_ns(self) -> int:
         return self._changes
 
+    def contents(self) -> int:
+        return self._changes
+
     @property
     def name(self) -> str:
         return self._config.name

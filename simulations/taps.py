@@ -16,7 +16,8 @@ from typing import Any, cast
 from ..actors import model as model_module
 from ..actors import repository as repository_module
 from ..actors.ensemble import Ensemble
-from ..actors.model import FindModel, Model
+from ..actors.members import AnsweringModel, FindModel
+from ..actors.model import Model
 from ..actors.scheduler import InstanceAddress, Scheduler
 from ..actors.surroundings import Surroundings
 from ..engine.config.model import ModelConfig
@@ -138,6 +139,7 @@ def tapped_model(recorder: Recorder, generations: Generations) -> type[Model]:
             version: int,
             surroundings: Surroundings,
             find: FindModel,
+            answering: AnsweringModel,
             on_state: Callable[[Model], None],
         ) -> None:
             name = generations.begin(source.name, version)
@@ -146,7 +148,7 @@ def tapped_model(recorder: Recorder, generations: Generations) -> type[Model]:
                 recorder.record(ModelStateChanged(recorder.now_ns(), name, version, model.state.value))
                 on_state(model)
 
-            super().__init__(source, config, version, surroundings, find, tell)
+            super().__init__(source, config, version, surroundings, find, answering, tell)
 
     return TappedModel
 

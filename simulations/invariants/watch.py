@@ -11,6 +11,7 @@ from .answers import AnswersWhole
 from .base import Invariant, Violation
 from .batches import BatchLimits
 from .changes import ChangesHurtNobody
+from .continuity import SequencesGoOn
 from .ensembles import DrainedInOrder, StepsOnce
 from .instances import DeathsAreFaults, OneBatchAtATime
 from .leftovers import HonestStatistics
@@ -70,6 +71,7 @@ class Watch:
             AnswersInOrder(complain, state),
             AnswersWhole(complain, windows),
             order,
+            SequencesGoOn(complain, state),
             StatesKept(complain, order),
             HonestRefusals(complain, state),
             DeathsAreFaults(complain, state, restart_limit),

@@ -1,0 +1,101 @@
+"""Sequences go on until there is a reason for them to be over (scheduling.md §6.1, §6.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...engine.config.sequence import sequence_batching
+from ..events import (
+    CancelHeard,
+    InstanceDetached,
+    ReplyDelivered,
+    RequestAnswered,
+    RequestDropped,
+    RequestQueued,
+    RequestRejected,
+    RequestSubmitted,
+)
+from ..history import Handlers
+from .base import Complain, Invariant
+from .batches import TOLERANCE_NS
+from .state import WorldState
+
+NO_START = "must specify the START flag"
+
+
+@dataclass(slots=True)
+class Going:
+    """A sequence that has begun, and not ended.
+
+    Attributes:
+        where: the generation that has it.
+        heard_ns: when its last request came.
+    """
+
+    where: str
+    heard_ns: int
+
+
+class SequencesGoOn(Invariant):
+    """Whoever continues a sequence is told that it has not begun only if that may be so: it was silent for as long as
+    it may be, a request of it was cancelled, or an instance was lost. That its model was loaded again is no reason.
+    """
+
+    name = "sequences go on until they are over"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._asked: dict[int, RequestSubmitted] = {}
+        self._going: dict[tuple[str, int | str], Going] = {}
+        self._keys: dict[int, tuple[str, int | str]] = {}  # by accepted request
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestSubmitted: self._submitted,
+            RequestQueued: self._queued,
+            RequestAnswered: self._answered,
+            RequestRejected: self._over,
+            RequestDropped: self._over,
+            CancelHeard: self._over,
+            ReplyDelivered: self._delivered,
+            InstanceDetached: self._detached,
+        }
+
+    def _submitted(self, event: RequestSubmitted) -> None:
+        if event.sequence:
+            self._asked[event.request] = event
+
+    def _queued(self, event: RequestQueued) -> None:
+        asked = self._asked.pop(event.request, None)
+        batching = None if asked is None else sequence_batching(self._state.models[event.model].config)
+        if asked is None or batching is None or batching.iterative:
+            return  # in an iterative model the end is for the model to decide
+        key = self._keys[event.request] = (asked.model, asked.sequence)
+        if asked.end:
+            self._going.pop(key, None)
+        elif asked.start or key in self._going:
+            self._going[key] = Going(event.model, event.at_ns)
+
+    def _answered(self, event: RequestAnswered) -> None:
+        asked = self._asked.pop(event.request, None)
+        if asked is None or NO_START not in event.error:
+            return
+        going = self._going.get((asked.model, asked.sequence))
+        batching = sequence_batching(self._state.serving[asked.model].config)
+        if going is None or batching is None:
+            return
+        if event.at_ns + TOLERANCE_NS < going.heard_ns + batching.max_sequence_idle_us * 1_000:
+            self.broken(f"request {event.request} was refused, and '{going.where}' has its sequence: {event.error}")
+
+    def _over(self, event: RequestRejected | RequestDropped | CancelHeard) -> None:
+        self._going.pop(self._keys.get(event.request, ("", 0)), None)
+
+    def _delivered(self, event: ReplyDelivered) -> None:
+        key = self._keys.pop(event.request, None) if event.final else None
+        if key is not None and event.error:
+            self._going.pop(key, None)
+
+    def _detached(self, event: InstanceDetached) -> None:
+        for key in [key for key, going in self._going.items() if going.where == event.model]:
+            del self._going[key]
