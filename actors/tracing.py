@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from ..engine.clock import Clock
-from ..engine.tracing import TraceConfig, Tracer
+from ..engine.tracing import TraceConfig, TraceMode, Tracer
 from .trace_writer import TraceWriter
 
 
@@ -13,18 +13,26 @@ class Tracing:
     """Owns the tracer and its sink.
 
     Attributes:
-        tracer: decides what is traced. It is there from the first moment; nothing is traced before `start`.
+        tracer: decides what is traced. It is there from the first moment; what it collects is taken away from `start`
+            on.
     """
 
     def __init__(self, config: TraceConfig, clock: Clock) -> None:
-        self._config = config
-        self._output = TraceWriter(config.file)
+        if config.mode is TraceMode.OPENTELEMETRY:
+            # Only here: importing the library takes longer than starting a server.
+            from .trace_exporter import TraceExporter
+
+            self._output: TraceWriter | TraceExporter = TraceExporter(config.export, clock)
+            self._is_needed = True
+        else:
+            self._output = TraceWriter(config.file)
+            self._is_needed = bool(config.file)
         self.tracer = Tracer(config, clock, self._output)
         self._runs = False
 
     def start(self, nursery: trio.Nursery) -> None:
         """Start the actor, if there can ever be work for it."""
-        if self._config.file:
+        if self._is_needed:
             self._runs = True
             nursery.start_soon(self._output.run)
 

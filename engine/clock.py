@@ -35,3 +35,8 @@ class SystemClock:
     @staticmethod
     def wall_ms() -> int:
         return time.time_ns() // 1_000_000
+
+
+def unix_offset_ns(clock: Clock) -> int:
+    """What is to be added to `clock.now_ns()` to make it a time since the Unix epoch, for who asks for that."""
+    return time.time_ns() - clock.now_ns()

@@ -156,6 +156,16 @@ class Job:
         if batch is not None:
             batch.report(times)
 
+    def report_activity(self, name: str, ns: int) -> None:
+        """Note in the request's trace, if it is traced, that something has begun or ended; from any thread, before the
+        final answer. With OpenTelemetry a pair of names ``X_START`` and ``X_END`` makes a span ``X``.
+
+        Args:
+            ns: when, by `time.monotonic_ns`.
+        """
+        if self.request.trace is not None:
+            self.request.trace.note(name, ns)
+
     def reschedule(self) -> None:
         """Ask for the request to be executed once more instead of being answered (iterative sequences).
 

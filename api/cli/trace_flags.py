@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import unquote
 
 from ...engine.tracing.config import UNLIMITED, ExportOptions, TraceConfig, TraceLevel, TraceMode
+from ...engine.tracing.tracer import NO_TENSORS
 from .flags import Flag, Group, ParsedFlags
 from .values import INTEGER, STRING, BadValueError, Kind, Setting, read_int
 
@@ -180,4 +181,4 @@ def trace_warnings(config: TraceConfig) -> Iterator[str]:
     if config.level and not exporting and not config.file:
         yield "requests are not traced: --trace-config triton,file=<path> is missing"
     if exporting and config.level & TraceLevel.TENSORS:
-        yield "Tensor level tracing is not supported by the mode: opentelemetry"
+        yield NO_TENSORS

@@ -154,7 +154,7 @@ class Trace:
 
     def note(self, name: str, ns: int) -> None:
         """Something happened."""
-        if self.setting.level & TraceLevel.TIMESTAMPS and len(self.elements) < MAX_ELEMENTS:
+        if self.setting.notes & TraceLevel.TIMESTAMPS and len(self.elements) < MAX_ELEMENTS:
             self.elements.append(Timestamp(name, ns))
 
     def note_subject(self, model_name: str, model_version: int, request_id: str) -> None:
@@ -163,7 +163,7 @@ class Trace:
 
     def note_tensor(self, activity: Activity, tensor: Tensor) -> None:
         """A tensor was given or made. It is copied: what it lies in may change, or go."""
-        if not self.setting.level & TraceLevel.TENSORS or len(self.elements) >= MAX_ELEMENTS:
+        if not self.setting.notes & TraceLevel.TENSORS or len(self.elements) >= MAX_ELEMENTS:
             return
         nbytes = tensor.nbytes
         begun = self._begun or self

@@ -35,6 +35,7 @@ class TraceSetting:
         level, rate, log_frequency: as set.
         count: traces that may still be taken; -1 for any number.
         own: names of the fields that were set for this one; the others follow the setting behind it.
+        notes: what of the level traces really tell; spans have no tensors.
         open: traces taken that have not come back.
         waiting: traces that came back and are to be written.
         waiting_bytes: of tensors in them.
@@ -47,6 +48,7 @@ class TraceSetting:
         "count",
         "level",
         "log_frequency",
+        "notes",
         "open",
         "own",
         "rate",
@@ -67,7 +69,9 @@ class TraceSetting:
         self.waiting_bytes = 0
         self._seen = 0
         self._retired = False
-        self._can_sample = bool(level and rate) and (config.mode is TraceMode.OPENTELEMETRY or bool(config.file))
+        exporting = config.mode is TraceMode.OPENTELEMETRY
+        self.notes = level & TraceLevel.TIMESTAMPS if exporting else level
+        self._can_sample = bool(self.notes and rate) and (exporting or bool(config.file))
 
     @property
     def state(self) -> SettingState:

@@ -69,7 +69,7 @@ class TraceSettings:
         """Whether any request could be traced."""
         exporting = self._config.mode is TraceMode.OPENTELEMETRY
         settings = (self._server, *self._models.values())
-        return any(setting.can_sample or (exporting and setting.level) for setting in settings)
+        return any(setting.can_sample or (exporting and setting.notes) for setting in settings)
 
     def change(self, model_name: str, change: SettingsChange) -> None:
         """Change the setting of a model, or of the server if there is no name.

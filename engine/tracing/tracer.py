@@ -12,14 +12,19 @@ go to a sink, which writes or exports them.
 from __future__ import annotations
 
 import itertools
+import logging
 from typing import Protocol
 
 from ..clock import Clock
-from .config import TraceConfig, TraceMode
+from .config import TraceConfig, TraceLevel, TraceMode
 from .propagation import SpanContext
 from .record import Trace
 from .setting import TraceSetting
 from .settings import SettingsChange, TraceSettings
+
+logger = logging.getLogger("trireme.tracing")
+
+NO_TENSORS = "Tensor level tracing is not supported by the mode: opentelemetry"
 
 
 class TraceSink(Protocol):
@@ -64,7 +69,7 @@ class Tracer:
             context: the caller's span.
         """
         setting = self._settings.of(model_name)
-        if not (context is not None and self.takes_contexts and setting.level):
+        if not (context is not None and self.takes_contexts and setting.notes):
             context = None
             if not setting.sample():
                 return None
@@ -90,6 +95,8 @@ class Tracer:
             InvalidArgumentError: it could not trace with that; nothing is changed.
         """
         self._settings.change(model_name, change)
+        if self.takes_contexts and isinstance(change.level, TraceLevel) and change.level & TraceLevel.TENSORS:
+            logger.error("%s", NO_TENSORS)
         self.active = self._settings.any_on
 
     def close(self) -> None:

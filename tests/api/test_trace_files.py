@@ -6,20 +6,16 @@ which of its threads is faster, this server has one of the possible orders.
 
 from __future__ import annotations
 
-import json
 import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
-import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from scripted_models import Script, write_scripted_models
-from traces import elements, events, times
+from traced_world import World, inputs, traced_world
+from traces import events, times
 from tritonclient.utils import InferenceServerException
 
 from trireme.engine.tracing import TraceConfig, TraceLevel
@@ -39,74 +35,19 @@ READ = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
 SENT = ["GRPC_SEND_START", "GRPC_SEND_END"]
 OVER_GRPC = [*CORE, "COMPUTE_END", "REQUEST_END", *READ, "INFER_RESPONSE_COMPLETE", *SENT]
 
-_CHAIN = """
-platform: "ensemble"
-input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
-output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }
-ensemble_scheduling {
-  step {
-    model_name: "plain" model_version: -1
-    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "MIDDLE" }
-  }
-  step {
-    model_name: "LAST" model_version: -1
-    input_map { key: "IN" value: "MIDDLE" } output_map { key: "OUT" value: "OUT" }
-  }
-}
-"""
-
-
-class World:
-    """A traced server, and where its traces go."""
-
-    def __init__(self, live: Any, folder: Path) -> None:
-        self.live = live
-        self.folder = folder
-
-    def post(self, path: str, body: object) -> tuple[int, str]:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        try:
-            with urlopen(Request(f"http://{self.live.url}{path}", data)) as answer:
-                return answer.status, answer.read().decode()
-        except HTTPError as error:
-            return error.code, error.read().decode()
-
-    def infer(self, model: str, request_id: str = "", script: str = "", data: object = (1, 2)) -> tuple[int, str]:
-        tensor = {"name": "IN", "datatype": "FP32", "shape": [2], "data": data}
-        parameters = {"script": script} if script else {}
-        return self.post(f"/v2/models/{model}/infer", {"id": request_id, "inputs": [tensor], "parameters": parameters})
-
-    def set(self, **settings: object) -> None:
-        status, text = self.post("/v2/trace/setting", settings)
-        assert status == 200, text
-
-    def file(self, name: str = "t.json") -> list[dict[str, Any]]:
-        return elements(self.folder / name)
-
 
 @pytest.fixture
 def open_world(tmp_path: Path, serve: Callable[..., Any]) -> Callable[..., Any]:
     @contextmanager
     def open_with(**fields: Any) -> Iterator[World]:
-        repository, folder = tmp_path / "models", tmp_path / "traces"
+        folder = tmp_path / "traces"
         folder.mkdir()
-        write_scripted_models(repository)
-        for name, last in (("chain", "plain"), ("chain_of_chains", "chain")):
-            (repository / name / "1").mkdir(parents=True)
-            (repository / name / "config.pbtxt").write_text(_CHAIN.replace("LAST", last))
-        script = Script()
         settings = {"level": TraceLevel.TIMESTAMPS, "rate": 1, "file": str(folder / "t.json"), **fields}
-        with serve(repository, script.backends(), tracing=TraceConfig(**settings)) as live:
-            yield World(live, folder)
+        with traced_world(tmp_path, serve, TraceConfig(**settings)) as world:
+            world.folder = folder
+            yield world
 
     return open_with
-
-
-def inputs(name: str = "IN") -> list[grpcclient.InferInput]:
-    array = np.array([1, 2], np.float32)
-    tensor = grpcclient.InferInput(name, array.shape, "FP32")
-    tensor.set_data_from_numpy(array)
-    return [tensor]
 
 
 def test_requests_over_http(open_world: Callable[..., Any]) -> None:
@@ -200,6 +141,13 @@ def test_what_is_refused_is_not_more_than_received(open_world: Callable[..., Any
             client.infer("plain", [*inputs(), *inputs(name="X")])
     file = world.file()
     assert [events(file, trace_id) for trace_id in (1, 2, 3)] == [RECEIVED, RECEIVED, READ]
+
+
+def test_what_a_model_reports_itself_stands_where_it_happened(open_world: Callable[..., Any]) -> None:
+    with open_world() as world:
+        assert world.infer("plain", script="report:CUT_START report:CUT_END say!")[0] == 200
+    names = events(world.file(), 1)
+    assert names[4:8] == ["QUEUE_START", "CUT_START", "CUT_END", "COMPUTE_START"]
 
 
 def test_tensors(open_world: Callable[..., Any]) -> None:

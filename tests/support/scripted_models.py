@@ -13,6 +13,7 @@ The request parameter ``script`` holds steps, separated by blanks:
     until-cancelled
               wait until the client has given up
     flood:N   say N times
+    report:X  report the activity X to the request's trace
     report:X  report the next response (`Job.report_response`): it took 30 ns to compute and 70 ns to copy, and was X
 
 Without a script it is ``say!``.
@@ -21,6 +22,7 @@ Without a script it is ``say!``.
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -118,6 +120,8 @@ class Script:
                         self.cancelled.append(job.id)
                 case "report":
                     job.report_response(ResponseTimes(said, ResponseOutcome(what), 1_000, 1_030, 1_100))
+                case "report":
+                    job.report_activity(what, time.monotonic_ns())
                 case "flood":
                     for _ in range(int(what)):
                         if job.cancelled:

@@ -1,0 +1,159 @@
+"""The trace exporter: an actor that sends spans to an OpenTelemetry collector, by OTLP over HTTP.
+
+The library's own batch processor is not used: it has a thread of its own that nobody here could supervise, wait for in
+a shutdown, or see. Its exporter is, from a thread that this actor lends it for each export.
+
+Rules:
+ 1. Spans wait in a queue of bounded size. What comes while it is full is dropped, and counted: a collector that is
+    slow, or not there, is felt by no request.
+ 2. An export begins when a full batch waits, or when the schedule's time is over. There is one export at a time.
+ 3. An export that fails (after what the library retries) is lost, and counted.
+ 4. At the end what waits is exported, until that fails or the time allowed is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+import trio
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
+
+from ..engine.clock import Clock, unix_offset_ns
+from ..engine.tracing.config import ExportOptions
+from ..engine.tracing.record import Trace
+from ..engine.tracing.setting import TraceSetting
+from ..engine.tracing.spans import Span, spans_of
+
+logger = logging.getLogger("trireme.tracing")
+
+_SCOPE = InstrumentationScope("triton-server")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceExporterStatistics:
+    """Spans that were exported, whose export failed, that were dropped at the bound, and that wait."""
+
+    exported: int
+    failed: int
+    dropped: int
+    waiting: int
+
+
+class TraceExporter:
+    """A `engine.tracing.tracer.TraceSink` that sends spans.
+
+    Args:
+        clock: that of the times in traces.
+        ids: gives new identities.
+    """
+
+    def __init__(self, options: ExportOptions, clock: Clock, ids: IdGenerator | None = None) -> None:
+        self._options = options
+        self._ids = RandomIdGenerator() if ids is None else ids
+        self._offset_ns = unix_offset_ns(clock)
+        self._resource = Resource.create(dict(options.resource))
+        self._exporter = OTLPSpanExporter(endpoint=options.url)
+        self._queue: deque[Span] = deque(maxlen=options.max_queue_size)
+        self._news = trio.lowlevel.ParkingLot()
+        self._exported = self._failed = self._dropped = 0
+        self._unreported_drops = 0
+        self._closing = False
+        self._stopped = trio.Event()
+
+    # What the tracer does.
+
+    def collect(self, trace: Trace) -> None:
+        spans = spans_of(trace, self._ids.generate_trace_id, self._ids.generate_span_id)
+        if len(self._queue) + len(spans) > self._options.max_queue_size:
+            if not self._unreported_drops:
+                logger.warning("spans are dropped: they come faster than %s takes them", self._options.url)
+            self._dropped += len(spans)
+            self._unreported_drops += len(spans)
+            return
+        self._queue.extend(spans)
+        if len(self._queue) >= self._options.max_export_batch_size:
+            self._news.unpark_all()
+
+    def retire(self, setting: TraceSetting) -> None:
+        """Spans wait for nothing but the schedule."""
+
+    # The task.
+
+    async def run(self) -> None:
+        """Export until `close`."""
+        went_well = True
+        while not self._closing:
+            if len(self._queue) < self._options.max_export_batch_size:
+                with trio.move_on_after(self._options.schedule_delay_ms / 1000):
+                    await self._news.park()
+            went_well = await self._export_all()
+        if went_well:
+            await self._export_all()
+        self._stopped.set()
+
+    async def close(self) -> None:
+        """Export what is waiting, and end the task. Cancelling this gives up an export that is under way."""
+        self._closing = True
+        self._news.unpark_all()  # unless an export is under way, after which the task sees it by itself
+        try:
+            await self._stopped.wait()
+        finally:
+            self._exporter.shutdown()
+
+    async def _export_all(self) -> bool:
+        """Export what waits, until that fails; whether it did not."""
+        while self._queue:
+            if not await self._export():
+                return False
+        return True
+
+    async def _export(self) -> bool:
+        """Export a batch; whether that went well."""
+        batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._options.max_export_batch_size))]
+        went_well = await trio.to_thread.run_sync(self._send, batch, abandon_on_cancel=True)
+        if went_well:
+            self._exported += len(batch)
+        else:
+            self._failed += len(batch)
+            logger.error("%d spans could not be exported to %s", len(batch), self._options.url)
+        if self._unreported_drops and len(self._queue) <= self._options.max_queue_size // 2:
+            logger.warning("%d spans were dropped", self._unreported_drops)
+            self._unreported_drops = 0
+        return went_well
+
+    def _send(self, batch: list[Span]) -> bool:
+        """On a thread."""
+        return self._exporter.export([self._readable(span) for span in batch]) is SpanExportResult.SUCCESS
+
+    def _readable(self, span: Span) -> ReadableSpan:
+        """A span in the library's terms."""
+        state = TraceState(span.state)
+        above = None
+        if span.parent_id is not None:
+            above = SpanContext(span.trace_id, span.parent_id, span.is_entry, TraceFlags(TraceFlags.SAMPLED), state)
+        return ReadableSpan(
+            name=span.name,
+            context=SpanContext(span.trace_id, span.span_id, False, TraceFlags(TraceFlags.SAMPLED), state),
+            parent=above,
+            resource=self._resource,
+            attributes=span.attributes,
+            events=[Event(name, timestamp=ns + self._offset_ns) for name, ns in span.events],
+            kind=SpanKind.SERVER,
+            instrumentation_scope=_SCOPE,
+            start_time=span.start_ns + self._offset_ns,
+            end_time=span.end_ns + self._offset_ns,
+        )
+
+    def statistics(self) -> TraceExporterStatistics:
+        return TraceExporterStatistics(self._exported, self._failed, self._dropped, len(self._queue))
+
+    def __repr__(self) -> str:
+        return f"<TraceExporter to {self._options.url}: {len(self._queue)} spans wait, {self._exported} exported>"
