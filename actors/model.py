@@ -356,8 +356,9 @@ class Model:
         self._validator = RequestValidator(self.config)
         if surroundings.options.summary_latencies:
             self.statistics.recent = RecentLatencies()
+        histogram = first_response_histogram(self.config)  # warns of what it does not know, wanted or not
         if surroundings.options.histogram_latencies:
-            self.statistics.first_responses = first_response_histogram(self.config)
+            self.statistics.first_responses = histogram
         self.statistics.cached = self.config.response_cache
         if surroundings.cache is not None and self.config.response_cache:
             shared = surroundings.cache.cache.shared

@@ -126,6 +126,18 @@ def test_where_they_are_not_asked_for_none_are_kept(tmp_path: Path) -> None:
         assert not any("summary" in name or "histogram" in name for name, _ in scrape(running))
 
 
+def test_buckets_of_a_family_that_has_none_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether histograms are wanted or not."""
+    folder = tmp_path / "models" / "odd"
+    (folder / "1").mkdir(parents=True)
+    control = 'metric_control { metric_identifier { family: "mine" } histogram_options { buckets: [ 1, 2 ] } }'
+    tensors = 'input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'
+    (folder / "config.pbtxt").write_text(f'backend: "scripted" {tensors} model_metrics {{ {control} }}')
+    with scripted_server(tmp_path / "models"):
+        text = "Metric family 'mine' in 'metric_identifier' is not a customizable metric in Triton core."
+        assert [record.getMessage() for record in caplog.records].count(text) == 1
+
+
 def test_added_families_stand_in_their_sections(server: ScriptedServer) -> None:
     """Models, pinned memory, what is added, summaries, what is added there, GPUs, the CPU, all other additions."""
     for section in Section:
