@@ -145,7 +145,7 @@ def test_what_is_refused_is_not_more_than_received(open_world: Callable[..., Any
 
 def test_what_a_model_reports_itself_stands_where_it_happened(open_world: Callable[..., Any]) -> None:
     with open_world() as world:
-        assert world.infer("plain", script="report:CUT_START report:CUT_END say!")[0] == 200
+        assert world.infer("plain", script="activity:CUT_START activity:CUT_END say!")[0] == 200
     names = events(world.file(), 1)
     assert names[4:8] == ["QUEUE_START", "CUT_START", "CUT_END", "COMPUTE_START"]
 

@@ -13,7 +13,8 @@ The request parameter ``script`` holds steps, separated by blanks:
     until-cancelled
               wait until the client has given up
     flood:N   say N times
-    report:X  report the activity X to the request's trace
+    activity:X
+              report the activity X to the request's trace
     report:X  report the next response (`Job.report_response`): it took 30 ns to compute and 70 ns to copy, and was X
 
 Without a script it is ``say!``.
@@ -120,7 +121,7 @@ class Script:
                         self.cancelled.append(job.id)
                 case "report":
                     job.report_response(ResponseTimes(said, ResponseOutcome(what), 1_000, 1_030, 1_100))
-                case "report":
+                case "activity":
                     job.report_activity(what, time.monotonic_ns())
                 case "flood":
                     for _ in range(int(what)):
