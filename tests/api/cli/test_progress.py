@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -71,4 +72,25 @@ def test_at_a_terminal_the_display_comes_and_goes_and_the_log_stays_whole(
     assert "loading models: 0 ready, 1 loading" in text
     assert re.search(r"(^|\r|\x1b\[2K)I\d{4} [\d:.]+ \d+ \w+\.py:\d+\] \"loading: simple:1\"\r\n", text)
     assert text.rindex("\x1b[?25h") < text.index("Started HTTPService")
+    assert text.count("\x1b[?25h") == text.count("\x1b[?25l")
+
+
+def test_at_a_terminal_a_failed_load_is_counted_and_its_reason_stays(start_serve: Callable, repository: Path) -> None:
+    shutil.copytree(repository / "simple", repository / "broken")
+    (repository / "broken" / "config.pbtxt").unlink()
+    (repository / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    ours, theirs = os.openpty()
+    try:
+        serve = start_serve(f"--model-repository={repository}", "--exit-on-error=false", console=theirs)
+        os.close(theirs)
+        screen = b""
+        while b"Started Metrics Service" not in screen:
+            screen += os.read(ours, 65536)
+        serve.signal(signal.SIGTERM)
+        assert serve.process.wait() == 0
+    finally:
+        os.close(ours)
+    text = screen.decode()
+    assert "loading models: 1 ready, 0 loading, 1 failed" in text
+    assert re.search(r"\"failed to load 'broken' version 1: [^\"]+\"\r\n", text)
     assert text.count("\x1b[?25h") == text.count("\x1b[?25l")
