@@ -330,6 +330,7 @@ class ModelControl:
         try:
             if known.config.has_ensemble_scheduling:
                 self._check_members(identity)
+            self.repository.meet(known.source)
             versions = await self._surroundings.executors.offload(partial(known.source.versions, known.config))
             reason = await self.repository.replace(known.source, known.config, versions, in_place=in_place)
         except TriremeError as error:

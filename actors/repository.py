@@ -100,6 +100,13 @@ class Repository:
             logger.info("successfully loaded '%s'", source.id)
         return reason
 
+    def meet(self, source: ModelSource) -> None:
+        """A model is to be loaded, which from now on is known, even if no version of it comes to be."""
+        self._models.setdefault(source.id, {})
+        ids = self._ids.setdefault(source.name, [])
+        if source.id not in ids:
+            ids.append(source.id)
+
     async def _load(self, versions: Sequence[int], source: ModelSource, config: ModelConfig) -> list[Model]:
         """Load versions side by side; those that could be loaded wait for `_switch`."""
         find = partial(self.find_member, source.namespace)
@@ -107,10 +114,8 @@ class Repository:
             Model(source, config, version, self._surroundings, find, self.answering, self._changed)
             for version in versions
         ]
-        shown = self._models.setdefault(source.id, {})
-        ids = self._ids.setdefault(source.name, [])
-        if source.id not in ids:
-            ids.append(source.id)
+        self.meet(source)
+        shown = self._models[source.id]
         for model in models:
             before = shown.get(model.version)
             if before is not None and before.ready:
@@ -173,6 +178,8 @@ class Repository:
         for model in self._all():
             if model.id == identity and not model.ended:
                 model.stop()
+        if not self._versions(identity):
+            self._models.pop(identity, None)
 
     def serves(self, identity: str) -> bool:
         """Whether any version of a model is ready."""
@@ -226,7 +233,7 @@ class Repository:
             latest = self._latest.get(name)
             if latest is not None:
                 return latest
-        versions = self._models[self._identify(name)]
+        versions = self._models.get(self._identify(name), {})
         if version == LATEST:
             raise NotFoundError(f"Request for unknown model: '{name}' has no available versions")
         model = versions.get(version)
@@ -365,7 +372,7 @@ class Repository:
                 entries.append(IndexEntry(name, state=ModelState.UNAVAILABLE, reason=reason))
                 continue
             models = self._versions(identity)
-            if not models and not ready_only:
+            if identity not in self._models and not ready_only:
                 entries.append(IndexEntry(name))
             entries += [
                 IndexEntry(name, str(model.version), model.state, model.reason)
@@ -380,8 +387,8 @@ class Repository:
 
     def all_ready(self) -> bool:
         """Strict readiness (cli.md §6): every version that was loaded or tried is well, unless it was unloaded. While
-        another version serves, one that comes or goes does not count."""
-        return all(
+        another version serves, one that comes or goes does not count. A model without any version is not well."""
+        return all(self._models.values()) and all(
             model.healthy or model.reason == UNLOADED or (model.passing and self.serves(model.id))
             for model in self.models()
         )

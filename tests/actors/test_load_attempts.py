@@ -13,7 +13,7 @@ from valued_models import write_model as write
 from valued_server import ask, fails, index, serving, until
 
 from trireme.actors import StartupError
-from trireme.engine.errors import InvalidArgumentError
+from trireme.engine.errors import InvalidArgumentError, NotFoundError
 
 
 class TestRetries:
@@ -124,6 +124,34 @@ class TestReadiness:
                     await server.load_model("a", {})
                 assert server.model_ready("a")
             assert (strict.ready(), lax.ready()) == (False, True)
+
+    async def test_a_model_of_which_no_version_could_be_chosen(self, tmp_path: Path, gates: Gates) -> None:
+        """It has no row in the index, and the server is not ready, until it is mended or unloaded."""
+        write(tmp_path, "a", {})
+        async with serving(tmp_path, gates) as server:
+            for _ in range(2):
+                assert await index(server) == [("a", "", "", "")]
+                with pytest.raises(InvalidArgumentError, match="at least one version must be available"):
+                    await server.load_model("a", {})
+                assert await index(server) == []
+                assert not server.ready()
+                text = "Request for unknown model: 'a' has no available versions"
+                await fails(server.infer(valued_request("a")), NotFoundError, text)
+                await server.unload_model("a")
+                assert server.ready()
+            write(tmp_path, "a", {1: 1})
+            await server.load_model("a", {})
+            assert await index(server) == [("a", "1", "READY", "")]
+
+    async def test_an_ensemble_that_its_members_keep_from_loading_is_as_if_it_never_had_been(
+        self, tmp_path: Path, gates: Gates
+    ) -> None:
+        write(tmp_path, "a", {1: "broken"})
+        write(tmp_path, "e", {1: 0}, ensemble_config("a"))
+        async with serving(tmp_path, gates) as server:
+            with pytest.raises(InvalidArgumentError):
+                await server.load_model("e", {})
+            assert await index(server) == [("a", "1", "UNAVAILABLE", "Internal: no value"), ("e", "", "", "")]
 
     @pytest.mark.parametrize("strict", [True, False])
     async def test_a_failed_start(self, tmp_path: Path, gates: Gates, strict: bool) -> None:
