@@ -61,6 +61,7 @@ class ModelActorStatistics:
     restarts: int
     abandoned: int
     inflight: int
+    namespace: str = ""
 
 
 class Model:
@@ -210,6 +211,7 @@ class Model:
             counts.restarts,
             counts.abandoned,
             0 if self._scheduler is None else self._scheduler.inflight,
+            self.source.namespace,
         )
 
     def _counts_now(self) -> InstanceCounts:

@@ -71,14 +71,14 @@ class ServerCollector(Collector):
 
 
 def _instance_families(models: Iterable[ModelActorStatistics]) -> Iterator[Metric]:
-    names = ("model", "version")
-    alive = GaugeMetricFamily("trireme_instance_count", "Number of instances that can execute batches", labels=names)
+    alive = GaugeMetricFamily("trireme_instance_count", "Number of instances that can execute batches")
     restarts = CounterMetricFamily(
-        "trireme_instance_restart_count", "Number of times that an instance died and was replaced", labels=names
+        "trireme_instance_restart_count", "Number of times that an instance died and was replaced"
     )
     for model in models:
-        labels = (model.name, str(model.version))
-        alive.add_metric(labels, model.instances_alive)
-        restarts.add_metric(labels, model.restarts)
+        namespace = {"namespace": model.namespace} if model.namespace else {}
+        labels = {**namespace, "model": model.name, "version": str(model.version)}
+        alive.add_sample(alive.name, labels, model.instances_alive)
+        restarts.add_sample(f"{restarts.name}_total", labels, model.restarts)
     yield alive
     yield restarts

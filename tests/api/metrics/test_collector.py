@@ -12,13 +12,16 @@ import pytest
 from grpc_stub import MESSAGES, OpenStream, infer_request, stub_for
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
+from scripted_models import Script, write_scripted_models
 from scripted_server import ScriptedServer, scripted_server
 
+from trireme.actors import InferenceServer
 from trireme.api.metrics.collector import ServerCollector
 from trireme.engine.custom_metrics import MetricKind
 from trireme.engine.metrics import CpuReading, HostReadings
 from trireme.engine.metrics_registry import Section
 from trireme.engine.metrics_text import write_text
+from trireme.engine.options import ServerOptions
 from trireme.engine.response_statistics import MemoryUsage
 
 FIRST = "nv_inference_first_response_histogram_ms"
@@ -214,3 +217,22 @@ def test_reported_responses_are_in_the_statistics_with_the_answer_that_follows(
     assert (first.success.count, first.success.ns, first.compute_infer.ns, first.compute_output.ns) == (2, 200, 60, 140)
     assert (second.success.count, second.fail.count, second.empty_response.count) == (0, 1, 1)
     assert [(usage.type, usage.id, usage.byte_size) for usage in model.memory_usage] == [("CPU", 0, 64)]
+
+
+async def test_models_of_equal_names_are_told_apart(tmp_path: Path) -> None:
+    """No series is there twice: every one of a model says which namespace it is in."""
+    repositories = (tmp_path / "a", tmp_path / "b")
+    for repository in repositories:
+        write_scripted_models(repository)
+    script = Script()
+    options = ServerOptions(model_repository=repositories, model_namespacing=True, exit_timeout_s=5)
+    async with InferenceServer(options, backends=script.backends()) as server:
+        text = write_text(ServerCollector(server, HostReadings).collect())
+    series = [
+        (sample.name, frozenset(sample.labels.items()))
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    assert len(series) == len(set(series))
+    namespaces = {dict(labels).get("namespace") for _, labels in series if "model" in dict(labels)}
+    assert namespaces == {str(repository) for repository in repositories}
