@@ -6,7 +6,7 @@
 #   make lint       ruff and pyright
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
 #   make models     write the small models again          (model_repository/make_*.py)
-#   make train      train digits again, in .venv-train    (model_repository/train_digits.py)
+#   make train      train the networks again, in .venv-train  (model_repository/train_*.py)
 
 PYTHON ?= python3
 FLAGS ?=
@@ -45,10 +45,11 @@ proto: $(VENV)/dev.stamp
 models: $(VENV)/dev.stamp
 	$(BIN)/python -B model_repository/make_simple.py
 	$(BIN)/python -B model_repository/make_sequences.py
-	$(BIN)/python -B model_repository/make_digits_pipeline.py
+	$(BIN)/python -B model_repository/make_digits_label.py
 
 train: $(TRAIN)/train.stamp
 	$(TRAIN)/bin/python -B model_repository/train_digits.py
+	$(TRAIN)/bin/python -B model_repository/train_storyteller.py
 
 clean:
 	rm -rf $(VENV) $(TRAIN) .pyright build dist *.egg-info

@@ -17,9 +17,10 @@ MADE_BY = {
         "simple_sequence",
         "simple_string_dyna_sequence",
     ],
-    "make_digits_pipeline.py": ["digits_decode", "digits_label"],
+    "make_digits_label.py": ["digits_label"],
 }
 ENSEMBLES = {"digits_pipeline"}
+PYTHON = {"digits_decode", "repeat_int32", "square_int32", "storyteller"}
 
 
 @pytest.mark.parametrize("script", MADE_BY)
@@ -35,8 +36,9 @@ def test_script_reproduces_committed_models(tmp_path: Path, script: str) -> None
 def test_every_folder_is_a_model() -> None:
     """Every folder in a repository is taken for a model, so nothing else may be one."""
     folders = {path.name for path in REPOSITORY.iterdir() if path.is_dir()}
-    assert folders == {"digits", *ENSEMBLES, *(name for names in MADE_BY.values() for name in names)}
+    assert folders == {"digits", *ENSEMBLES, *PYTHON, *(name for names in MADE_BY.values() for name in names)}
     for name in folders:
         assert (REPOSITORY / name / "config.pbtxt").is_file()
         assert (REPOSITORY / name / "1").is_dir()
-        assert (REPOSITORY / name / "1" / "model.onnx").is_file() == (name not in ENSEMBLES)
+        assert (REPOSITORY / name / "1" / "model.py").is_file() == (name in PYTHON)
+        assert (REPOSITORY / name / "1" / "model.onnx").is_file() == (name not in ENSEMBLES | PYTHON)

@@ -95,7 +95,7 @@ def test_what_a_coroutine_raises_fails_the_batch(make: Make, host: RecordingHost
     assert response is not None
     assert response._error is not None
     assert "ValueError: late\n\nAt:\n" in response._error.message()
-    assert response._error.message().count("(") == 1, "none but the user's frame"
+    assert response._error.message().count("): ") == 1, "none but the user's frame"
 
 
 def test_requests_to_other_models_are_awaited_together(make: Make, host: RecordingHost) -> None:

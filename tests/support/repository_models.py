@@ -1,0 +1,29 @@
+"""The Python models that come with Trireme, in the process of a test."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from recording_host import RecordingHost
+
+from trireme.engine.backends.python.child.utils.runner import Runner
+
+REPOSITORY = Path(__file__).parents[2] / "model_repository"
+
+
+@contextmanager
+def opened(name: str, host: RecordingHost) -> Iterator[Runner]:
+    """The model, initialised. It is a copy: an import leaves a cache behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(shutil.copytree(REPOSITORY / name, Path(folder) / name))
+        args = {"model_name": name, "model_version": "1", "model_repository": str(directory)}
+        runner = Runner(host, str(directory / "1" / "model.py"), args, package=f"test_{name}")
+        try:
+            runner.initialize()
+            yield runner
+        finally:
+            runner.finalize()
