@@ -27,6 +27,7 @@ from ..engine.description import ModelDescription, ModelState
 from ..engine.errors import InternalError, TriremeError
 from ..engine.instance_orders import InstanceOrder, instance_orders
 from ..engine.latencies import RecentLatencies, first_response_histogram
+from ..engine.log_context import about
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest
 from ..engine.response_statistics import MemoryUsage
@@ -288,7 +289,8 @@ class Model:
                 if self._loaded or self._stopping or self._failure is None:
                     break
                 text = "loading '%s' version %d failed: %s; trying again (%d of %d)"
-                logger.warning(text, self.id, self.version, self._failure.status_text, attempt, retries)
+                reason = self._failure.status_text
+                logger.warning(text, self.id, self.version, reason, attempt, retries, extra=about(self.id))
                 self._failure = None
                 self._end = trio.Event()
                 await self._live(status)
@@ -428,7 +430,8 @@ class Model:
         try:
             await scheduler.run()
         except Exception as error:
-            logger.exception("the scheduler of model '%s' version %d died", self.name, self.version)
+            text = "the scheduler of model '%s' version %d died"
+            logger.exception(text, self.name, self.version, extra=about(self.id))
             self._give_up(InternalError(f"the scheduler of model '{self.name}' died: {error}"))
 
     def _give_up(self, error: TriremeError) -> None:

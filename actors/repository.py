@@ -15,6 +15,7 @@ import trio
 from ..engine.config.model import ModelConfig
 from ..engine.description import IndexEntry, ModelDescription, ModelState
 from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from ..engine.log_context import about
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.statistics import ModelStatisticsEntry
@@ -97,7 +98,7 @@ class Repository:
                 model.stop()
         else:
             self._switch(source.id, models, staying)
-            logger.info("successfully loaded '%s'", source.id)
+            logger.info("successfully loaded '%s'", source.id, extra=about(source.id))
         return reason
 
     def meet(self, source: ModelSource) -> None:
@@ -130,7 +131,7 @@ class Repository:
         """Give versions that serve other instances; if one cannot have them, all keep what they had. Why not."""
         changed: list[tuple[Model, ModelConfig]] = []
         for model in models:
-            logger.info("loading: %s:%d", model.id, model.version)
+            logger.info("loading: %s:%d", model.id, model.version, extra=about(model.id))
             before = model.config
             reason = await model.change(config)
             self._descriptions.clear()
@@ -197,11 +198,13 @@ class Repository:
         """A version entered another state: remember who is latest, and tell whoever watches."""
         match model.state:
             case ModelState.LOADING:
-                logger.info("loading: %s:%d", model.id, model.version)
+                logger.info("loading: %s:%d", model.id, model.version, extra=about(model.id))
             case ModelState.UNAVAILABLE if model.reason == UNLOADED:
-                logger.info("successfully unloaded '%s' version %d", model.id, model.version)
+                text = "successfully unloaded '%s' version %d"
+                logger.info(text, model.id, model.version, extra=about(model.id))
             case ModelState.UNAVAILABLE:
-                logger.error("failed to load '%s' version %d: %s", model.id, model.version, model.reason)
+                text = "failed to load '%s' version %d: %s"
+                logger.error(text, model.id, model.version, model.reason, extra=about(model.id))
         self._descriptions.clear()
         if model.ended:
             self._hidden.pop(model, None)

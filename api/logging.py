@@ -24,13 +24,15 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ..engine.errors import UnsupportedError
+from .json_log import JsonFormatter
 
 logger = logging.getLogger("trireme")
+_exporters = logging.getLogger("opentelemetry")  # the library that exports spans
 
 MAX_WAITING_LINES = 10_000
 CLOSE_LIMIT_S = 2.0
 
-FORMATS = ("default", "ISO8601")
+FORMATS = ("default", "ISO8601", "json")
 
 _LETTERS = {logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "E"}
 _STDOUT, _STDERR = 1, 2
@@ -191,7 +193,7 @@ class Log:
 
     def _apply(self, settings: LogSettings) -> None:
         self.settings = settings
-        self.handler.setFormatter(LineFormatter(settings))
+        self.handler.setFormatter(JsonFormatter() if settings.format == "json" else LineFormatter(settings))
         self.handler.filters[:] = [LevelSwitches(settings)]
         logger.setLevel(verbose(min(settings.verbose, 9)) if settings.verbose > 0 else logging.INFO)
 
@@ -231,16 +233,17 @@ def logging_to(settings: LogSettings) -> Iterator[Log]:
             streams = Streams(writer_to(descriptor), writer_to(descriptor))
         handler = LineHandler(streams, console)
         stack.callback(handler.close)
-        level, propagate = logger.level, logger.propagate
-        log = Log(settings, handler)
-        logger.propagate = False
-        logger.addHandler(handler)
-        try:
-            yield log
-        finally:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-            logger.propagate = propagate
+        for each in (logger, _exporters):
+            stack.callback(_restore, each, handler, each.level, each.propagate)
+            each.propagate = False
+            each.addHandler(handler)
+        yield Log(settings, handler)
+
+
+def _restore(logger: logging.Logger, handler: logging.Handler, level: int, propagate: bool) -> None:
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = propagate
 
 
 def writer_to(descriptor: int) -> Write:

@@ -63,7 +63,7 @@ _LOGGING = Group(
             "log-format",
             Kind("<string>", one_of(FORMATS, "invalid argument for --log-format")),
             'How a log line starts: "default" for LMMDD hh:mm:ss.ssssss (L is the level\'s letter), "ISO8601" for '
-            "YYYY-MM-DDThh:mm:ssZ L.",
+            'YYYY-MM-DDThh:mm:ssZ L; "json" makes each line a JSON object.',
             "default",
         ),
         Flag("log-file", STRING, "File for the log, in place of the console.", ""),

@@ -14,6 +14,7 @@ from grpclib.const import Status
 from ...actors.reply import Reply
 from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError, UnsupportedError
+from ...engine.log_context import about
 from .context import GrpcContext
 from .forwarding import forward_metadata
 from .infer_request import DecodedGrpcInfer
@@ -145,7 +146,10 @@ class _Pending:
             call.fail(*grpc_error(error))
             error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
         except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own call only
-            _log.exception("unexpected failure while answering %s", call.head.path)
+            asked = self._decoded.request
+            _log.exception(
+                "unexpected failure while answering %s", call.head.path, extra=about(asked.model_name, asked.id)
+            )
             call.fail(Status.UNKNOWN, "Internal Server Error")
         else:
             call.answer(parts)

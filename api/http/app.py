@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ...engine.errors import TriremeError
+from ...engine.log_context import about
 from ...engine.tensor import Buffer
 from .asgi import Message, Receive, Scope, Send
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
@@ -93,7 +94,8 @@ class HttpApplication:
         except TriremeError as error:
             return error_answer(error, request.error_media)
         except Exception:  # noqa: BLE001 - the one place: a defect must cost its own request, not the connection
-            _log.exception("unexpected failure while handling %s %s", scope["method"], scope["raw_path"])
+            text = "unexpected failure while handling %s %s"
+            _log.exception(text, scope["method"], scope["raw_path"], extra=about(match.name))
             return unexpected_failure(request.error_media)
 
     async def _answer_unless_gone(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from trireme.api.logging import (
     verbose,
     verbose_level,
 )
+from trireme.engine.log_context import about
 
 _DEFAULT = r"([IWE])(\d{4}) (\d\d:\d\d:\d\d\.\d{6}) (\d+) ([\w.]+\.py):(\d+)\] (.*)"
 _ISO = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([IWE]) (\d+) ([\w.]+\.py):(\d+)\] (.*)"
@@ -67,6 +70,63 @@ def test_iso_lines(path: Path) -> None:
     with logging_to(LogSettings(file=str(path), format="ISO8601")):
         logger.error("x")
     assert re.fullmatch(_ISO, path.read_text().rstrip("\n"))
+
+
+def objects_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines_of(path)]
+
+
+def test_json_lines_tell_the_same_and_what_they_are_about(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path), format="json", verbose=1)):
+        logger.info("loading: %s", 'm"\n', extra=about("m", "r"))
+        logger.debug("v")
+        logger.warning("[request id: é 7] careful")
+        logger.error("e")
+    first, *rest = objects_of(path)
+    assert list(first) == ["time", "level", "logger", "message", "model", "request_id", "file", "line", "pid"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", first["time"])
+    assert (first["level"], first["logger"], first["message"]) == ("info", "trireme.test", 'loading: m"\n'.rstrip())
+    assert (first["model"], first["request_id"]) == ("m", "r")
+    assert (first["file"], type(first["line"]), first["pid"]) == ("test_logging.py", int, os.getpid())
+    assert [line["level"] for line in rest] == ["verbose", "warning", "error"]
+    assert [line.get("request_id") for line in rest] == [None, "é 7", None]
+    assert [line.get("model") for line in rest] == [None] * 3
+
+
+def test_whatever_is_logged_is_one_json_line(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Tables, exceptions, lines that have no preamble elsewhere, text that is not Unicode."""
+    with logging_to(LogSettings(file=str(path), format="json")):
+        log_table("+--+\n|  |\n+--+\n")
+        try:
+            raise ValueError("odd")
+        except ValueError:
+            logger.exception("failed")
+        logger.info("a\udcffb")
+        log_bare("Signal (15) received.")
+    table, failure, odd = objects_of(path)
+    assert table["message"] == "+--+\n|  |\n+--+"
+    assert failure["message"] == "failed"
+    assert failure["exception"].startswith("Traceback")
+    assert odd["message"] == "a\udcffb"
+    assert json.loads(capfd.readouterr().out)["message"] == "Signal (15) received."
+
+
+def test_the_format_changes_from_the_next_line_on(path: Path) -> None:
+    with logging_to(LogSettings(file=str(path))) as log:
+        logger.info("a")
+        log.change(format="json")
+        logger.info("b")
+    first, second = lines_of(path)
+    assert first.endswith('"a"')
+    assert json.loads(second)["message"] == "b"
+
+
+def test_the_library_that_exports_spans_logs_here_too(path: Path) -> None:
+    library = logging.getLogger("opentelemetry.exporter")
+    with logging_to(LogSettings(file=str(path))):
+        library.error("not there")
+    library.error("unheard")
+    assert [line.rpartition("] ")[2] for line in lines_of(path)] == ['"not there"']
 
 
 def test_messages_are_escaped_so_that_a_line_stays_a_line(path: Path) -> None:

@@ -43,6 +43,7 @@ from collections.abc import Sequence as Row
 
 from ...errors import TriremeError
 from ...job import Job
+from ...log_context import about
 from .. import refusals as common_refusals
 from ..core import WAIT, Action, Dispatch, InstanceId, Reject, WaitUntil
 from . import refusals
@@ -295,6 +296,7 @@ class SequenceBatcher:
                 "start. Previous sequence will be terminated early.",
                 sequence.id,
                 job.model_name,
+                extra=about(job.model_name, job.id),
             )
         return sequence
 
