@@ -8,7 +8,7 @@ Rules:
     slow, or not there, is felt by no request.
  2. An export begins when a full batch waits, or when the schedule's time is over. There is one export at a time.
  3. An export that fails (after what the library retries) is lost, and counted.
- 4. At the end what waits is exported, until that fails or the time allowed is over.
+ 4. At the end what waits is exported, until that fails, `CLOSE_LIMIT_S` is over, or the time of the whole shutdown.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from ..engine.tracing.setting import TraceSetting
 from ..engine.tracing.spans import Span, spans_of
 
 logger = logging.getLogger("trireme.tracing")
+
+CLOSE_LIMIT_S = 5.0
+"""However long the server may take to stop: a collector that is not there should not hold it up for so long."""
 
 _SCOPE = InstrumentationScope("triton-server")
 
@@ -104,7 +107,8 @@ class TraceExporter:
         self._closing = True
         self._news.unpark_all()  # unless an export is under way, after which the task sees it by itself
         try:
-            await self._stopped.wait()
+            with trio.move_on_after(CLOSE_LIMIT_S):
+                await self._stopped.wait()
         finally:
             self._exporter.shutdown()
 
