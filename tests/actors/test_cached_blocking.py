@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from trireme.actors import InferenceServer
 from trireme.engine.cache import CacheError, guard
 from trireme.engine.errors import CancelledError, UnavailableError
 from trireme.engine.options import ControlMode
+from trireme.engine.request import LATEST
 
 Open = Callable[..., AbstractAsyncContextManager[tuple[InferenceServer, GatedCache]]]
 
@@ -223,3 +225,41 @@ async def test_time_is_up_for_those_that_are_looked_up_too(opened: Open, counter
     with pytest.raises(UnavailableError, match="Server is stopping"):
         await reply.response()
     assert counter.executed == 0
+
+
+async def test_reloads_cost_nobody_an_answer(opened: Open, tmp_path: Path) -> None:
+    """Requests that are being looked up when their model is replaced are answered by the one that took them."""
+    options = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": ("m",)}
+    async with opened(**options) as (server, cache):
+        cache.gate.set()
+        reloading = True
+        answered = 0
+
+        async def hammer(first: int) -> None:
+            nonlocal answered
+            value = first
+            while reloading:
+                value = first + (value + 1) % 7
+                answer = await server.infer(counted_request((value,)))
+                assert answer.output("OUT").array.tolist() == [[2 * value]]
+                answered += 1
+
+        async with trio.open_nursery() as nursery:
+            for first in (0, 100, 200):
+                nursery.start_soon(hammer, first)
+            for reload in range(15):
+                seen = answered
+                await until(lambda seen=seen: answered > seen + 5)
+                write_changed(tmp_path / "m" / "config.pbtxt", f"# {reload}")
+                before = server._repository.find("m", LATEST)
+                await server.load_model("m", {})
+                assert server._repository.find("m", LATEST) is not before
+            reloading = False
+        assert statistics_of(server).fail.count == 0
+
+
+def write_changed(file: Path, line: str) -> None:
+    """Another file than before, for whoever looks at its time."""
+    before = file.stat().st_mtime_ns
+    file.write_text(f"{file.read_text()}{line}\n")
+    os.utime(file, ns=(before + 1_000_000, before + 1_000_000))
