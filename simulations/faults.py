@@ -46,10 +46,16 @@ class FaultyModels:
         calm: faults strike no more.
     """
 
-    def __init__(self, plan: Plan, clock: JumpingClock, recorder: Recorder, misled: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        graphs: Graphs,
+        clock: JumpingClock,
+        recorder: Recorder,
+        misled: Callable[[str], None],
+    ) -> None:
         self.calm = False
         self._misled = misled
-        graphs = Graphs(plan)
         self._requests = {str(each.number): each for request in plan.requests for each in graphs.executions(request)}
         self._looked_at = graphs.looked_at
         self._clock = clock

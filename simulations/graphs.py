@@ -37,6 +37,7 @@ class Graphs:
 
     def __init__(self, plan: Plan) -> None:
         self._models = {model.name: model for model in plan.models}
+        self._executions: dict[int, list[RequestPlan]] = {}  # by request
         self.ensembles = {model.name: model for model in plan.models if model.steps}
 
     def needed(self, ensemble: str, *, whole: bool) -> frozenset[int]:
@@ -58,11 +59,14 @@ class Graphs:
         """What is executed for a request, each as a request of its own; the fault strikes one of them."""
         if request.model not in self.ensembles:
             return [request]
-        found = list(self._walk(request, whole=True))
-        struck = request.fault_step % len(found)
-        if request.fault is Fault.NONE:
-            return found
-        return [each if index == struck else replace(each, fault=Fault.NONE) for index, each in enumerate(found)]
+        found = self._executions.get(request.number)
+        if found is None:
+            found = list(self._walk(request, whole=True))
+            if request.fault is not Fault.NONE:
+                struck = request.fault_step % len(found)
+                found = [each if at == struck else replace(each, fault=Fault.NONE) for at, each in enumerate(found)]
+            self._executions[request.number] = found
+        return found
 
     def _walk(self, request: RequestPlan, *, whole: bool) -> Iterator[RequestPlan]:
         for number in sorted(self.needed(request.model, whole=whole)):

@@ -93,15 +93,18 @@ def _defect(error: BaseException) -> Violation:
     return Violation("nothing is raised", f"{type(error).__name__}: {error}")
 
 
-def drain_bound_s(plan: Plan) -> float:
+def drain_bound_s(plan: Plan, graphs: Graphs | None = None) -> float:
     """Virtual seconds, from the calm on, within which everything must be answered, however it was queued.
 
     Whatever is to come comes; then requests are executed one by one by one instance, each waiting for a whole delay,
     behind the slowest batch that may be running, or hanging, and behind the longest wait for a restart. (A queue that
     drains much faster than that and still late is for `Promptness` to find.)
+
+    Args:
+        graphs: the plan's, if they are there already.
     """
     models = {model.name: model for model in plan.models}
-    graphs = Graphs(plan)
+    graphs = graphs or Graphs(plan)
     total_ns = max((request.at_ns for request in plan.requests if not request.after), default=0)
     for request in (each for asked in plan.requests for each in graphs.executions(asked)):
         model = models.get(request.model)
@@ -124,12 +127,13 @@ class _Run:
         self.plan = plan
         self.clock = JumpingClock()
         self.recorder = Recorder(self.clock)
+        self._graphs = Graphs(plan)
         state = self._state = WorldState(model.config() for model in plan.models)
         self.watch = Watch(
             state,
             self.recorder,
             self._is_ready,
-            Graphs(plan),
+            self._graphs,
             max_inflight=plan.max_inflight_requests,
             windows=_windows(plan),
             changing=bool(plan.changes),
@@ -162,7 +166,7 @@ class _Run:
     async def play(self, world: World) -> None:
         """The scenario."""
         plan = self.plan
-        models = FaultyModels(plan, self.clock, self.recorder, self._misled)
+        models = FaultyModels(plan, self._graphs, self.clock, self.recorder, self._misled)
         async with world.serve(
             *models.models,
             max_inflight_requests=plan.max_inflight_requests,
@@ -197,7 +201,7 @@ class _Run:
         await self._wait(driver, self.plan.calm_ns / 1e9)
         models.calm = True
         self.recorder.record(PhaseBegan(self.clock.now_ns(), "liveness"))
-        bound_s = drain_bound_s(self.plan)
+        bound_s = drain_bound_s(self.plan, self._graphs)
         await self._wait(driver, self.clock.now_s() + bound_s)
         if not driver.done.is_set():
             text = f"after {bound_s:g} s there is no final reply to requests {driver.unfinished}"

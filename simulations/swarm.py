@@ -36,6 +36,8 @@ MS = 1_000_000
 class Feature(enum.Enum):
     """What a run may have; it has each with probability one half, unless `RARE` says otherwise."""
 
+    __hash__ = object.__hash__  # asked for several times a request, and nothing depends on its value
+
     SEVERAL_MODELS = "several models"
     SEVERAL_INSTANCES = "several instances"
     SEQUENCES = "stateful models"

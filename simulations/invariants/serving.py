@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..events import ModelStateChanged, RequestAnswered, RequestQueued, RequestSubmitted, ServerStopping
 from ..generations import model_of
-from ..graphs import Graphs
+from ..graphs import Graphs, is_step
 from ..history import Handlers
 from .base import Complain, Invariant
 from .state import WorldState
@@ -63,8 +63,15 @@ class HonestRefusals(Invariant):
                 self.broken(f"request {event.request} was told that the server is stopping, which it is not")
         elif model in self._given_up or view is None:
             return
+        elif is_step(event.request) and self._is_lost(model):
+            return  # what an ensemble holds may die after it was told to stop
         elif UNKNOWN in event.error and (view.ready or self._stopping):
             self.broken(f"request {event.request} for '{model}', which is there, was told: {event.error}")
+
+    def _is_lost(self, model: str) -> bool:
+        """Whether a generation of the model has no instance left."""
+        views = (view for view in self._state.models.values() if view.config.name == model)
+        return any(view.served and not view.instances for view in views)
 
 
 class HonestReadiness(Invariant):

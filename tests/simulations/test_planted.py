@@ -11,6 +11,9 @@ from trireme.simulations.play import play
 
 SEEDS = range(1, 1001)
 
+FIRST_SEEDS = {"members-first": 460, "order-holds-the-model": 90, "drained-without-end": 50}
+"""Where to begin with those that take long to meet; none does it from seed 1 on within 50 seeds."""
+
 NOTICED_AS = {
     "lost-reply": "queues drain when faults have stopped",
     "double-reply": "each accepted request gets exactly one final reply",
@@ -42,7 +45,8 @@ RARE = {"stays-in-line"}
 
 @pytest.mark.parametrize("bug", [bug for bug in PLANTED if bug not in RARE])
 def test_a_planted_bug_is_found_within_a_thousand_seeds(bug: str) -> None:
-    found = next((found for found in hunt(SEEDS, bug=bug) if found.violation is not None), None)
+    seeds = range(FIRST_SEEDS.get(bug, 1), SEEDS.stop)
+    found = next((found for found in hunt(seeds, bug=bug) if found.violation is not None), None)
     assert found is not None, f"{bug} was not found"
     assert found.violation is not None
     clean = next(iter(hunt([found.seed])))
