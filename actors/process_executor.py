@@ -10,7 +10,6 @@ threads.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -41,16 +40,22 @@ class ProcessExecutor:
         self._flushing = False
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        error: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await life()
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            raise _sole(group) from None
+            error = _first(group)
         finally:
             self._nursery = None
-            await self._bury(sys.exception())
+            await self._bury(error)
+        if isinstance(error, TriremeError):
+            error.__context__ = None  # neither it nor its traceback, which may be kept with a log record,
+            raise error.with_traceback(None)  # is to hold on to the data of the last batch
+        if error is not None:
+            raise error
 
     async def run(self, work: Callable[[], T]) -> T:
         result = await trio.to_thread.run_sync(work)
@@ -127,7 +132,7 @@ class ProcessExecutor:
 
     async def _bury(self, cause: BaseException | None) -> None:
         """End the process, if it has not ended, and give everything back."""
-        instance, self._instance = self._instance, None
+        instance, self._instance, self._executing = self._instance, None, None
         if instance is None:
             return
         instance.kill()
@@ -143,9 +148,14 @@ class ProcessExecutor:
         return f"<ProcessExecutor of {self._instance or self._name}>"
 
 
-def _sole(group: BaseExceptionGroup) -> BaseException:
-    """What a group of exceptions is about, if that is one thing."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+def _first(group: BaseExceptionGroup) -> BaseException:
+    """What a group of exceptions is about: one error is enough, and the others often say the same."""
+    leaves: list[BaseException] = []
+    groups: list[BaseExceptionGroup] = [group]
+    while groups:
+        for part in groups.pop().exceptions:
+            if isinstance(part, BaseExceptionGroup):
+                groups.append(part)
+            else:
+                leaves.append(part)
+    return next((leaf for leaf in leaves if isinstance(leaf, Exception)), group)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import textwrap
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import trio
 
 from trireme.actors import InferenceServer
 from trireme.engine.datatypes import FP32
@@ -77,3 +78,15 @@ def child_processes() -> set[int]:
 
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that announces itself to nobody."""
+    with trio.fail_after(30):
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def until_alive(server: InferenceServer) -> None:
+    """Wait until every instance of every model is there."""
+    await until(lambda: all(actor.instances_alive == actor.instances for actor in server.model_statistics()))

@@ -49,7 +49,6 @@ class Letter(NamedTuple):
     text: bytes
     segment: Segment | None = None
     nbytes: int = 0
-    descriptor: int | None = None
 
 
 class Channel:
@@ -64,7 +63,7 @@ class Channel:
         self._lender = Lender()
         self._borrower = Borrower()
         self._buffer = memoryview(bytearray(_DATAGRAM_BYTES))
-        self._waiting: deque[tuple[bytes, int | None]] = deque()
+        self._waiting: deque[tuple[bytes, Segment | None]] = deque()
         self._posting = threading.Lock()
         self._introduced: tuple[int, int] | None = None
 
@@ -98,14 +97,14 @@ class Channel:
         nbytes = len(parts[0]) + payload.nbytes
         if nbytes <= INLINE_BYTES:
             return Letter(b"".join(parts))
-        segment, descriptor = self._lender.take(nbytes)
+        segment = self._lender.take(nbytes)
         with memoryview(segment.memory) as target:
             at = 0
             for part in parts:
                 end = at + len(part)
                 target[at:end] = part
                 at = end
-        return Letter(b"", segment, nbytes, descriptor)
+        return Letter(b"", segment, nbytes)
 
     def post(self, letter: Letter) -> None:
         """The second half of `send`; from any thread.
@@ -118,9 +117,9 @@ class Channel:
             if segment is None:
                 self._put(self._frame(_INLINE) + letter.text)
                 return
-            if letter.descriptor is not None:
+            if segment.descriptor is not None:
                 self._put(self._frame(_INTRODUCTION, segment.number, segment.nbytes))
-                self._put(b"\0", letter.descriptor)
+                self._put(b"\0", segment)
             self._put(self._frame(_SEGMENT, segment.number, letter.nbytes))
 
     def flush(self) -> bool:
@@ -133,9 +132,7 @@ class Channel:
             while self._waiting:
                 if not self._write(*self._waiting[0]):
                     return False
-                _, descriptor = self._waiting.popleft()
-                if descriptor is not None:
-                    os.close(descriptor)
+                self._waiting.popleft()
             return True
 
     def _frame(self, what: int, number: int = 0, nbytes: int = 0) -> bytes:
@@ -147,20 +144,19 @@ class Channel:
         numbers = struct.pack(f"<{len(given_back) + len(forgotten)}Q", *given_back, *forgotten)
         return _FRAME.pack(what, len(given_back), len(forgotten), number, nbytes) + numbers
 
-    def _put(self, datagram: bytes, descriptor: int | None = None) -> None:
-        if self._waiting or not self._write(datagram, descriptor):
-            self._waiting.append((datagram, descriptor))
-        elif descriptor is not None:
-            os.close(descriptor)
+    def _put(self, datagram: bytes, introduced: Segment | None = None) -> None:
+        if self._waiting or not self._write(datagram, introduced):
+            self._waiting.append((datagram, introduced))
 
-    def _write(self, datagram: bytes, descriptor: int | None) -> bool:
-        """Write one datagram; False if the socket does not take it now."""
+    def _write(self, datagram: bytes, introduced: Segment | None) -> bool:
+        """Write one datagram, perhaps with a segment's descriptor; False if the socket does not take it now."""
         try:
-            if descriptor is None:
+            if introduced is None:
                 self._socket.send(datagram)
             else:
-                rights = struct.pack("i", descriptor)
+                rights = struct.pack("i", introduced.descriptor)
                 self._socket.sendmsg([datagram], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                introduced.passed_on()
         except BlockingIOError:
             return False
         except OSError as error:
@@ -241,9 +237,6 @@ class Channel:
         """Give everything back. Arrays that still refer to segments stay valid."""
         with contextlib.suppress(OSError):
             self._socket.close()
-        for _, descriptor in self._waiting:
-            if descriptor is not None:
-                os.close(descriptor)
         self._waiting.clear()
         self._lender.close()
         self._borrower.close()

@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -39,21 +40,35 @@ class Segment:
 
     Args:
         number: its name between the two processes.
-        descriptor: a memory file; closed here, the mapping keeps what it needs.
+        descriptor: a memory file, taken over.
+
+    Attributes:
+        descriptor: until the other end has got it (`passed_on`); then the mapping keeps what it needs.
     """
 
-    __slots__ = ("memory", "nbytes", "number")
+    __slots__ = ("descriptor", "memory", "nbytes", "number")
 
     def __init__(self, number: int, descriptor: int, nbytes: int) -> None:
         self.number = number
         self.nbytes = nbytes
+        self.descriptor: int | None = descriptor
+        mapped = False
         try:
             self.memory = mmap.mmap(descriptor, nbytes)
+            mapped = True
         finally:
+            if not mapped:
+                self.passed_on()
+
+    def passed_on(self) -> None:
+        """The descriptor is not needed any more."""
+        descriptor, self.descriptor = self.descriptor, None
+        if descriptor is not None:
             os.close(descriptor)
 
     def close(self) -> None:
         """Give the memory back, or leave that to whoever still refers to it."""
+        self.passed_on()
         with contextlib.suppress(BufferError):
             self.memory.close()
 
@@ -98,43 +113,37 @@ class Lender:
         self._lent_bytes = 0
         self._recent_bytes = 0.0
         self._next = 0
+        self._closed = False
         self._lock = threading.Lock()
 
-    def take(self, nbytes: int) -> tuple[Segment, int | None]:
-        """A segment that is large enough, to write a message into and lend.
-
-        Returns:
-            The segment, and for a new one a descriptor to pass on and then close.
+    def take(self, nbytes: int) -> Segment:
+        """A segment that is large enough, to write a message into and lend. One that is new has a descriptor, which
+        is to be passed on.
 
         Raises:
-            OSError: no memory, or no descriptor, is left.
+            OSError: no memory, or no descriptor, is left; or this end is closed.
         """
         with self._lock:
-            segment, descriptor = self._find(nbytes) or self._create(nbytes)
+            if self._closed:
+                raise OSError(errno.EBADF, "the connection is closed")
+            segment = self._find(nbytes)
+            if segment is None:
+                capacity = capacity_for(nbytes)
+                segment = Segment(self._next, create_file(capacity), capacity)
+                self._next += 1
             self._lent[segment.number] = segment
             self._lent_bytes += segment.nbytes
             self._recent_bytes = max(float(self._lent_bytes), self._recent_bytes * _DECAY)
-            return segment, descriptor
+            return segment
 
-    def _find(self, nbytes: int) -> tuple[Segment, None] | None:
+    def _find(self, nbytes: int) -> Segment | None:
         most = max(nbytes * _WASTE, SMALLEST_BYTES)
         fitting = [item for item in self._free if nbytes <= item.nbytes <= most]
         if not fitting:
             return None
         segment = min(fitting, key=lambda item: item.nbytes)
         self._free.remove(segment)
-        return segment, None
-
-    def _create(self, nbytes: int) -> tuple[Segment, int]:
-        capacity = capacity_for(nbytes)
-        descriptor = create_file(capacity)
-        try:
-            segment = Segment(self._next, os.dup(descriptor), capacity)
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._next += 1
-        return segment, descriptor
+        return segment
 
     def give_back(self, number: int) -> None:
         """The other end has done with a segment (rule 4)."""
@@ -160,10 +169,12 @@ class Lender:
             segment.close()
 
     def close(self) -> None:
-        for segment in [*self._free, *self._lent.values()]:
-            segment.close()
-        self._free = []
-        self._lent = {}
+        with self._lock:
+            self._closed = True
+            for segment in [*self._free, *self._lent.values()]:
+                segment.close()
+            self._free = []
+            self._lent = {}
 
     def __repr__(self) -> str:
         return f"<Lender: {len(self._lent)} lent, {len(self._free)} free>"
@@ -191,7 +202,8 @@ class Borrower:
         if os.fstat(descriptor).st_size < nbytes:
             os.close(descriptor)
             raise ValueError(f"a segment of {nbytes} bytes is smaller than that")
-        self._segments[number] = Segment(number, descriptor, nbytes)
+        segment = self._segments[number] = Segment(number, descriptor, nbytes)
+        segment.passed_on()
 
     def borrow(self, number: int, nbytes: int) -> np.ndarray:
         """The first `nbytes` bytes of a segment, uint8; it is given back when nothing refers to them any more.

@@ -281,12 +281,24 @@ def test_a_segment_is_little_larger_than_it_must_be(nbytes: int) -> None:
 
 def test_a_large_segment_is_not_spent_on_a_small_message() -> None:
     lender = Lender()
-    large, descriptor = lender.take(64 << 20)
-    assert descriptor is not None
-    os.close(descriptor)
+    large = lender.take(64 << 20)
     lender.give_back(large.number)
-    small, descriptor = lender.take(100_000)
-    assert descriptor is not None
-    os.close(descriptor)
-    assert small is not large
+    assert lender.take(100_000) is not large
     lender.close()
+
+
+def test_what_could_not_be_sent_any_more_leaves_nothing_behind() -> None:
+    before = open_descriptors()
+    sock, peer = socket_pair()
+    channel = Channel(sock)
+    payload, (tensor,) = payload_of(np.ones(1 << 18, np.float32))
+    never_posted = channel.prepare((tensor,), payload)
+    letter = channel.prepare((tensor,), payload)
+    peer.close()
+    with pytest.raises(ChannelClosedError):
+        channel.post(letter)
+    channel.close()
+    with pytest.raises(OSError, match="closed"):
+        channel.prepare((tensor,), payload)
+    del never_posted, letter
+    assert open_descriptors() == before

@@ -1,0 +1,231 @@
+"""A model's process may die at any moment: its requests are answered, it comes back, nothing is left over."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+from python_models import (
+    CONFIG,
+    IDENTITY,
+    ask,
+    child_processes,
+    fp32,
+    open_descriptors,
+    open_repository,
+    until,
+    until_alive,
+    write_model,
+)
+
+from trireme.engine.errors import InternalError, TriremeError
+from trireme.engine.request import InferenceRequest
+
+DEADLY = """
+    import ctypes
+    import os
+    import signal
+    import sys
+    import threading
+    import time
+
+    import triton_python_backend_utils as pb_utils
+
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            value = requests[0].inputs()[0].as_numpy()[0, 0]
+            if value == 1:
+                os._exit(5)
+            if value == 2:
+                ctypes.string_at(0)
+            if value == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if value == 4:
+                sys.exit(4)
+            if value == 5:
+                while True:
+                    time.sleep(60)
+            if value == 6:
+                threading.Thread(target=os._exit, args=(1,)).start()
+                time.sleep(60)
+            if value == 7:
+                os.fork() or time.sleep(3)  # somebody else still holds the socket
+                os.kill(os.getpid(), signal.SIGKILL)
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", r.inputs()[0].as_numpy())])
+                    for r in requests]
+"""
+
+UNHEALTHY = "Stub process 'm_0' is not healthy."
+
+
+@pytest.mark.parametrize("way", [1, 2, 3, 6, 7])
+async def test_a_death_is_the_specified_error_and_the_process_comes_back(tmp_path: Path, way: int) -> None:
+    write_model(tmp_path, "m", DEADLY)
+    write_model(tmp_path, "other")
+    before = child_processes(), open_descriptors()
+    async with open_repository(tmp_path) as server:
+        with pytest.raises(InternalError) as caught:
+            await server.infer(ask("m", way))
+        assert caught.value.message == UNHEALTHY
+        assert (await server.infer(ask("other", 1))).outputs[0].array.tolist() == [[1]]
+        assert (await server.infer(ask("m", 0))).outputs[0].array.tolist() == [[0]]
+        (actor,) = [actor for actor in server.model_statistics() if actor.name == "m"]
+        assert (actor.restarts, actor.instances_alive) == (1, 1)
+        assert len(child_processes()) == 2
+        assert server.budget_statistics().requests == 0
+    assert child_processes() == before[0]
+    assert open_descriptors() == before[1]
+
+
+async def test_exit_in_execute_is_an_error_of_the_request_only(tmp_path: Path) -> None:
+    write_model(tmp_path, "m", DEADLY)
+    async with open_repository(tmp_path) as server:
+        with pytest.raises(InternalError, match="SystemExit: 4"):
+            await server.infer(ask("m", 4))
+        assert server.model_statistics()[0].restarts == 0
+
+
+async def test_a_batch_that_hangs_is_given_up_and_its_process_ended(tmp_path: Path) -> None:
+    write_model(tmp_path, "m", DEADLY)
+    async with open_repository(tmp_path, hang_limit_s=0.5) as server:
+        before = child_processes()
+        with pytest.raises(InternalError, match=r"instance 'm_0' gave no answer within 0.5 s and was given up"):
+            await server.infer(ask("m", 5))
+        assert (await server.infer(ask("m", 0))).outputs[0].array.tolist() == [[0]]
+        assert len(child_processes()) == 1
+        assert child_processes() != before
+
+
+async def test_a_process_that_dies_idle_is_replaced_before_anybody_asks(tmp_path: Path) -> None:
+    write_model(tmp_path, "m")
+    async with open_repository(tmp_path) as server:
+        (pid,) = child_processes()
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: child_processes() not in ({pid}, set()))
+        await until_alive(server)
+        assert (await server.infer(ask("m", 1))).outputs[0].array.tolist() == [[1]]
+
+
+async def test_a_process_that_dies_again_and_again_takes_its_model_with_it(tmp_path: Path) -> None:
+    write_model(tmp_path, "m", DEADLY)
+    async with open_repository(tmp_path, restart_limit=1) as server:
+        for _ in range(2):
+            with pytest.raises(InternalError, match=UNHEALTHY):
+                await server.infer(ask("m", 1))
+        await until(lambda: not server.model_ready("m"))
+        (entry,) = server.repository_index()
+        assert entry.reason == f"Internal: instance 'm_0' died 2 times within 60 s; last: {UNHEALTHY}"
+        assert child_processes() == set()
+
+
+@pytest.mark.parametrize("ending", ["while True: pass", "signal.signal(15, 1)\n            while True: pass"])
+async def test_a_model_that_does_not_end_is_ended(tmp_path: Path, ending: str) -> None:
+    code = (
+        IDENTITY
+        + f"""
+        def finalize(self):
+            import signal
+            {ending}
+"""
+    )
+    write_model(tmp_path, "m", code)
+    async with open_repository(tmp_path, backend_config={"python": {"stub-timeout-seconds": "1"}}) as server:
+        await server.infer(ask("m", 1))
+    assert child_processes() == set()
+    assert server.drained
+
+
+async def test_finalize_is_called_and_heard(tmp_path: Path) -> None:
+    code = (
+        IDENTITY
+        + """
+        def finalize(self):
+            import os
+            open(os.path.join(pb_utils.get_model_dir(), "finalized"), "w").close()
+"""
+    )
+    directory = write_model(tmp_path, "m", code)
+    async with open_repository(tmp_path):
+        pass
+    assert (directory / "1" / "finalized").exists()
+
+
+async def test_processes_end_by_themselves_when_their_server_is_gone(tmp_path: Path) -> None:
+    """Also one that is busy for ever."""
+    write_model(tmp_path, "m", DEADLY)
+    write_model(tmp_path, "idle")
+    script = f"""
+import sys, trio
+sys.path[:0] = {sys.path!r}
+from python_models import ask, child_processes, open_repository
+from pathlib import Path
+
+async def main():
+    async with open_repository(Path({str(tmp_path)!r})) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(server.infer, ask("m", 5))
+        await trio.testing.wait_all_tasks_blocked(0.3)
+        print(*child_processes(), flush=True)
+        await trio.sleep_forever()
+
+import trio.testing
+trio.run(main)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as server:  # noqa: ASYNC220
+        assert server.stdout is not None
+        line = await trio.to_thread.run_sync(server.stdout.readline)
+        pids = [int(pid) for pid in line.split()]
+        assert len(pids) == 2
+        server.kill()
+    await until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+
+
+async def test_nothing_is_left_of_processes_that_are_killed_under_load(tmp_path: Path) -> None:
+    """Requests small and large are asked all the while; each is answered, by a result or by an error."""
+    write_model(tmp_path, "m", IDENTITY, CONFIG + "instance_group [{ kind: KIND_CPU count: 2 }]")
+    kills = 8
+    at_first = open_descriptors()
+    outcomes: dict[str, int] = {}
+    async with open_repository(tmp_path, restart_limit=1000, restart_window_s=0.1) as server:
+        await server.infer(ask("m", 1))
+        before = open_descriptors()
+        done = False
+
+        async def load(size: int) -> None:
+            values = np.full(size, size, np.float32)
+            while not done:
+                try:
+                    response = await server.infer(InferenceRequest("m", inputs=[fp32(values)]))
+                    assert (response.outputs[0].array == size).all()
+                    outcome = "answered"
+                except TriremeError as error:
+                    outcome = error.message
+                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+
+        async with trio.open_nursery() as nursery:
+            for size in (4, 4, 4, 4, 60_000, 500_000):
+                nursery.start_soon(load, size)
+            for _ in range(kills):
+                await trio.sleep(0.05)
+                victims = sorted(child_processes())
+                if victims:
+                    os.kill(victims[0], signal.SIGKILL)
+                await until_alive(server)
+            done = True
+        await until_alive(server)
+        assert server.budget_statistics().requests == 0
+        assert len(child_processes()) == 2
+        gc.collect()
+        assert open_descriptors() <= before + 2 * 8  # free segments of two channels at most
+    assert outcomes.pop("answered") > kills
+    assert set(outcomes) <= {"Stub process 'm_0_0' is not healthy.", "Stub process 'm_0_1' is not healthy."}
+    assert child_processes() == set()
+    gc.collect()
+    assert open_descriptors() == at_first
