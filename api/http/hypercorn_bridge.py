@@ -12,6 +12,10 @@ hypercorn's ways that are worked around:
 - An app that sends is made to wait while much is buffered, but not if the client's flow-control window is closed; what
   it sends then piles up. So each stream gets a buffer that looks at what it holds instead of at what was taken last.
 - Sends are shielded from cancellation. Here each one has a time limit, and `Connection.abort` shuts the socket down.
+- When the client has said its last, nothing is sent any more, but what was to be sent is waited for, by hypercorn too,
+  and without end. So all sends of the connection are given up then, and its buffers closed.
+- It breaks down over paths and methods that are not ASCII (UnicodeDecodeError), and over data for a stream that is gone
+  (KeyError). The connection is closed then, as one over HTTP/1.1 is after a request that is none.
 - It closes a connection after 1,000 requests and after 5 s of idleness; both are switched off. Its idle timer is then
   what outlives a client that leaves; so the end of the stream tells hypercorn that this connection's context is
   terminated, which ends the timer.
@@ -22,6 +26,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -54,18 +59,19 @@ async def serve_http2(app: AsgiApp, transport: PlainTransport | TlsTransport, re
         limits: as for the other connections.
     """
     context = WorkerContext(None)
+    sends = _Sends(limits.write_timeout_s)
     wire: _ReplayStream
     if isinstance(transport, TlsTransport):
-        wire = _SecureReplayStream(transport.stream, replay, limits, context)
+        wire = _SecureReplayStream(transport.stream, replay, limits, context, sends)
     else:
         wire = _ReplayStream(
-            trio.SocketStream(trio.socket.from_stdlib_socket(transport.release())), replay, limits, context
+            trio.SocketStream(trio.socket.from_stdlib_socket(transport.release())), replay, limits, context, sends
         )
 
     async def bridged(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            _hold_back(send)
-            stream = _Stream(receive, send, limits, transport.shut_down)
+            await sends.hold_back(send)
+            stream = _Stream(receive, send, sends, transport.shut_down)
             await app(scope, stream.receive, stream.send)
         elif scope["type"] == "websocket":  # an extended CONNECT
             await send({"type": "websocket.close"})
@@ -73,7 +79,10 @@ async def serve_http2(app: AsgiApp, transport: PlainTransport | TlsTransport, re
     # hypercorn annotates its arguments more narrowly than what it does with them.
     wrapper: Any = ASGIWrapper(bridged)  # type: ignore[arg-type]
     any_wire: Any = wire
-    await TCPServer(wrapper, _config(limits), context, ConnectionState({}), any_wire).run()
+    try:
+        await TCPServer(wrapper, _config(limits), context, ConnectionState({}), any_wire).run()
+    except* (UnicodeDecodeError, KeyError) as group:
+        log.debug("what an HTTP/2 client said ended its connection: %s", group.exceptions)
 
 
 def _config(limits: Limits) -> Config:
@@ -103,26 +112,64 @@ class _Buffer(StreamBuffer):
         return data
 
 
-def _hold_back(send: Any) -> None:
-    """Give the stream that `send` writes to a `_Buffer`, before anything is written."""
-    stream = getattr(send, "__self__", None)
-    protocol = getattr(getattr(stream, "send", None), "__self__", None)
-    if isinstance(stream, HTTPStream) and isinstance(protocol, H2Protocol):
-        buffer = protocol.stream_buffers.get(stream.stream_id)
-        if buffer is not None and not buffer.complete:
-            protocol.stream_buffers[stream.stream_id] = _Buffer(protocol.context.event_class)
+class _Sends:
+    """What a connection's streams are sending: each send takes limited time, and none any once the client is gone."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._waiting: dict[trio.CancelScope, None] = {}
+        self._buffers: weakref.WeakSet[_Buffer] = weakref.WeakSet()
+        self._over = False
+
+    async def send(self, send: Send, message: Message) -> bool:
+        """Whether it was sent."""
+        if self._over:
+            return False
+        with trio.move_on_after(self._limit_s) as patience:
+            self._waiting[patience] = None
+            try:
+                await send(message)
+            finally:
+                del self._waiting[patience]
+        return not patience.cancelled_caught
+
+    async def hold_back(self, send: Any) -> None:
+        """Give the stream that `send` writes to a `_Buffer`, before anything is written."""
+        stream = getattr(send, "__self__", None)
+        protocol = getattr(getattr(stream, "send", None), "__self__", None)
+        if isinstance(stream, HTTPStream) and isinstance(protocol, H2Protocol):
+            buffer = protocol.stream_buffers.get(stream.stream_id)
+            if buffer is not None and not buffer.complete:
+                buffer = protocol.stream_buffers[stream.stream_id] = _Buffer(protocol.context.event_class)
+                self._buffers.add(buffer)
+                if self._over:
+                    await buffer.close()
+
+    async def end(self) -> None:
+        """The client is gone."""
+        self._over = True
+        for patience in self._waiting:
+            patience.cancel()
+        for buffer in [*self._buffers]:
+            await buffer.close()
 
 
 class _ReplayStream:
     """A trio stream that first gives back what was read from it already, and whose sends take limited time."""
 
     def __init__(
-        self, stream: trio.SocketStream | trio.SSLStream, replay: bytes, limits: Limits, context: WorkerContext
+        self,
+        stream: trio.SocketStream | trio.SSLStream,
+        replay: bytes,
+        limits: Limits,
+        context: WorkerContext,
+        sends: _Sends,
     ) -> None:
         self._stream = stream
         self._replay = replay
         self._limits = limits
         self._context = context
+        self._sends = sends
 
     @property
     def socket(self) -> trio.socket.SocketType:
@@ -137,6 +184,7 @@ class _ReplayStream:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             data = b""
         if not data:
+            await self._sends.end()
             await self._context.terminated.set()
         return data
 
@@ -174,10 +222,10 @@ class _SecureReplayStream(_ReplayStream):
 class _Stream:
     """One HTTP/2 request between hypercorn and the app."""
 
-    def __init__(self, receive: Receive, send: Send, limits: Limits, shut_down: Callable[[], None]) -> None:
+    def __init__(self, receive: Receive, send: Send, sends: _Sends, shut_down: Callable[[], None]) -> None:
         self._receive = receive
         self._send = send
-        self._limits = limits
+        self._sends = sends
         self._shut_down = shut_down
         self._body_ended = False
         self._given_up = False
@@ -204,8 +252,6 @@ class _Stream:
     async def _send_in_time(self, message: Message) -> None:
         if self._given_up:
             return
-        with trio.move_on_after(self._limits.write_timeout_s) as patience:
-            await self._send(message)
-        if patience.cancelled_caught:
+        if not await self._sends.send(self._send, message):
             self._given_up = True
             self._shut_down()
