@@ -14,8 +14,9 @@ hypercorn's ways that are worked around:
 - Sends are shielded from cancellation. Here each one has a time limit, and `Connection.abort` shuts the socket down.
 - When the client has said its last, nothing is sent any more, but what was to be sent is waited for, by hypercorn too,
   and without end. So all sends of the connection are given up then, and its buffers closed.
-- It breaks down over paths and methods that are not ASCII (UnicodeDecodeError), and over data for a stream that is gone
-  (KeyError). The connection is closed then, as one over HTTP/1.1 is after a request that is none.
+- It breaks down over paths and methods that are not ASCII (UnicodeDecodeError), over requests without a path, such as
+  an ordinary CONNECT (UnboundLocalError), and over data for a stream that is gone (KeyError). The connection is closed
+  then, as one over HTTP/1.1 is after a request that is none.
 - It closes a connection after 1,000 requests and after 5 s of idleness; both are switched off. Its idle timer is then
   what outlives a client that leaves; so the end of the stream tells hypercorn that this connection's context is
   terminated, which ends the timer.
@@ -81,7 +82,7 @@ async def serve_http2(app: AsgiApp, transport: PlainTransport | TlsTransport, re
     any_wire: Any = wire
     try:
         await TCPServer(wrapper, _config(limits), context, ConnectionState({}), any_wire).run()
-    except* (UnicodeDecodeError, KeyError) as group:
+    except* (UnicodeDecodeError, UnboundLocalError, KeyError) as group:
         log.debug("what an HTTP/2 client said ended its connection: %s", group.exceptions)
 
 

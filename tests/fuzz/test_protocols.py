@@ -26,19 +26,6 @@ def test_bounded_run(target: Target, name: str, count: int) -> None:
     fuzz(target, name, range(1_000, 1_000 + count))
 
 
-@pytest.mark.parametrize(
-    ("name", "seed"),
-    [
-        ("http2", 217),  # a client that says its last before the answer has been sent
-        ("http2", 375),  # a path that is not ASCII
-        ("http2", 1098),  # a method that is not ASCII
-        ("http2", 1483),  # data for a stream that is gone
-    ],
-)
-def test_what_was_found_once(target: Target, name: str, seed: int) -> None:
-    fuzz(target, name, [seed])
-
-
 def test_it_can_be_replayed() -> None:
     """The same seed says the same."""
     for seed in range(50):

@@ -55,7 +55,7 @@ def attack(target: Target, rng: random.Random) -> None:
         return  # where an answer ends is not to be seen, or it is not HTTP/1
     reader = _Reader(said)
     try:
-        httptools.HttpResponseParser(reader).feed_data(heard)
+        reader.parser.feed_data(heard)
     except httptools.HttpParserCallbackError as error:
         raise error.__context__ or error from None
     except httptools.HttpParserError as error:
@@ -66,8 +66,8 @@ class _Reader:
     """Looks at each response."""
 
     def __init__(self, said: bytes) -> None:
+        self.parser = httptools.HttpResponseParser(self)
         self._said = said
-        self._status = b""
         self._body = b""
 
     def on_message_begin(self) -> None:
@@ -77,4 +77,7 @@ class _Reader:
         self._body += body
 
     def on_message_complete(self) -> None:
-        check_form(500, self._body, self._said) if self._body.startswith(b'{"error"') else None
+        status = self.parser.get_status_code()
+        if status not in STATUSES:
+            raise Finding(f"status {status} to {described(self._said)}")
+        check_form(status, self._body, self._said)

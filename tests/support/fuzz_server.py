@@ -164,7 +164,8 @@ def _stacks() -> list[str]:
     for task in tasks:
         if task is not None:
             tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
-            frames, coroutine = [], task.coro
+            frames: list[str] = []
+            coroutine: Any = task.coro
             while (frame := getattr(coroutine, "cr_frame", None)) is not None:
                 frames.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
                 coroutine = coroutine.cr_await

@@ -252,6 +252,69 @@ async def test_bug_in_the_application_is_500(caplog: pytest.LogCaptureFixture) -
     assert {record.name for record in caplog.records} == {"trireme.api.http.hypercorn_bridge"}
 
 
+@pytest.mark.parametrize("size", [0, 10, 200_000])
+async def test_a_client_that_says_its_last_before_the_answer_leaves_nothing_behind(size: int) -> None:
+    """The answer cannot be sent any more, and nobody waits until it could be."""
+    asked, go = trio.Event(), trio.Event()
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        await read_body(receive)
+        asked.set()
+        await go.wait()
+        await reply(send, bytes(size))
+
+    async with serving(late) as service, http2(service) as client:
+        await client.begin("GET", "/")
+        await asked.wait()
+        assert isinstance(client.stream, trio.SocketStream)
+        await client.stream.send_eof()
+        go.set()
+        await until(lambda: service.statistics().connections == 0)
+
+
+@pytest.mark.parametrize("field", [":path", ":method"])
+async def test_what_is_not_ascii_ends_its_connection_without_an_alarm(
+    field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(echo) as service, http2(service) as client:
+        target = {":method": "GET", ":path": "/", ":scheme": "http", ":authority": "x", field: "/\u00e9"}
+        client.h2.send_headers(1, [*target.items()], end_stream=True)
+        await client.flush()
+        while not client.closed:
+            await client.read()
+        await until(lambda: service.statistics().connections == 0)
+    assert not caplog.records
+
+
+async def test_an_ordinary_connect_ends_its_connection_without_an_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    """It has no path."""
+    async with serving(echo) as service, http2(service) as client:
+        client.h2.send_headers(1, [(":method", "CONNECT"), (":authority", "x")])
+        await client.flush()
+        while not client.closed:
+            await client.read()
+        await until(lambda: service.statistics().connections == 0)
+    assert not caplog.records
+
+
+async def test_data_for_a_stream_that_is_gone_ends_its_connection_without_an_alarm(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(echo) as service, http2(service) as client:
+        target = [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":path", "/")]
+        client.responses[1] = Response()
+        client.h2.send_headers(1, [*target, (":authority", "x"), ("sec-websocket-version", "13")])
+        await client.flush()
+        while 1 not in client.ended:
+            await client.read()
+        client.h2.send_data(1, b"more")
+        await client.flush()
+        while not client.closed:
+            await client.read()
+        await until(lambda: service.statistics().connections == 0)
+    assert not caplog.records
+
+
 def test_canary_of_hypercorn() -> None:
     """What `hypercorn_bridge` takes from hypercorn's insides is still there. If this fails after an upgrade, read that
     module's list of workarounds against the new source before changing the pin."""
