@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,53 @@ def test_a_model_knows_its_files(tmp_path: Path) -> None:
     assert model.files(3).version_directory == tmp_path / "m" / "3"
     assert model.labels(config) == {"O": ("zero", "one")}
     assert repr(model) == "<LocalModel m>"
+
+
+class TestContents:
+    """What tells a change of anything but the configuration (repository.md §7)."""
+
+    @pytest.fixture
+    def model(self, tmp_path: Path) -> LocalModel:
+        make(tmp_path, "m/1", "m/configs")
+        for name in ("config.pbtxt", "configs/other.pbtxt", "1/model.onnx", "labels.txt"):
+            (tmp_path / "m" / name).write_text("a")
+        return LocalModel(tmp_path / "m")
+
+    @pytest.mark.parametrize("name", ["config.pbtxt", "configs/other.pbtxt", "configs/new.pbtxt"])
+    def test_configurations_do_not_count(self, model: LocalModel, name: str) -> None:
+        before = model.contents()
+        (model.directory / name).write_text("another one")
+        os.utime(model.directory, ns=(1, 1))
+        assert model.contents() == before
+
+    @pytest.mark.parametrize("name", ["1/model.onnx", "labels.txt", "1/new", ".config.pbtxt.swp", "1/config.pbtxt"])
+    def test_everything_else_does(self, model: LocalModel, name: str) -> None:
+        before = model.contents()
+        (model.directory / name).write_text("another one")
+        assert model.contents() != before
+
+    def test_so_do_times_alone_and_what_is_gone(self, model: LocalModel) -> None:
+        seen = {model.contents()}
+        os.utime(model.directory / "1" / "model.onnx", ns=(1, 1))
+        seen.add(model.contents())
+        os.utime(model.directory / "1", ns=(1, 1))
+        seen.add(model.contents())
+        (model.directory / "labels.txt").unlink()
+        seen.add(model.contents())
+        assert len(seen) == 4
+
+    def test_another_place_is_another_model(self, model: LocalModel, tmp_path: Path) -> None:
+        shutil.copytree(model.directory, tmp_path / "n")
+        assert LocalModel(tmp_path / "n").contents() != model.contents()
+
+
+def test_namespaces_tell_models_apart(tmp_path: Path) -> None:
+    for each in "ab":
+        make(tmp_path / each, "m", each)
+    scan = LocalRepository([tmp_path / "b", tmp_path / "a"], namespacing=True).scan()
+    places = [str(tmp_path / each) for each in "aabb"]
+    assert [model.namespace for model in scan.models] == places
+    assert [model.id for model in scan.models] == [
+        f"{place}::{name}" for place, name in zip(places, ("a", "m", "b", "m"), strict=True)
+    ]
+    assert not scan.duplicates
