@@ -304,7 +304,7 @@ class Clients:
     async def reload(self) -> None:
         """Loads a changed model again, under load."""
         model = self._random.choice(("simple", "digits", "digits_pipeline", "running_sum", "cached", "simple_identity"))
-        (self._repository / model / "config.pbtxt").touch()
+        (self._repository / model / "1" / "changed").touch()
         await self._http.load_model(model)
 
     async def unload_and_load(self) -> None:
