@@ -75,7 +75,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         pinned_pool_bytes=flags["pinned-memory-pool-byte-size"],
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         deprecations=tuple(_deprecations(flags)),
-        warnings=(*_warnings(flags), *trace_warnings(server.tracing)),
+        warnings=(*_warnings(flags), *trace_warnings(flags, server.tracing)),
     )
 
 

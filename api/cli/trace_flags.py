@@ -51,6 +51,10 @@ _SETTINGS: Mapping[tuple[str, str], Callable[[str], object]] = {
 }
 
 
+_TEXTS = (("triton", "file"), (_OPENTELEMETRY, "url"), (_OPENTELEMETRY, "resource"))
+"""The settings whose values may be anything."""
+
+
 def read_trace_setting(text: str) -> Setting:
     """``[<mode>,]<setting>=<value>``; the values of the settings that are known are checked too."""
     left, found, value = text.partition("=")
@@ -175,8 +179,12 @@ def _environment_resource(environment: Mapping[str, str]) -> Iterator[tuple[str,
             yield key.strip(), unquote(value.strip())
 
 
-def trace_warnings(config: TraceConfig) -> Iterator[str]:
+def trace_warnings(flags: ParsedFlags, config: TraceConfig) -> Iterator[str]:
     """What is asked for, and will not be."""
+    for each in flags["trace-config"]:
+        if (each.name, each.setting) not in (*_SETTINGS, *_TEXTS):
+            shown = f"{each.name},{each.setting}" if each.name else each.setting
+            yield f"--trace-config {shown} has no effect: there is no such setting"
     exporting = config.mode is TraceMode.OPENTELEMETRY
     if config.level and not exporting and not config.file:
         yield "requests are not traced: --trace-config triton,file=<path> is missing"

@@ -81,8 +81,7 @@ class UnaryInfer:
                 traced.finish()
             raise
         if reply is None:
-            if traced is not None:
-                traced.forget()
+            context.tracer.forget(decoded.request.model_name, decoded.request.trace)
             return False
         call.on_cancel = reply.cancel
         reply.notify(pending.answer)

@@ -64,11 +64,6 @@ class GrpcTrace:
             self.trace.note(*note)
         self.trace.leave()
 
-    def forget(self) -> None:
-        """The request was not taken; it will come again."""
-        self._is_over = True
-        self._tracer.forget(self.trace)
-
 
 def begin_trace(
     tracer: Tracer, model_name: str, metadata: Mapping[str, str | bytes], waited_ns: int

@@ -96,8 +96,11 @@ class TraceSetting:
             self.count -= 1
         return True
 
-    def give_back(self) -> None:
-        """The last `sample` does not count: the request comes again, and is traced then."""
+    def give_back(self, was_sampled: bool) -> None:
+        """The last `sample`, which gave this, does not count: the request comes again."""
+        if not was_sampled:
+            self._seen = max(0, self._seen - 1)
+            return
         self._seen = self.rate - 1
         if self.count >= 0:
             self.count += 1

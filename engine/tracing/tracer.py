@@ -78,11 +78,14 @@ class Tracer:
         trace.enter()
         return trace
 
-    def forget(self, trace: Trace) -> None:
-        """The request was not taken, and will come again: as if it had not come."""
+    def forget(self, model_name: str, trace: Trace | None) -> None:
+        """The request, for which `begin` gave this, was not taken, and will come again: as if it had not come."""
+        if trace is None:
+            self._settings.of(model_name).give_back(was_sampled=False)
+            return
         trace.setting.open -= 1
         if trace.context is None:
-            trace.setting.give_back()
+            trace.setting.give_back(was_sampled=True)
 
     def setting(self, model_name: str = "") -> TraceSetting:
         """The setting that holds for a model; for no name, the server's."""

@@ -7,6 +7,7 @@ which of its threads is faster, this server has one of the possible orders.
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,11 +40,11 @@ OVER_GRPC = [*CORE, "COMPUTE_END", "REQUEST_END", *READ, "INFER_RESPONSE_COMPLET
 @pytest.fixture
 def open_world(tmp_path: Path, serve: Callable[..., Any]) -> Callable[..., Any]:
     @contextmanager
-    def open_with(**fields: Any) -> Iterator[World]:
+    def open_with(options: dict[str, Any] | None = None, **fields: Any) -> Iterator[World]:
         folder = tmp_path / "traces"
         folder.mkdir()
         settings = {"level": TraceLevel.TIMESTAMPS, "rate": 1, "file": str(folder / "t.json"), **fields}
-        with traced_world(tmp_path, serve, TraceConfig(**settings)) as world:
+        with traced_world(tmp_path, serve, TraceConfig(**settings), **(options or {})) as world:
             world.folder = folder
             yield world
 
@@ -129,6 +130,43 @@ def test_an_ensemble_that_fails_leaves_the_traces_of_the_steps_that_ran(open_wor
     file = world.file()
     assert events(file, 2) == [*CORE, "COMPUTE_END", "REQUEST_END"]
     assert events(file, 1)[-3:] == ["REQUEST_END", "HTTP_SEND_START", "HTTP_SEND_END"]
+
+
+def test_what_the_cache_answers_was_not_computed(open_world: Callable[..., Any]) -> None:
+    with open_world({"cache_config": {"local": {"size": "1000000"}}}) as world:
+        assert [world.infer("cached")[0] for _ in range(2)] == [200, 200]
+    assert events(world.file(), 1) == OVER_HTTP
+    assert events(world.file(), 2) == [name for name in OVER_HTTP if not name.startswith("COMPUTE")]
+
+
+def test_a_call_that_has_to_wait_for_room_is_one_trace(open_world: Callable[..., Any]) -> None:
+    """It is looked at twice: at once, and by a task that waits."""
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def heard(result: object, error: object) -> None:
+        answers.put(error)
+
+    with (
+        open_world({"max_inflight_requests": 1}, rate=2) as world,
+        grpcclient.InferenceServerClient(world.live.grpc_url) as client,
+    ):
+        client.async_infer("plain", inputs(), heard, request_id="a", parameters={"script": "wait:go say!"})
+        pause = threading.Event()
+        for _ in range(2000):
+            if "a" in world.script.begun:
+                break
+            pause.wait(0.005)
+        client.async_infer("plain", inputs(), heard, request_id="b")
+        client.async_infer("plain", inputs(), heard, request_id="c")
+        client.async_infer("plain", inputs(), heard, request_id="d")
+        client.get_server_metadata()  # by then the others have come
+        world.script.open("go")
+        assert [answers.get(timeout=20) for _ in range(4)] == [None] * 4
+    file = world.file()
+    assert [element["id"] for element in file if "model_name" in element] == sorted({e["id"] for e in file})
+    assert len({element["id"] for element in file}) == 2
+    for trace_id in {element["id"] for element in file}:
+        assert events(file, trace_id) == OVER_GRPC
 
 
 def test_what_is_refused_is_not_more_than_received(open_world: Callable[..., Any]) -> None:

@@ -37,8 +37,9 @@ ensemble_scheduling {
 class World:
     """A traced server, and where its traces go."""
 
-    def __init__(self, live: Any, folder: Path) -> None:
+    def __init__(self, live: Any, folder: Path, script: Script) -> None:
         self.live = live
+        self.script = script
         self.folder = folder
 
     def post(self, path: str, body: object, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
@@ -66,20 +67,28 @@ class World:
 
 
 @contextmanager
-def traced_world(folder: Path, serve: Callable[..., Any], tracing: TraceConfig) -> Iterator[World]:
-    """A server on ``plain``, ``queued``, ``many``, ``chain`` (plain, plain) and ``chain_of_chains`` (plain, chain).
+def traced_world(folder: Path, serve: Callable[..., Any], tracing: TraceConfig, **options: Any) -> Iterator[World]:
+    """A server on the scripted models, ``cached`` (as plain), ``chain`` (plain, plain) and ``chain_of_chains`` (plain,
+    chain).
 
     Args:
         folder: where its models are put.
         serve: the fixture.
+        options: of the server.
     """
     repository = folder / "models"
     write_scripted_models(repository)
     for name, last in (("chain", "plain"), ("chain_of_chains", "chain")):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(_CHAIN.replace("LAST", last))
-    with serve(repository, Script().backends(), tracing=tracing) as live:
-        yield World(live, folder)
+    (repository / "cached" / "1").mkdir(parents=True)
+    for name in ("config.pbtxt", "labels.txt"):
+        (repository / "cached" / name).write_text((repository / "plain" / name).read_text())
+    with (repository / "cached" / "config.pbtxt").open("a") as config:
+        config.write("response_cache { enable: true }")
+    script = Script()
+    with serve(repository, script.backends(), tracing=tracing, **options) as live:
+        yield World(live, folder, script)
 
 
 def inputs(name: str = "IN") -> list[grpcclient.InferInput]:

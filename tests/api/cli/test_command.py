@@ -311,6 +311,11 @@ def test_without_a_file_nothing_is_traced_and_that_is_said() -> None:
     missing = "requests are not traced: --trace-config triton,file=<path> is missing"
     assert command("--trace-config=level=TIMESTAMPS").warnings == (missing,)
     assert command("--trace-config=level=TIMESTAMPS", "--trace-config=triton,file=t").warnings == ()
+    mistaken = command("--trace-config=triton,log_frequency=5", "--trace-config=file=t").warnings
+    assert mistaken == (
+        "--trace-config triton,log_frequency has no effect: there is no such setting",
+        "--trace-config file has no effect: there is no such setting",
+    )
     exporting = command("--trace-config=level=TENSORS", "--trace-config=mode=opentelemetry")
     assert exporting.warnings == ("Tensor level tracing is not supported by the mode: opentelemetry",)
 

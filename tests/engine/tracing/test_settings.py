@@ -154,10 +154,13 @@ def test_replaced_settings_are_retired() -> None:
 
 def test_a_request_that_comes_again_is_traced_then() -> None:
     one = tracer(rate=3, count=2)
+    for _ in range(5):
+        assert one.begin("m") is None
+        one.forget("m", None)
     sampled(one, 2)
     trace = one.begin("m")
     assert trace is not None
-    one.forget(trace)
+    one.forget("m", trace)
     assert (one.setting().count, one.setting().open) == (2, 0)
     assert sampled(one, 1) == [0]
 
