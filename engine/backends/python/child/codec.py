@@ -6,13 +6,17 @@ instead of 3 for JSON). Nothing that it reads is ever executed, its version 2 is
 and neither end is more trusted than the other: both run as the same user. The payload is the tensors' contents, each at
 a multiple of `ALIGNMENT`; the head says where.
 
-Layout: ``<head bytes: uint32> <0: uint32> head, padding, payload``.
+`marshal` trusts what it reads: a few wrong bytes make it ask for gigabytes. So a checksum goes before the head, and what
+does not fit it is no message.
+
+Layout: ``<head bytes: uint32> <CRC-32 of the head: uint32> head, padding, payload``.
 """
 
 from __future__ import annotations
 
 import marshal
 import struct
+import zlib
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -90,7 +94,7 @@ def encode(head: Head, payload: Payload) -> list[Buffer]:
     except ValueError:
         packed = marshal.dumps(_plain(head), _MARSHAL_VERSION)
     padding = -(PREFIX.size + len(packed)) % ALIGNMENT
-    return [PREFIX.pack(len(packed), 0) + packed + bytes(padding), *payload.parts]
+    return [PREFIX.pack(len(packed), zlib.crc32(packed)) + packed + bytes(padding), *payload.parts]
 
 
 def _plain(value: Any) -> Any:
@@ -125,9 +129,12 @@ def decode(message: memoryview) -> Message:
         MessageError: it is none.
     """
     try:
-        size, _ = PREFIX.unpack_from(message)
+        size, checksum = PREFIX.unpack_from(message)
         start = PREFIX.size + size
-        head = marshal.loads(message[PREFIX.size : start])
+        packed = message[PREFIX.size : start]
+        if zlib.crc32(packed) != checksum:
+            raise MessageError("not a message: its checksum is wrong")
+        head = marshal.loads(packed)
     except (struct.error, ValueError, EOFError, TypeError) as error:
         raise MessageError(f"not a message: {error}") from None
     if not isinstance(head, tuple):
