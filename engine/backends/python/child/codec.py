@@ -6,8 +6,8 @@ instead of 3 for JSON). Nothing that it reads is ever executed, its version 2 is
 and neither end is more trusted than the other: both run as the same user. The payload is the tensors' contents, each at
 a multiple of `ALIGNMENT`; the head says where.
 
-`marshal` trusts what it reads: a few wrong bytes make it ask for gigabytes. So a checksum goes before the head, and what
-does not fit it is no message.
+`marshal` trusts what it reads: a few wrong bytes make it ask for gigabytes. So a checksum goes before the head, and
+what does not fit it is no message.
 
 Layout: ``<head bytes: uint32> <CRC-32 of the head: uint32> head, padding, payload``.
 """
