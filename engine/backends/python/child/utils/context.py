@@ -8,9 +8,7 @@ name in error texts.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
-from collections.abc import Iterator
 
 from .errors import TritonModelException
 from .host import Host
@@ -24,14 +22,16 @@ class ModelContext:
         version_directory: what ``get_model_dir()`` answers.
 
     Attributes:
+        connected: `initialize` has begun, so that the model may ask the server for things; it may always log.
         serving: `initialize` is over and `finalize` has not begun, so that the model may call other models.
     """
 
-    __slots__ = ("host", "serving", "version_directory")
+    __slots__ = ("connected", "host", "serving", "version_directory")
 
     def __init__(self, host: Host, version_directory: str) -> None:
         self.host = host
         self.version_directory = version_directory
+        self.connected = False
         self.serving = False
 
 
@@ -69,11 +69,28 @@ def current() -> ModelContext:
     return context
 
 
-@contextlib.contextmanager
-def entered(context: ModelContext) -> Iterator[None]:
-    """Run code of the model of `context`."""
-    token = _known.running.set(context)
-    try:
-        yield
-    finally:
-        _known.running.reset(token)
+def asking(what: str) -> Host:
+    """The server, for `what` (a function's name).
+
+    Raises:
+        TritonModelException: the model is only being imported or completed.
+    """
+    context = current()
+    if not context.connected:
+        raise TritonModelException(f"{what} is not available before initialize, as in auto_complete_config.")
+    return context.host
+
+
+class entered:  # noqa: N801 - used like a function, and quicker than a generator
+    """Run code of the model of `context`: ``with entered(context): ...``."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: ModelContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = _known.running.set(self._context)
+
+    def __exit__(self, *failure: object) -> None:
+        _known.running.reset(self._token)

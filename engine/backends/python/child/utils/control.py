@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .context import current
+from .context import asking, current
 from .errors import HostError, TritonModelException, refused
 
 
@@ -30,7 +30,7 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
     for path, content in (files or {}).items():
         if not isinstance(path, str) or not isinstance(content, bytes):
             raise TypeError(f"load_model: files must be bytes by str, found {type(content)} by {type(path)}")
-    host = current().host
+    host = asking("load_model")
     try:
         host.load_model(model_name, config, dict(files or {}))
     except HostError as error:
@@ -43,7 +43,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     Raises:
         TritonModelException: the server refuses.
     """
-    host = current().host
+    host = asking("unload_model")
     try:
         host.unload_model(model_name, bool(unload_dependents))
     except HostError as error:
@@ -59,7 +59,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     for value in (model_name, model_version):
         if not isinstance(value, str):
             raise TypeError(f"is_model_ready: name and version must be str, found type {type(value)}")
-    host = current().host
+    host = asking("is_model_ready")
     try:
         return host.is_model_ready(model_name, model_version)
     except HostError as error:

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from .context import current
+from .context import asking
 from .errors import HostError, TritonModelException, refused
 from .host import Host
 
@@ -96,7 +96,7 @@ class MetricFamily:
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: int) -> None:
-        host = current().host
+        host = asking("MetricFamily")
         kind = MetricKind(kind)
         try:
             number = host.create_family(name, description, kind.name.lower())

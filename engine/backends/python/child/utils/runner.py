@@ -92,6 +92,7 @@ class Runner:
         Raises:
             ModelError: it raised something.
         """
+        self._context.connected = True
         with self._user_code():
             self._model = self._class()
             if hasattr(self._model, "initialize"):

@@ -19,6 +19,7 @@ def host() -> RecordingHost:
 def model(host: RecordingHost) -> Iterator[context.ModelContext]:
     """The model whose code runs, while the test runs."""
     made = context.ModelContext(host, "models/m/1")
+    made.connected = True
     context.install(made)
     yield made
     context.uninstall(made)

@@ -321,6 +321,35 @@ def test_configuration_is_completed(make: Make) -> None:
     assert json.loads(runner.auto_complete('{"name": "m", "max_batch_size": 0}'))["max_batch_size"] == 8
 
 
+def test_server_is_not_asked_for_anything_but_logging_while_the_configuration_is_completed(
+    make: Make, host: RecordingHost
+) -> None:
+    """Triton hangs on the first of these."""
+    runner = make(
+        """
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            @staticmethod
+            def auto_complete_config(config):
+                counter = pb_utils.MetricFamily.COUNTER
+                family = lambda name: pb_utils.MetricFamily(name=name, description="", kind=counter)
+                for call in (pb_utils.load_model, pb_utils.unload_model, pb_utils.is_model_ready, family):
+                    try:
+                        call("x")
+                    except pb_utils.TritonModelException as error:
+                        pb_utils.Logger.log_info(str(error))
+                return config
+        """,
+        initialize=False,
+    )
+    runner.auto_complete('{"name": "m"}')
+    names = ["load_model", "unload_model", "is_model_ready", "MetricFamily"]
+    assert [message.split()[0] for *_, message in host.logged] == names
+    assert all("is not available before initialize" in message for *_, message in host.logged)
+    assert host.calls == []
+
+
 def test_configuration_is_left_alone_by_a_model_that_does_not_complete_it(make: Make) -> None:
     assert make("class TritonPythonModel: ...", initialize=False).auto_complete('{"name":"m"}') == '{"name":"m"}'
 
