@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -246,10 +247,13 @@ async def test_reloads_cost_nobody_an_answer(opened: Open, tmp_path: Path) -> No
         async with trio.open_nursery() as nursery:
             for first in (0, 100, 200):
                 nursery.start_soon(hammer, first)
-            for reload in range(15):
+            weights = tmp_path / "m" / "1" / "weights"
+            weights.touch()
+            changed_ns = weights.stat().st_mtime_ns
+            for reload in range(1, 16):
                 seen = answered
                 await until(lambda seen=seen: answered > seen + 5)
-                (tmp_path / "m" / "1" / "weights").write_text(str(reload) * reload)
+                os.utime(weights, ns=(changed_ns, changed_ns + reload * 1_000_000_000))
                 before = server._repository.find("m", LATEST)
                 await server.load_model("m", {})
                 assert server._repository.find("m", LATEST) is not before
