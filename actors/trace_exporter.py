@@ -28,7 +28,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
 from ..engine.clock import Clock, unix_offset_ns
 from ..engine.tracing.config import ExportOptions
-from ..engine.tracing.record import Trace
+from ..engine.tracing.record import Identities, Trace
 from ..engine.tracing.setting import TraceSetting
 from ..engine.tracing.spans import Span, spans_of
 
@@ -56,11 +56,15 @@ class TraceExporter:
     Args:
         clock: that of the times in traces.
         ids: gives new identities.
+
+    Attributes:
+        identities: the same, in the tracer's terms.
     """
 
     def __init__(self, options: ExportOptions, clock: Clock, ids: IdGenerator | None = None) -> None:
         self._options = options
-        self._ids = RandomIdGenerator() if ids is None else ids
+        ids = RandomIdGenerator() if ids is None else ids
+        self.identities = Identities(ids.generate_trace_id, ids.generate_span_id)
         self._offset_ns = unix_offset_ns(clock)
         self._resource = Resource.create(dict(options.resource))
         self._exporter = OTLPSpanExporter(endpoint=options.url)
@@ -74,7 +78,7 @@ class TraceExporter:
     # What the tracer does.
 
     def collect(self, trace: Trace) -> None:
-        spans = spans_of(trace, self._ids.generate_trace_id, self._ids.generate_span_id)
+        spans = spans_of(trace, self.identities)
         if len(self._queue) + len(spans) > self._options.max_queue_size:
             if not self._unreported_drops:
                 logger.warning("spans are dropped: they come faster than %s takes them", self._options.url)

@@ -22,12 +22,14 @@ class Tracing:
             # Only here: importing the library takes longer than starting a server.
             from .trace_exporter import TraceExporter
 
-            self._output: TraceWriter | TraceExporter = TraceExporter(config.export, clock)
+            exporter = TraceExporter(config.export, clock)
+            self._output: TraceWriter | TraceExporter = exporter
             self._is_needed = True
+            self.tracer = Tracer(config, clock, exporter, exporter.identities)
         else:
             self._output = TraceWriter(config.file)
             self._is_needed = bool(config.file)
-        self.tracer = Tracer(config, clock, self._output)
+            self.tracer = Tracer(config, clock, self._output)
         self._runs = False
 
     def start(self, nursery: trio.Nursery) -> None:

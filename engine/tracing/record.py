@@ -80,6 +80,13 @@ class TensorData(NamedTuple):
 Element = Timestamp | Subject | TensorData
 
 
+class Identities(NamedTuple):
+    """Give identities of spans that nothing else has: of 128 and 64 bits."""
+
+    new_trace_id: Callable[[], int]
+    new_span_id: Callable[[], int]
+
+
 class Trace:
     """The trace of a request, or of a step of an ensemble.
 
@@ -90,11 +97,13 @@ class Trace:
         begun: that trace, if it is another.
         parent_id: of the trace that this one hangs under; 0 for none.
         context: the caller's span (mode opentelemetry).
+        identities: for spans; None in the mode triton.
 
     Attributes:
         id: from 1, across the server.
         elements: see rule 1.
         descendants: of the trace that the request began: all under it, in order.
+        trace_id, span_id: of the trace's spans, and of the one that stands for the model; 0 while nobody has asked.
         has_steps: it is an ensemble's, which computes nothing itself.
         on_response: called with the time of each answer, and whether there is a response in it; set by the front end.
     """
@@ -102,6 +111,7 @@ class Trace:
     __slots__ = (
         "_begun",
         "_holders",
+        "_identities",
         "_new_id",
         "_on_complete",
         "context",
@@ -113,6 +123,8 @@ class Trace:
         "on_response",
         "parent_id",
         "setting",
+        "span_id",
+        "trace_id",
     )
 
     def __init__(
@@ -123,6 +135,7 @@ class Trace:
         begun: Trace | None = None,
         parent_id: int = 0,
         context: SpanContext | None = None,
+        identities: Identities | None = None,
     ) -> None:
         self.id = new_id()
         self.setting = setting
@@ -131,9 +144,12 @@ class Trace:
         self.elements: list[Element] = []
         self.descendants: list[Trace] = []
         self.nbytes = 0
+        self.trace_id = 0
+        self.span_id = 0
         self.has_steps = False
         self.on_response: Callable[[int, bool], None] | None = None
         self._begun = begun
+        self._identities = identities
         self._new_id = new_id
         self._on_complete = on_complete
         self._holders = 0
@@ -146,9 +162,23 @@ class Trace:
     def child(self) -> Trace:
         """The trace of a request that the model of this one makes."""
         begun = self._begun or self
-        child = Trace(self.setting, self._new_id, self._on_complete, begun, self.id)
+        child = Trace(self.setting, self._new_id, self._on_complete, begun, self.id, identities=self._identities)
         begun.descendants.append(child)
         return child
+
+    def headers(self) -> dict[str, str]:
+        """What a model that calls others tells them, so that their spans hang under its own (W3C Trace Context);
+        nothing in the mode triton."""
+        if self._identities is None:
+            return {}
+        begun = self._begun or self
+        if not begun.trace_id:
+            begun.trace_id = begun.context.trace_id if begun.context else self._identities.new_trace_id()
+        self.span_id = self.span_id or self._identities.new_span_id()
+        headers = {"traceparent": f"00-{begun.trace_id:032x}-{self.span_id:016x}-01"}
+        if begun.context and begun.context.state:
+            headers["tracestate"] = ",".join(f"{key}={value}" for key, value in begun.context.state)
+        return headers
 
     # Notes.
 

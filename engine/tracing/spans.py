@@ -11,10 +11,9 @@ place in a span.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .record import Activity, Subject, Timestamp, Trace
+from .record import Activity, Identities, Subject, Timestamp, Trace
 
 ROOT_NAME = "InferRequest"
 COMPUTE_NAME = "compute"
@@ -56,11 +55,11 @@ class Span:
 class _Maker:
     """Makes the spans of one trace."""
 
-    def __init__(self, trace: Trace, new_trace_id: Callable[[], int], new_span_id: Callable[[], int]) -> None:
+    def __init__(self, trace: Trace, identities: Identities) -> None:
         context = trace.context
-        self._trace_id = new_trace_id() if context is None else context.trace_id
+        self._trace_id = trace.trace_id or (identities.new_trace_id() if context is None else context.trace_id)
         self._state = () if context is None else context.state
-        self._new_span_id = new_span_id
+        self._new_span_id = identities.new_span_id
         self._caller_id = None if context is None else context.span_id
         self._root = trace
         self._model_spans: dict[int, int] = {}
@@ -87,6 +86,7 @@ class _Maker:
         times = [stamp.ns for stamp in stamps]
         own = [stamp for stamp in stamps if stamp.name in _REQUEST]
         span = self._span(subject.model_name, above, min(times), max(times), own)
+        span.span_id = trace.span_id or span.span_id
         self._model_spans[trace.id] = span.span_id
         span.attributes = {
             "triton.model_name": subject.model_name,
@@ -124,13 +124,9 @@ class _Maker:
         return span
 
 
-def spans_of(trace: Trace, new_trace_id: Callable[[], int], new_span_id: Callable[[], int]) -> list[Span]:
-    """The spans of a complete trace; none, if it has no times.
-
-    Args:
-        new_trace_id, new_span_id: give identities that nothing else has.
-    """
-    maker = _Maker(trace, new_trace_id, new_span_id)
+def spans_of(trace: Trace, identities: Identities) -> list[Span]:
+    """The spans of a complete trace; none, if it has no times."""
+    maker = _Maker(trace, identities)
     maker.make()
     return maker.spans
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from ..clock import Clock
 from .config import TraceConfig, TraceLevel, TraceMode
 from .propagation import SpanContext
-from .record import Trace
+from .record import Identities, Trace
 from .setting import TraceSetting
 from .settings import SettingsChange, TraceSettings
 
@@ -44,15 +44,19 @@ class Tracer:
 
     Args:
         clock: that of all times in traces.
+        identities: for spans; needed in the mode opentelemetry only.
 
     Attributes:
         active: a request could be traced. While it is False nobody need ask anything else.
     """
 
-    def __init__(self, config: TraceConfig, clock: Clock, sink: TraceSink) -> None:
+    def __init__(
+        self, config: TraceConfig, clock: Clock, sink: TraceSink, identities: Identities | None = None
+    ) -> None:
         self.config = config
         self.clock = clock
         self._sink = sink
+        self._identities = identities
         self._settings = TraceSettings(config, sink.retire)
         self._ids = itertools.count(1)
         self.active = self._settings.any_on
@@ -74,7 +78,7 @@ class Tracer:
             if not setting.sample():
                 return None
         setting.open += 1
-        trace = Trace(setting, self._ids.__next__, self._complete, context=context)
+        trace = Trace(setting, self._ids.__next__, self._complete, context=context, identities=self._identities)
         trace.enter()
         return trace
 

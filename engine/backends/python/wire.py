@@ -18,6 +18,7 @@ from ...errors import (
     UnsupportedError,
 )
 from ...job import Job
+from ...request import InferenceRequest
 from ...response import InferenceResponse
 from ...tensor import Tensor
 from .child.codec import MessageError, Payload, WireTensor, cut
@@ -75,9 +76,15 @@ def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) ->
         request.timeout_us,
         parameters,
         job.requested_outputs or outputs,
-        None,
+        _trace_context(request),
         tuple([write_tensor(tensor, payload) for tensor in job.inputs.values()]),
     )
+
+
+def _trace_context(request: InferenceRequest) -> str | None:
+    """What the model may hand on to whom it calls, as JSON."""
+    headers = request.trace.headers() if request.trace is not None else {}
+    return json.dumps(headers) if headers else None
 
 
 def read_response(job: Job, wire: tuple[Any, ...], payload: memoryview) -> InferenceResponse | TriremeError:

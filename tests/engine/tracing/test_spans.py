@@ -9,19 +9,22 @@ from traces import Collected
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import Activity, Trace, TraceConfig, TraceLevel, TraceMode, Tracer
 from trireme.engine.tracing.propagation import SpanContext
+from trireme.engine.tracing.record import Identities
 from trireme.engine.tracing.spans import Span, spans_of
 
 
 def trace_of(context: SpanContext | None = None) -> Trace:
     config = TraceConfig(TraceMode.OPENTELEMETRY, TraceLevel.TIMESTAMPS | TraceLevel.TENSORS, 1)
-    trace = Tracer(config, SystemClock(), Collected()).begin("m", context)
+    spare = itertools.count(1000)
+    identities = Identities(lambda: 8, spare.__next__)
+    trace = Tracer(config, SystemClock(), Collected(), identities).begin("m", context)
     assert trace is not None
     return trace
 
 
 def spans(trace: Trace) -> dict[str, Span]:
     ids = itertools.count(100)
-    return {span.name: span for span in spans_of(trace, lambda: 7, ids.__next__)}
+    return {span.name: span for span in spans_of(trace, Identities(lambda: 7, ids.__next__))}
 
 
 def note(trace: Trace, *names: str, first_ns: int) -> None:
@@ -82,6 +85,25 @@ def test_a_callers_span_is_above_all() -> None:
     note(trace, Activity.HTTP_RECV_START, first_ns=5)
     (root,) = spans(trace).values()
     assert (root.trace_id, root.parent_id, root.is_entry, root.state) == (0xA, 0xB, True, (("k", "v"),))
+
+
+def test_what_a_model_calls_hangs_under_the_models_span() -> None:
+    for context, headers in (
+        (None, {"traceparent": f"00-{8:032x}-{1000:016x}-01"}),
+        (
+            SpanContext(0xA, 0xB, 1, (("k", "v"), ("l", "w"))),
+            {"traceparent": f"00-{10:032x}-{1000:016x}-01", "tracestate": "k=v,l=w"},
+        ),
+    ):
+        trace = trace_of(context)
+        step = trace.step()
+        assert step.headers() == step.headers() == headers
+        for each, name in ((trace, "chain"), (step, "m")):
+            each.note_subject(name, 1, "")
+            note(each, Activity.REQUEST_START, first_ns=1)
+        made = spans(trace)
+        assert made["m"].span_id == 1000
+        assert {span.trace_id for span in made.values()} == {int(headers["traceparent"][3:35], 16)}
 
 
 def test_pairs_of_a_backends_own_are_spans_and_what_has_no_other_half_is_an_event() -> None:
