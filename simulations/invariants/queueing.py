@@ -87,7 +87,10 @@ class QueueLimits(Invariant):
             return
         view = self._state.serving[asked.model]
         level = _level(view.config, asked.priority)
-        limit, found = _queue_limit(view.config, level), len(view.line.levels[level])
+        limit = _queue_limit(view.config, level)
+        generations = [each for each in self._state.models.values() if each.config is view.config]
+        view = max(generations, key=lambda each: len(each.line.levels[level]))  # an ensemble may hold an old one
+        found = len(view.line.levels[level])
         if not limit or found < limit:
             self.broken(f"request {event.request} was refused: level {level} of '{asked.model}' has {found} of {limit}")
         elif view.idle_since_ns == event.at_ns or not self._resources.available(view, event.at_ns):
