@@ -3,8 +3,9 @@
 Rules:
  1. No request fails because of the cache. Whatever a cache raises is a failure of the cache, which its `CacheGuard`
     hears of, and to the request it is as if there were no entry.
- 2. A cache that may block is asked on threads: `calls_at_once` of them, and nobody waits longer than `timeout_s`. Who
-    finds none free goes on without the cache. A thread that nobody waits for any more counts until it comes back.
+ 2. A cache that may block is asked on threads, `calls_at_once` of them. A request waits for a free one for `wait_s` at
+    most, and at most `MOST_WAITING` do; then for its answer, for `timeout_s`. Who does not get it goes on without the
+    cache. A thread that nobody waits for any more counts until it comes back.
  3. Large inputs are hashed on threads as well.
 """
 
@@ -26,6 +27,12 @@ logger = logging.getLogger("trireme.cache")
 INLINE_BYTES = 64 * 1024
 """Inputs up to this size are hashed on the event loop: that takes less time than a change of threads."""
 
+MOST_WAITING = 1024
+"""Calls that may wait for a thread."""
+
+BYTES_PER_S = 100_000_000
+"""What a thread has to do with large data gets so much more time."""
+
 T = TypeVar("T")
 
 
@@ -40,7 +47,8 @@ class CacheAccess:
         self.cache = cache
         self._guard = CacheGuard(name)
         self._clock = clock
-        self._calls = 0
+        self._threads = trio.CapacityLimiter(cache.calls_at_once)
+        self._waiting = 0
         self._loads = itertools.count(1)
         self._token = trio.lowlevel.current_trio_token()
 
@@ -53,10 +61,11 @@ class CacheAccess:
         return not self.cache.blocking and nbytes <= INLINE_BYTES
 
     def claim(self) -> bool:
-        """Take a thread, for one call of a method that needs one; False if none is free, or the cache is not well."""
-        if self._calls >= self.cache.calls_at_once or not self._guard.admits(self._clock.now_s()):
+        """A place in the line for a thread, for one call of a method that needs one; False if there is none left, or
+        the cache is not well."""
+        if self._waiting >= MOST_WAITING or not self._guard.admits(self._clock.now_s()):
             return False
-        self._calls += 1
+        self._waiting += 1
         return True
 
     def lookup(self, key: str) -> bytes | None:
@@ -71,20 +80,29 @@ class CacheAccess:
         """
         return self._inserted(key, outcome.capture(self.cache.insert, key, entry))
 
-    async def lookup_on_thread(self, make_key: Callable[[], str]) -> tuple[str, bytes | None] | None:
-        """Make a key and look it up, on a claimed thread. None if that took too long, or the cache fails."""
+    async def lookup_on_thread(self, make_key: Callable[[], str], nbytes: int) -> tuple[str, bytes | None] | None:
+        """Make a key and look it up, on a thread for which a place in the line is claimed.
+
+        Args:
+            nbytes: what the key is made of.
+
+        Returns:
+            The key and its entry; None if there was no thread in time, or it took too long, or the cache fails.
+        """
 
         def look_up() -> tuple[str, bytes | None]:
             key = make_key()
             return key, self.cache.lookup(key)
 
-        return self._heard(await self._on_thread(look_up), None)
+        result = await self._on_thread(look_up, nbytes)
+        return None if result is None else self._heard(result, None)
 
     async def insert_on_thread(self, key: str, entry: bytes) -> bool:
-        """See `insert`; False if no thread is free."""
+        """See `insert`; False also if there was no thread in time."""
         if not self.claim():
             return False
-        return self._inserted(key, await self._on_thread(lambda: self.cache.insert(key, entry)))
+        result = await self._on_thread(lambda: self.cache.insert(key, entry), len(entry))
+        return False if result is None else self._inserted(key, result)
 
     def refuse(self, key: str, nbytes: int) -> bool:
         """Whether an entry is too large, and said so in the log."""
@@ -115,9 +133,16 @@ class CacheAccess:
         self._guard.failed(str(error) if known else f"{type(error).__name__}: {error}", self._clock.now_s())
         return otherwise
 
-    async def _on_thread(self, work: Callable[[], T]) -> outcome.Outcome[T]:
-        """What `work` comes to on the thread that was claimed for it; an error if that takes too long."""
-        call = _Call(trio.lowlevel.current_task())
+    async def _on_thread(self, work: Callable[[], T], nbytes: int) -> outcome.Outcome[T] | None:
+        """What `work`, on so many bytes, comes to on a thread; an error if it takes too long, None if none was free."""
+        call = _Call()
+        try:
+            with trio.move_on_after(self.cache.wait_s) as line:
+                await self._threads.acquire_on_behalf_of(call)
+        finally:
+            self._waiting -= 1
+        if line.cancelled_caught:
+            return None
 
         def deliver(result: outcome.Outcome[T]) -> None:
             try:
@@ -125,13 +150,15 @@ class CacheAccess:
             except trio.RunFinishedError:
                 return  # the server is gone, and whoever waited with it
 
+        call.task = trio.lowlevel.current_task()
         trio.lowlevel.start_thread_soon(work, deliver, "response cache")
-        with trio.move_on_after(self.cache.timeout_s):
+        limit_s = self.cache.timeout_s + nbytes // BYTES_PER_S
+        with trio.move_on_after(limit_s):
             return await trio.lowlevel.wait_task_rescheduled(call.abandon)
-        return outcome.Error(TimeoutError(f"no answer within {self.cache.timeout_s:g} s"))
+        return outcome.Error(TimeoutError(f"no answer within {limit_s:g} s"))
 
     def _came_back(self, call: _Call, result: outcome.Outcome[object]) -> None:
-        self._calls -= 1
+        self._threads.release_on_behalf_of(call)
         if call.task is not None:
             trio.lowlevel.reschedule(call.task, outcome.Value(result))
 
@@ -141,8 +168,8 @@ class _Call:
 
     __slots__ = ("task",)
 
-    def __init__(self, task: trio.lowlevel.Task) -> None:
-        self.task: trio.lowlevel.Task | None = task
+    def __init__(self) -> None:
+        self.task: trio.lowlevel.Task | None = None
 
     def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self.task = None

@@ -7,8 +7,8 @@ Rules:
  2. Two requests for the same thing that are there at the same time are both executed; the second response to arrive is
     not kept.
  3. What takes long (hashing large inputs, asking a cache that may block) is done on a thread, while the request waits
-    in front of the scheduler. It can be cancelled there like a request in a queue. When there is no room for that, or
-    the cache is not well, the request goes on at once, and its answer is not kept either.
+    in front of the scheduler. It can be cancelled there like a request in a queue. When too many wait already, or the
+    cache is not well, the request goes on at once, and its answer is not kept either.
  4. If the model preserves ordering, requests reach the scheduler in the order in which they came.
  5. Whoever waits in front of the scheduler has been accepted: a door that is told to stop refuses new requests, and the
     scheduler is not told to stop before those have reached it.
@@ -145,7 +145,7 @@ class CachedDoor:
         began_ns = self._clock.now_ns()
         with waiting.scope:
             make_key = partial(request_key, self._identity, job, self._outputs)
-            found = await self._access.lookup_on_thread(make_key)
+            found = await self._access.lookup_on_thread(make_key, job.nbytes)
             if found is not None:
                 waiting.found = _Found(*found, began_ns, self._clock.now_ns())
         waiting.known = True

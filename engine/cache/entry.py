@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Sequence
 
-from ..datatypes import BY_NAME
+from ..datatypes import BY_NAME, BYTES
 from ..tensor import Tensor
 
 _MAGIC = b"TRC1"
@@ -24,7 +24,10 @@ def pack_outputs(outputs: Sequence[Tensor]) -> bytes:
     Raises:
         ValueError, TypeError: an output is not what it says it is.
     """
-    buffers = [tensor.buffer for tensor in outputs]
+    try:
+        buffers = [tensor.buffer for tensor in outputs]
+    except struct.error as error:
+        raise ValueError(f"a string is too long: {error}") from error
     head = json.dumps(
         [
             (tensor.name, tensor.datatype.name, tensor.shape, len(buffer))
@@ -48,9 +51,17 @@ def unpack_outputs(entry: bytes) -> list[Tensor]:
     try:
         for name, datatype, shape, length in json.loads(bytes(view[_PREFIX.size : at])):
             tensors.append(Tensor(name, BY_NAME[datatype], tuple(shape), view[at : at + length]))
+            _check_size(tensors[-1], length)
             at += length
     except (KeyError, TypeError) as error:
         raise ValueError(f"its head does not describe outputs: {error}") from error
     if at != len(view):
         raise ValueError(f"it has {len(view)} bytes, and its head speaks of {at}")
     return tensors
+
+
+def _check_size(tensor: Tensor, length: int) -> None:
+    """Whether so many bytes can have that shape. Strings are not counted."""
+    fits = all(dim >= 0 for dim in tensor.shape) and length >= 0
+    if not fits or (tensor.datatype is not BYTES and tensor.element_count * tensor.datatype.size != length):
+        raise ValueError(f"{length} bytes are no {tensor!r}")

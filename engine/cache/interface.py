@@ -34,8 +34,9 @@ class ResponseCache(ABC):
     Attributes:
         blocking: a call may take longer than looking something up in memory, so it is made on a thread.
         shared: entries may come from another server, or from this one before it was started.
-        calls_at_once: most calls of a blocking cache in flight; a request that finds no room goes on without it.
-        timeout_s: most seconds that a request waits for a blocking cache.
+        calls_at_once: most calls of a blocking cache in flight.
+        wait_s: most seconds that a request waits for one of these to be free; then it goes on without the cache.
+        timeout_s: most seconds that it waits for the answer; then it goes on, and the cache counts as having failed.
         largest_entry: most bytes of an entry.
 
     Raises:
@@ -45,6 +46,7 @@ class ResponseCache(ABC):
     blocking: ClassVar[bool] = True
     shared: ClassVar[bool] = True
     calls_at_once: int = 4
+    wait_s: float = 0.1
     timeout_s: float = 1.0
     largest_entry: int = 1 << 62
 

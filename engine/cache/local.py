@@ -32,6 +32,7 @@ class LocalCache(ResponseCache):
 
     blocking: ClassVar[bool] = False
     shared: ClassVar[bool] = False
+    wait_s = 1.0
 
     def __init__(self, settings: Mapping[str, str], clock: Clock) -> None:
         super().__init__(settings, clock)

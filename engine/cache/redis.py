@@ -17,6 +17,7 @@ from ..errors import InvalidArgumentError, UnavailableError
 from .interface import CacheError, EntryTooLargeError, ResponseCache
 
 DEFAULT_TIMEOUT_MS = 1000
+DEFAULT_WAIT_MS = 100
 _PREFIX = "trireme:response:"
 _LARGEST_VALUE = 512 << 20
 _NAME = "Failed to initialize RedisCache"
@@ -43,7 +44,7 @@ class RedisCache(ResponseCache):
         settings: ``host``, ``port``; ``user`` and ``password``, or else the environment's
             ``TRITONCACHE_REDIS_USERNAME`` and ``TRITONCACHE_REDIS_PASSWORD``; ``db``; ``pool_size``, connections and
             calls at once (4); in milliseconds ``connect_timeout`` and ``socket_timeout`` (1000; 0 means that too) and
-            ``wait_timeout`` for a free connection (100); ``tls_enabled`` (true), ``tls_cert``, ``tls_key``,
+            ``wait_timeout`` for a connection to be free (100); ``tls_enabled`` (true), ``tls_cert``, ``tls_key``,
             ``tls_cacert``, ``tls_cacert_dir``.
 
     Raises:
@@ -58,12 +59,13 @@ class RedisCache(ResponseCache):
         connect_ms = numbers.get("connect_timeout") or DEFAULT_TIMEOUT_MS
         socket_ms = numbers.get("socket_timeout") or DEFAULT_TIMEOUT_MS
         self.calls_at_once = numbers.get("pool_size", type(self).calls_at_once)
+        self.wait_s = numbers.get("wait_timeout", DEFAULT_WAIT_MS) / 1000
         self.timeout_s = (connect_ms + socket_ms) / 1000
         self.largest_entry = _LARGEST_VALUE
         pool = self._library.BlockingConnectionPool(
             connection_class=self._library.SSLConnection if _tls(settings) else self._library.Connection,
             max_connections=self.calls_at_once,
-            timeout=numbers.get("wait_timeout", 100) / 1000,
+            timeout=self.wait_s,
             host=settings["host"],
             port=numbers["port"],
             db=numbers.get("db", 0),
@@ -71,6 +73,7 @@ class RedisCache(ResponseCache):
             password=settings.get("password") or os.environ.get("TRITONCACHE_REDIS_PASSWORD"),
             socket_connect_timeout=connect_ms / 1000,
             socket_timeout=socket_ms / 1000,
+            protocol=2,  # which every Redis speaks
             retry=self._library.retry.Retry(self._library.backoff.NoBackoff(), 0),
             **_tls_files(settings),
         )

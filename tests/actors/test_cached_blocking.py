@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from counted_models import CACHED, Counter, counted_request, counted_server, number_of, statistics_of, until
 from gated_cache import GatedCache, install_gated_cache
 
-from trireme.actors import InferenceServer
+from trireme.actors import InferenceServer, cache_access
 from trireme.engine.cache import CacheError, guard
 from trireme.engine.errors import CancelledError, UnavailableError
 from trireme.engine.options import ControlMode
@@ -61,18 +62,37 @@ async def test_a_cache_of_ones_own_answers(opened: Open, counter: Counter) -> No
     assert cache.closed
 
 
-async def test_nobody_else_waits_for_a_slow_cache(opened: Open) -> None:
-    """Two lookups hang; the third request finds no thread free, and goes on without the cache."""
+async def test_requests_wait_for_a_thread_and_then_go_on(opened: Open) -> None:
+    """Two lookups hang; the third request waits for one of their threads, but not longer than it should."""
     async with opened() as (server, cache):
         hanging = [await server.submit(counted_request((value,))) for value in (1, 2)]
         await until(lambda: cache.asked == 2)
         assert statistics_of(server).pending == 2
+        cache.wait_s = 0.01
         await server.infer(counted_request((3,)))
         assert not any(reply.final for reply in hanging)
+        cache.wait_s = 20
+        waiting = await server.submit(counted_request((4,)))
         cache.gate.set()
-        for reply in hanging:
+        for reply in (*hanging, waiting):
             await reply.response()
-        assert statistics_of(server).success.count == 3
+        assert cache.asked == 3
+        assert statistics_of(server).success.count == 4
+        await until(lambda: len(cache.entries) == 3)
+
+
+async def test_only_so_many_wait_for_a_thread(opened: Open, counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_access, "MOST_WAITING", 3)
+    async with opened() as (server, cache):
+        hanging = [await server.submit(counted_request((value,))) for value in range(2)]
+        await until(lambda: cache.asked == 2)
+        waiting = [await server.submit(counted_request((value,))) for value in range(2, 5)]
+        await server.infer(counted_request((5,)))
+        assert counter.executed == 1
+        cache.gate.set()
+        for reply in (*hanging, *waiting):
+            await reply.response()
+        assert cache.asked == 5
 
 
 async def test_a_lookup_that_takes_too_long_is_given_up(
@@ -163,7 +183,6 @@ async def test_a_refusal_behind_the_lookup_is_the_answer(opened: Open, counter: 
     """A full queue says the same as ever; it is not counted as a failure."""
     batching = "max_batch_size: 1 dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
     async with opened(CACHED.replace("max_batch_size: 8", batching)) as (server, cache):
-        cache.calls_at_once = 8
         held = await server.submit(counted_request((1,), parameters={"gate": "g"}))
         cache.gate.set()
         await until(lambda: counter.executed == 1)
@@ -178,7 +197,7 @@ async def test_a_refusal_behind_the_lookup_is_the_answer(opened: Open, counter: 
 
 
 async def test_requests_reach_the_scheduler_in_order_if_the_model_preserves_it(opened: Open, counter: Counter) -> None:
-    """Also one that finds no thread free to look it up, behind two that are looked up."""
+    """Also one that has to wait for a thread, behind two that are looked up."""
     order: list[str] = []
     async with opened(ORDERED) as (server, cache):
         replies = [await server.submit(counted_request((value,), id=str(value))) for value in (1, 2, 3)]
@@ -193,13 +212,15 @@ async def test_requests_reach_the_scheduler_in_order_if_the_model_preserves_it(o
 
 async def test_cancelling_the_first_lets_the_next_ones_go(opened: Open, counter: Counter) -> None:
     async with opened(ORDERED) as (server, cache):
-        first = await server.submit(counted_request((1,)))
-        await until(lambda: cache.asked == 1)
-        cache.calls_at_once = 1
-        second = await server.submit(counted_request((2,)))
-        assert counter.executed == 0
-        first.cancel()
-        await second.response()
+        looked_up = [await server.submit(counted_request((value,))) for value in (1, 2)]
+        await until(lambda: cache.asked == 2)
+        cache.wait_s = 0.001
+        last = await server.submit(counted_request((3,)))
+        looked_up[1].cancel()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not last.final
+        looked_up[0].cancel()
+        await last.response()
         assert counter.executed == 1
 
 

@@ -205,9 +205,10 @@ def test_tls_and_the_login_reach_the_connection(monkeypatch: pytest.MonkeyPatch)
     pool = RedisCache(settings, SystemClock())._client.connection_pool
     arguments = pool.connection_kwargs
     assert pool.connection_class.__name__ == "SSLConnection"
-    assert {name: arguments[name] for name in ("username", "password", "db", "ssl_ca_certs")} == {
+    assert {name: arguments[name] for name in ("username", "password", "db", "ssl_ca_certs", "protocol")} == {
         "username": "ann",
         "password": "secret",
         "db": 3,
         "ssl_ca_certs": "ca.pem",
+        "protocol": 2,
     }

@@ -26,6 +26,7 @@ class GatedCache(ResponseCache):
 
     latest: ClassVar[GatedCache]
     calls_at_once = 2
+    wait_s = PATIENCE_S
     timeout_s = PATIENCE_S
 
     def __init__(self, settings: Mapping[str, str], clock: Clock) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,10 +13,13 @@ from trireme.engine.cache import pack_outputs, unpack_outputs
 from trireme.engine.datatypes import BYTES, DATATYPES, FP32
 from trireme.engine.tensor import Tensor, pack_bytes
 
+TENSORS = st.tuples(st.text(), st.sampled_from(DATATYPES), st.lists(st.integers(0, 4), max_size=4)).map(
+    lambda drawn: Tensor(drawn[0], drawn[1], tuple(drawn[2]), bytes(math.prod(drawn[2]) * (drawn[1].size or 4)))
+)
 
-@given(st.lists(st.tuples(st.text(), st.sampled_from(DATATYPES), st.lists(st.integers(0, 9)), st.binary())))
-def test_what_was_put_in_comes_out(outputs: list[tuple[str, object, list[int], bytes]]) -> None:
-    tensors = [Tensor(name, datatype, tuple(shape), data) for name, datatype, shape, data in outputs]  # type: ignore[arg-type]
+
+@given(st.lists(TENSORS))
+def test_what_was_put_in_comes_out(tensors: list[Tensor]) -> None:
     found = unpack_outputs(pack_outputs(tensors))
     assert [(each.name, each.datatype, each.shape, bytes(each.buffer)) for each in found] == [
         (each.name, each.datatype, each.shape, bytes(each.buffer)) for each in tensors
@@ -38,3 +43,11 @@ def test_anything_else_is_refused_with_a_value_error(data: bytes, cut: int) -> N
     for broken in (data, b"TRC1" + data, b"TRC1\x02\x00\x00\x00[]" + data + b"!", entry[: min(cut, len(entry) - 1)]):
         with pytest.raises(ValueError, match=r".+"):
             unpack_outputs(broken)
+
+
+@pytest.mark.parametrize("shape", [(3,), (-1,), (2, -1, -1), (2**40,)])
+def test_a_shape_that_its_bytes_cannot_have_is_refused(shape: tuple[int, ...]) -> None:
+    """Whoever reads it later would stumble over it."""
+    entry = pack_outputs([Tensor("F", FP32, shape, b"12345678")])
+    with pytest.raises(ValueError, match="8 bytes are no"):
+        unpack_outputs(entry)
