@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 from valued_models import CONFIG, CONFIG_JSON, Gates, ensemble_config, sequence_request, value_of, valued_request
 from valued_models import write_model as write
 from valued_server import ask, fails, index, serving, until
 
 from trireme.actors import InferenceServer
-from trireme.engine.errors import InvalidArgumentError
+from trireme.engine.errors import InvalidArgumentError, TriremeError
+from trireme.engine.options import ControlMode
 
 SEQUENCES = "sequence_batching { max_sequence_idle_microseconds: 60000000 }\n"
 
@@ -167,3 +170,46 @@ async def test_an_instance_with_sequences_leaves_when_they_are_over(tmp_path: Pa
         await server.infer(sequence_request("a", 3, "e"))
         await waiting[1].response()
         assert server.repository_index()[0].reason == ""
+
+
+@pytest.mark.parametrize("end", ["stop", "unload", "reload"])
+async def test_whatever_comes_while_instances_are_made(tmp_path: Path, gates: Gates, end: str) -> None:
+    """The change is over before the model is unloaded or loaded again; a server that stops waits for it."""
+    async with counting(tmp_path, gates, 1) as server, trio.open_nursery() as nursery:
+        gates.hold = "made"
+        write(tmp_path, "a", {1: 1}, counted(3))
+        outcome: list[object] = []
+
+        async def change() -> None:
+            try:
+                outcome.append(await server.load_model("a", {}))
+            except TriremeError as error:
+                outcome.append(error)
+
+        nursery.start_soon(change)
+        await until(lambda: gates.waiting)
+        assert await ask(server, "a") == 1
+        if end == "stop":
+            nursery.start_soon(server.stop, 20)
+            await until(lambda: server.exiting)
+        elif end == "unload":
+            nursery.start_soon(server.unload_model, "a")
+        else:
+            write(tmp_path, "a", {1: 5}, counted(3))
+            nursery.start_soon(server.load_model, "a", {})
+        gates.open("made")
+        await until(lambda: outcome)
+        if end == "reload":
+            await until(lambda: server.describe("a").config.instance_group[0].count == 3)
+            assert await ask(server, "a") in (1, 5)
+    assert server.drained
+
+
+async def test_polling_changes_them_too(tmp_path: Path, gates: Gates) -> None:
+    write(tmp_path, "a", {1: 1}, counted(1))
+    poll: dict[str, Any] = {"model_control_mode": ControlMode.POLL, "repository_poll_s": 0.01}
+    async with serving(tmp_path, gates, **poll) as server:
+        await ask(server, "a")
+        write(tmp_path, "a", {1: 1}, counted(2))
+        await until(lambda: instances(server) == (2, 2))
+        assert same_since(server)

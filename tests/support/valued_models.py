@@ -47,12 +47,17 @@ CONFIG_JSON = (
 
 
 class Gates:
-    """Closed until the test opens them."""
+    """Closed until the test opens them.
+
+    Attributes:
+        hold: instances are made when this gate is opened; empty for at once.
+    """
 
     def __init__(self) -> None:
         self._gates: dict[str, threading.Event] = defaultdict(threading.Event)
         self.waiting: list[str] = []
         self.spoilt = ""
+        self.hold = ""
         self._spoilings = -1
 
     def wait(self, name: str) -> None:
@@ -69,6 +74,8 @@ class Gates:
 
     def make(self) -> None:
         """An instance is about to be made."""
+        if self.hold:
+            self.wait(self.hold)
         if self.spoilt and self._spoilings:
             self._spoilings -= 1
             raise InternalError(self.spoilt)
