@@ -73,8 +73,8 @@ NOT_LOADED = {
     "wrong_rank": "making complete shape [-1,4,4]",
     "missing_labels": "labels.txt",
     "unknown_backend": "unable to find backend library for backend 'nonsense'",
-    "python_backend": "'python'",
-    "pytorch_backend": "'pytorch'",
+    "python_backend": "Python model file not found in '",
+    "pytorch_backend": "for model instance 'pytorch_backend'",
 }
 """Models that fail while a version is loaded: the log and the index say why."""
 
@@ -161,8 +161,8 @@ def test_a_server_with_rubbish_is_live_and_not_ready(server: ServeProcess) -> No
 
 
 def test_what_is_no_directory_is_no_model(index: dict[str, dict[str, str]]) -> None:
-    models = {"simple", "cluttered", *NOT_POLLED, *NO_VERSION, *NOT_LOADED}
-    assert set(index) == models
+    """Nor has a model a row if none of its versions can be chosen."""
+    assert set(index) == {"simple", "cluttered", *NOT_POLLED, *NOT_LOADED}
 
 
 @pytest.mark.parametrize(("name", "words"), NOT_POLLED.items())
@@ -181,12 +181,9 @@ def test_a_bad_configuration_is_told_in_the_log(
 
 
 @pytest.mark.parametrize("name", NO_VERSION)
-def test_a_model_without_a_version_is_told_in_the_log(
-    server: ServeProcess, index: dict[str, dict[str, str]], name: str
-) -> None:
+def test_a_model_without_a_version_is_told_in_the_log(server: ServeProcess, name: str) -> None:
     text = f"at least one version must be available under the version policy of model '{name}'"
     assert [line for line in server.stderr if text in line]
-    assert index[name] == {"name": name}
 
 
 @pytest.mark.parametrize(
