@@ -39,7 +39,7 @@ def main() -> int:
                     break
                 counts[name] += fuzz(target, name, range(seed, seed + _AT_ONCE))
                 seed += _AT_ONCE
-                print(f"{name}: {counts[name]} attacks, {target.report()}", flush=True)
+                print(f"{name}: {counts[name]} attacks, {target.resident_mib:.0f} MiB, {target.report()}", flush=True)
     except Finding as finding:
         print(finding)
         return 1

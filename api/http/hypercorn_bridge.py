@@ -114,11 +114,15 @@ class _Buffer(StreamBuffer):
 
 
 class _Sends:
-    """What a connection's streams are sending: each send takes limited time, and none any once the client is gone."""
+    """What a connection's streams are sending: each send takes limited time, and none any once the client is gone.
+
+    Sends are not cancelled. One that finds the client gone has the connection's streams closed, one after the other; if
+    it were cancelled meanwhile, those after it would never hear of it, and their apps wait forever. They end by
+    themselves when the client is gone, since their buffers are closed then.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._waiting: dict[trio.CancelScope, None] = {}
         self._buffers: weakref.WeakSet[_Buffer] = weakref.WeakSet()
         self._over = False
 
@@ -126,12 +130,8 @@ class _Sends:
         """Whether it was sent."""
         if self._over:
             return False
-        with trio.move_on_after(self._limit_s) as patience:
-            self._waiting[patience] = None
-            try:
-                await send(message)
-            finally:
-                del self._waiting[patience]
+        with trio.move_on_after(self._limit_s, shield=True) as patience:
+            await send(message)
         return not patience.cancelled_caught
 
     async def hold_back(self, send: Any) -> None:
@@ -149,8 +149,6 @@ class _Sends:
     async def end(self) -> None:
         """The client is gone."""
         self._over = True
-        for patience in self._waiting:
-            patience.cancel()
         for buffer in [*self._buffers]:
             await buffer.close()
 
@@ -180,12 +178,15 @@ class _ReplayStream:
         if self._replay:
             replay, self._replay = self._replay, b""
             return replay
+        data: bytes | bytearray = b""
         try:
             data = await self._stream.receive_some(max_bytes)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            data = b""
+            pass
+        finally:
+            if not data:  # also when this is cancelled, as the service ends
+                await self._sends.end()
         if not data:
-            await self._sends.end()
             await self._context.terminated.set()
         return data
 

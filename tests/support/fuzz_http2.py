@@ -71,8 +71,10 @@ def _spoilt_head(rng: random.Random, head: list[tuple[bytes, bytes]]) -> list[tu
     at = rng.randrange(len(head))
     name, value = head[at]
     match rng.randrange(5):
-        case 0:
+        case 0 if rng.random() < 0.5:
             del head[at]
+        case 0:
+            head[0] = (b":method", rng.choice((b"CONNECT", b"get", b"", b"PRI")))
         case 1:
             head.insert(rng.randrange(len(head) + 1), (name, value))
         case 2:

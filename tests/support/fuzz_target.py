@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from fuzz_server import MODELS
 
 PATIENCE_S = 15.0
@@ -89,6 +90,10 @@ class Target:
         if not line:
             raise Finding("the server is gone\n" + "\n".join(self.log))
         return json.loads(line)
+
+    @property
+    def resident_mib(self) -> float:
+        return psutil.Process(self._process.pid).memory_info().rss / 2**20
 
     def check_canary(self) -> None:
         """The server still answers, and answers right."""

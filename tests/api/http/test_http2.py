@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.metadata
 import inspect
+import socket
 import ssl
 from pathlib import Path
 
@@ -269,6 +270,32 @@ async def test_a_client_that_says_its_last_before_the_answer_leaves_nothing_behi
         assert isinstance(client.stream, trio.SocketStream)
         await client.stream.send_eof()
         go.set()
+        await until(lambda: service.statistics().connections == 0)
+
+
+@pytest.mark.parametrize("order", [("/large", "/waits"), ("/waits", "/large")])
+async def test_every_stream_hears_that_the_client_is_gone(order: tuple[str, str]) -> None:
+    """Also those that come after the one whose answer could not be sent."""
+    begun = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal begun
+        begun += 1
+        if scope["path"] == "/large":
+            await reply(send, bytes(50_000_000))
+        else:
+            assert (await receive())["type"] == "http.disconnect"
+
+    async with serving(app) as service, http2(service) as client:
+        client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 2**30})
+        client.h2.increment_flow_control_window(2**30)
+        for path in order:
+            await client.begin("POST", path, end=path == "/large")
+        await until(lambda: begun == 2)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert isinstance(client.stream, trio.SocketStream)
+        client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")  # a reset
+        await client.stream.aclose()
         await until(lambda: service.statistics().connections == 0)
 
 
