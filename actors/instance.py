@@ -102,7 +102,8 @@ class Instance:
             await self._make_warm(copy, self._warm_up)
         scheduler = self._scheduler
         execute_now = partial(self._execute_now, copy)
-        address = InstanceAddress(self.spec.name, self.mailbox, execute_now, self._limit, self.spec.device_id)
+        spec = self.spec
+        address = InstanceAddress(spec.name, self.mailbox, execute_now, self._limit, spec.device_id, spec.gpu)
         scheduler.attach(self.identity, address)
         task_status.started()
         idle = InstanceIdle(self.identity)

@@ -60,6 +60,7 @@ class InstanceAddress:
     Attributes:
         limit: what it needs in order to execute, where that is limited.
         device: that of those resources which each device has.
+        gpu: where it executes, if it is of kind KIND_GPU.
     """
 
     name: str
@@ -67,6 +68,7 @@ class InstanceAddress:
     execute_now: Callable[[ExecutionBatch], bool]
     limit: RateLimit = UNLIMITED
     device: int = 0
+    gpu: int | None = None
 
 
 class Scheduler:
@@ -194,6 +196,8 @@ class Scheduler:
         if self._permits is not None:
             granted = partial(self.mailbox.put_nowait, InstanceGranted(instance))
             self._permits.attach(instance, address.limit, address.device, granted)
+        if address.gpu is not None:
+            self._statistics.add_device(address.gpu)
         self._addresses[instance] = address
 
     def detach(self, instance: InstanceId) -> None:
@@ -295,7 +299,9 @@ class Scheduler:
         if self._ordering is not None:
             self._ordering.dispatched(action.instance, action.jobs)
         stream = self._stream if self._decoupled else None
-        batch = ExecutionBatch(action.jobs, address.name, self._clock, action.reason, stream, self._iterative)
+        batch = ExecutionBatch(
+            action.jobs, address.name, self._clock, action.reason, stream, self._iterative, address.gpu
+        )
         for job in batch.jobs:
             if not job.is_null:
                 self._statistics.pending -= 1
@@ -327,7 +333,7 @@ class Scheduler:
         statistics = self._statistics
         marks = batch.marks
         self._core.settle(batch.jobs, clock.now_s(), batch.rescheduled)
-        statistics.record_execution(batch.rows, marks, clock.wall_ms(), batch.sealed)
+        statistics.record_execution(batch.rows, marks, clock.wall_ms(), batch.sealed, batch.gpu)
         if batch.reported is not None:
             statistics.record_responses(batch.take_reported())
         succeeded = [
@@ -337,7 +343,7 @@ class Scheduler:
         ]
         succeeded += [(job.received_ns, job.enqueued_ns, job.rows) for job in batch.rescheduled]
         if succeeded:
-            statistics.record_successes(succeeded, marks, clock.now_ns())
+            statistics.record_successes(succeeded, marks, clock.now_ns(), batch.gpu)
         for job in batch.rescheduled:
             job.batch = None
             job.enqueued_ns = clock.now_ns()
@@ -347,7 +353,7 @@ class Scheduler:
                 job.batch = None
                 continue
             if isinstance(outcome, TriremeError):
-                statistics.record_failure(job.received_ns, clock.now_ns(), outcome.reason)
+                statistics.record_failure(job.received_ns, clock.now_ns(), outcome.reason, batch.gpu)
             self._release(job, outcome, final)
 
     def _stream(self, job: Job, outcome: Outcome, final: bool) -> None:
@@ -367,11 +373,12 @@ class Scheduler:
         if not final:
             pass  # an error that is not the end of the request is one of its responses
         elif isinstance(outcome, TriremeError):
-            self._statistics.record_failure(job.received_ns, now_ns, outcome.reason)
+            gpu = None if batch is None else batch.gpu
+            self._statistics.record_failure(job.received_ns, now_ns, outcome.reason, gpu)
         else:
             assert batch is not None
             requests = [(job.received_ns, job.enqueued_ns, job.rows)]
-            self._statistics.record_successes(requests, batch.marks_until(now_ns), now_ns)
+            self._statistics.record_successes(requests, batch.marks_until(now_ns), now_ns, batch.gpu)
         self._release(job, outcome, final)
 
     def _release(self, job: Job, outcome: Outcome, final: bool) -> None:

@@ -58,6 +58,7 @@ class ExecutionBatch:
         jobs: in batch order.
         rows: sum of the jobs' batch sizes.
         instance_name: who executes it.
+        gpu: where; None if that is no GPU instance.
         sealed: why the batch was closed.
         marks: nanoseconds for each `Phase`; -1 for not yet.
         answers: what the backend answered so far, in order: (job, outcome, final).
@@ -70,6 +71,7 @@ class ExecutionBatch:
         "_iterative",
         "_stream",
         "answers",
+        "gpu",
         "instance_name",
         "jobs",
         "marks",
@@ -87,10 +89,12 @@ class ExecutionBatch:
         sealed: SealReason = SealReason.UNBATCHED,
         stream: Stream | None = None,
         iterative: bool = False,
+        gpu: int | None = None,
     ) -> None:
         self.jobs = jobs
         self.rows = sum(job.rows for job in jobs)
         self.instance_name = instance_name
+        self.gpu = gpu
         self.sealed = sealed
         self.marks = [-1, -1, -1, -1]
         self.answers: list[tuple[Job, Outcome, bool]] = []

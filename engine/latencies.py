@@ -48,27 +48,37 @@ class RecentDurations:
 
     def quantiles(self, quantiles: Sequence[float], now_ns: int) -> list[float]:
         """The durations that these shares (0.5: half) of all do not exceed, in microseconds; NaN if there are none."""
+        return common_quantiles([self], quantiles, now_ns)
+
+    def count_into(self, counts: Counter[int], now_ns: int) -> None:
+        """Add how often there was what, in microseconds."""
         oldest = now_ns // SLICE_NS - SLICES
-        counts: Counter[int] = Counter()
         for number, slice_counts in self._slices:
             if number > oldest:
                 counts.update(slice_counts)
-        total = counts.total()
-        if not total:
-            return [math.nan] * len(quantiles)
-        found: dict[float, float] = {}
-        wanted = sorted((min(max(1, math.ceil(quantile * total)), total), quantile) for quantile in set(quantiles))
-        passed = 0
-        position = 0
-        for smallest in sorted(counts):
-            passed += counts[smallest]
-            while position < len(wanted) and wanted[position][0] <= passed:
-                found[wanted[position][1]] = _middle(smallest)
-                position += 1
-        return [found[quantile] for quantile in quantiles]
 
     def __repr__(self) -> str:
         return f"<RecentDurations: {sum(counts.total() for _, counts in self._slices)} in {len(self._slices)} slices>"
+
+
+def common_quantiles(parts: Iterable[RecentDurations], quantiles: Sequence[float], now_ns: int) -> list[float]:
+    """Like `RecentDurations.quantiles`, for durations that are counted in several places."""
+    counts: Counter[int] = Counter()
+    for part in parts:
+        part.count_into(counts, now_ns)
+    total = counts.total()
+    if not total:
+        return [math.nan] * len(quantiles)
+    found: dict[float, float] = {}
+    wanted = sorted((min(max(1, math.ceil(quantile * total)), total), quantile) for quantile in set(quantiles))
+    passed = 0
+    position = 0
+    for smallest in sorted(counts):
+        passed += counts[smallest]
+        while position < len(wanted) and wanted[position][0] <= passed:
+            found[wanted[position][1]] = _middle(smallest)
+            position += 1
+    return [found[quantile] for quantile in quantiles]
 
 
 def _middle(smallest_us: int) -> float:

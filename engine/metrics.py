@@ -6,15 +6,16 @@ runs on a request's way: families are made from the statistics when somebody ask
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from .errors import FailureReason
 from .execution import SealReason
 from .metrics_gpu import GpuReading
+from .metrics_labels import NO_GPUS, label_sets, model_labels
 from .statistics import ModelStatistics, ModelStatisticsEntry
 
 
@@ -26,12 +27,14 @@ class HostReadings:
         pinned_pool_bytes, pinned_used_bytes: the pool of pinned memory.
         cpu: None where CPU metrics are switched off.
         gpus: every GPU; none where GPU metrics are switched off, too.
+        gpu_uuids: by the devices' numbers in instance groups, as far as they are known.
     """
 
     pinned_pool_bytes: int = 0
     pinned_used_bytes: int = 0
     cpu: CpuReading | None = None
     gpus: tuple[GpuReading, ...] = ()
+    gpu_uuids: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,27 +111,24 @@ _COUNTERS = (
     ),
 )
 
-_NOTHING_COUNTED = ModelStatistics()
 
-
-def model_families(entries: Sequence[ModelStatisticsEntry], *, counter_latencies: bool = True) -> Iterator[Metric]:
+def model_families(
+    entries: Sequence[ModelStatisticsEntry], *, counter_latencies: bool = True, gpu_uuids: Mapping[int, str] = NO_GPUS
+) -> Iterator[Metric]:
     """Triton's families of each model version, in Triton's order.
 
     Args:
         counter_latencies: False leaves out the durations, and shows every other counter as 0 (observability.md §1.6).
+        gpu_uuids: see `label_sets`.
     """
+    labelled = [labels for entry in entries for labels in label_sets(entry, gpu_uuids)]
     for counter in _COUNTERS:
         if counter.latency and not counter_latencies:
             continue
         family = CounterMetricFamily(counter.name, counter.help)
-        for entry in entries:
-            labels = model_labels(entry)
-            statistics = entry.statistics if counter_latencies else _NOTHING_COUNTED
-            if counter.name == _FAILURE:
-                for reason in FailureReason:
-                    _add(family, {**labels, "reason": reason.value}, statistics.failures[reason])
-            else:
-                _add(family, labels, counter.value(statistics))
+        for label_set in labelled:
+            for labels, number in _numbers(counter, label_set.labels):
+                _add(family, labels, label_set.value(number) if counter_latencies else 0)
         yield family
     pending = GaugeMetricFamily(
         "nv_inference_pending_request_count",
@@ -173,14 +173,19 @@ def sealed_families(entries: Iterable[ModelStatisticsEntry]) -> Iterator[Metric]
     yield family
 
 
-def model_labels(entry: ModelStatisticsEntry) -> dict[str, str]:
-    """Name, version, the namespace where there is one, and the configuration's tags, which start with an underscore.
+def _numbers(
+    counter: _Counter, labels: dict[str, str]
+) -> Iterator[tuple[dict[str, str], Callable[[ModelStatistics], int]]]:
+    """The series of a counter under some labels, and what each shows: failures are told apart by their reasons."""
+    if counter.name != _FAILURE:
+        yield labels, counter.value
+        return
+    for reason in FailureReason:
+        yield {**labels, "reason": reason.value}, partial(_failures, reason)
 
-    A tag may be called anything, a label may not: characters that labels cannot have become underscores.
-    """
-    tags = {"_" + re.sub(r"[^a-zA-Z0-9_]", "_", key): value for key, value in entry.metric_tags}
-    namespace = {"namespace": entry.namespace} if entry.namespace else {}
-    return {**tags, **namespace, "model": entry.name, "version": str(entry.version)}
+
+def _failures(reason: FailureReason, statistics: ModelStatistics) -> int:
+    return statistics.failures[reason]
 
 
 def _add(family: CounterMetricFamily | GaugeMetricFamily, labels: dict[str, str], value: float) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.metrics_core import CounterMetricFamily, Metric, SummaryMetricFamily
 
 from .latencies import RecentDurations, RecentLatencies
-from .metrics import model_labels
+from .metrics_labels import model_labels
 from .metrics_registry import Scrape
 from .metrics_text import number_text
 from .statistics import ModelStatistics

@@ -37,9 +37,11 @@ class ModelStatistics:
         sealed: executions by the reason for which their batch was closed.
         *_us: sums of per-request durations, each cut to whole microseconds.
         load_duration_s: how long loading took.
-        recent: latencies of the last minute; None where they are not kept.
+        recent: latencies of the last minute, but for what `devices` have executed; None where they are not kept.
         cached: responses are kept in a cache, if the server has one.
         first_responses: milliseconds from a request to its first response; None where they are not kept.
+        devices: the part of it all that GPUs of KIND_GPU instances have executed, by device. A device stays when its
+            last instance has gone: counters never fall.
     """
 
     pending: int = 0
@@ -69,9 +71,21 @@ class ModelStatistics:
     load_duration_s: float = 0.0
     recent: RecentLatencies | None = None
     first_responses: Histogram | None = None
+    devices: dict[int, ModelStatistics] = field(default_factory=dict)
 
-    def record_execution(self, rows: int, marks: Sequence[int], wall_ms: int, sealed: SealReason) -> None:
-        """One backend execution of `rows` rows, in a batch closed because of `sealed`, is over, well or badly."""
+    def add_device(self, gpu: int) -> None:
+        """An instance is about to execute on this GPU. From now on, what is recorded may name it."""
+        if gpu not in self.devices:
+            self.devices[gpu] = ModelStatistics(recent=None if self.recent is None else RecentLatencies())
+
+    def record_execution(
+        self, rows: int, marks: Sequence[int], wall_ms: int, sealed: SealReason, gpu: int | None = None
+    ) -> None:
+        """One backend execution of `rows` rows, in a batch closed because of `sealed`, is over, well or badly.
+
+        Args:
+            gpu: where it was executed, if by a GPU instance; here and below.
+        """
         self.execution_count += 1
         self.sealed[sealed] += 1
         self.last_inference_ms = wall_ms
@@ -82,9 +96,11 @@ class ModelStatistics:
         batch.compute_input.add(infer - start)
         batch.compute_infer.add(output - infer)
         batch.compute_output.add(end - output)
+        if gpu is not None:
+            self.devices[gpu].record_execution(rows, marks, wall_ms, sealed)
 
     def record_successes(
-        self, requests: Sequence[tuple[int, int, int]], marks: Sequence[int], released_ns: int
+        self, requests: Sequence[tuple[int, int, int]], marks: Sequence[int], released_ns: int, gpu: int | None = None
     ) -> None:
         """Requests of one execution succeeded. Each is charged the whole batch's compute times.
 
@@ -108,7 +124,9 @@ class ModelStatistics:
         self.compute_input_us += (infer - start) // 1000 * times
         self.compute_infer_us += (output - infer) // 1000 * times
         self.compute_output_us += (end - output) // 1000 * times
-        if self.recent is not None:
+        if gpu is not None:
+            self.devices[gpu].record_successes(requests, marks, released_ns)
+        elif self.recent is not None:
             self.recent.record_successes(requests, marks, released_ns)
 
     def record_cache_hit(self, received_ns: int, enqueued_ns: int, began_ns: int, released_ns: int) -> None:
@@ -152,10 +170,12 @@ class ModelStatistics:
             if 0 <= times.index < MAX_INDICES:
                 self.responses.setdefault(times.index, ResponseStatistics()).record(times)
 
-    def record_failure(self, received_ns: int, released_ns: int, reason: FailureReason) -> None:
-        """An accepted request failed."""
+    def record_failure(self, received_ns: int, released_ns: int, reason: FailureReason, gpu: int | None = None) -> None:
+        """An accepted request failed; with `gpu`, in an execution there."""
         self.fail.add(released_ns - received_ns)
         self.failures[reason] += 1
+        if gpu is not None:
+            self.devices[gpu].record_failure(received_ns, released_ns, reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,10 +53,11 @@ class ServerCollector(Collector):
         added = self._server.metrics
         scrape = Scrape(entries, self._clock.now_ns(), self._counter_latencies, self._quantiles)
         host = self._host()
-        yield from model_families(entries, counter_latencies=self._counter_latencies)
+        gpu_uuids = host.gpu_uuids
+        yield from model_families(entries, counter_latencies=self._counter_latencies, gpu_uuids=gpu_uuids)
         yield from pinned_memory_families(host)
         yield from added.families(Section.MODEL_COUNTERS, scrape)
-        yield from latency_families(entries, self._quantiles, scrape.now_ns)
+        yield from latency_families(entries, self._quantiles, scrape.now_ns, gpu_uuids)
         yield from added.families(Section.SUMMARIES, scrape)
         yield from gpu_families(host.gpus)
         yield from cpu_families(host.cpu)

@@ -7,7 +7,7 @@ off the bus knows nothing. Such an answer is missing until it comes again; the o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -18,6 +18,7 @@ logger = logging.getLogger("trireme.metrics")
 
 _MIB = 1 << 20
 _CPU_ONLY = "TRITON_SERVER_CPU_ONLY"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class GpuMeter:
@@ -25,12 +26,14 @@ class GpuMeter:
 
     Args:
         nvml: the module ``pynvml``, initialised.
+        visible: ``CUDA_VISIBLE_DEVICES``, if that is set.
 
     Attributes:
         latest: the latest reading of each GPU; empty before the first.
     """
 
-    def __init__(self, nvml: Any) -> None:
+    def __init__(self, nvml: Any, visible: str | None = None) -> None:
+        self._visible = visible
         self.latest: tuple[GpuReading, ...] = ()
         self._gpus = [_Gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
 
@@ -38,6 +41,13 @@ class GpuMeter:
         """Ask every GPU. May take milliseconds; never raises because of what a GPU does."""
         self.latest = tuple(reading for gpu in self._gpus if (reading := gpu.read()) is not None)
         return self.latest
+
+    def uuids(self) -> dict[int, str]:
+        """UUIDs by the numbers that instance groups give the GPUs: CUDA's. May be called from any thread.
+
+        A GPU that has not told its UUID is asked for it; one that does not tell is left out.
+        """
+        return cuda_order([gpu.uuid() for gpu in self._gpus], self._visible)
 
     def __repr__(self) -> str:
         return f"<GpuMeter of {len(self._gpus)} GPUs>"
@@ -57,20 +67,19 @@ class _Gpu:
     def read(self) -> GpuReading | None:
         """What it says now; None as long as it has not even told its name."""
         nvml = self._nvml
-        handle = self._ask("device", lambda: nvml.nvmlDeviceGetHandleByIndex(self._index))
+        handle = self._handle()
         if handle is None:
             return None if self._uuid is None else GpuReading(self._uuid, energy_joules=self._energy_joules(None))
-        if self._uuid is None:
-            self._uuid = self._ask("UUID", lambda: nvml.nvmlDeviceGetUUID(handle))
-            if self._uuid is None:
-                return None
+        uuid = self.uuid()
+        if uuid is None:
+            return None
         rates = self._ask("utilization", lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         memory = self._ask("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
         usage_mw = self._ask("power usage", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         limit_mw = self._ask("power limit", lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))
         energy_mj = self._ask("energy consumption", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
         return GpuReading(
-            uuid=self._uuid,
+            uuid=uuid,
             utilization=None if rates is None else rates.gpu / 100,
             memory_total_bytes=None if memory is None else memory.total // _MIB * _MIB,
             memory_used_bytes=None if memory is None else memory.used // _MIB * _MIB,
@@ -78,6 +87,15 @@ class _Gpu:
             power_limit_watts=None if limit_mw is None else limit_mw / 1000,
             energy_joules=self._energy_joules(energy_mj),
         )
+
+    def uuid(self) -> str | None:
+        """Its name, once it has told it."""
+        if self._uuid is None and (handle := self._handle()) is not None:
+            self._uuid = self._ask("UUID", lambda: self._nvml.nvmlDeviceGetUUID(handle))
+        return self._uuid
+
+    def _handle(self) -> Any:
+        return self._ask("device", lambda: self._nvml.nvmlDeviceGetHandleByIndex(self._index))
 
     def _energy_joules(self, energy_mj: int | None) -> float | None:
         """Used since the first reading. A counter does not vanish while nobody answers; nor does it fall when the
@@ -101,6 +119,27 @@ class _Gpu:
         return answer
 
 
+def cuda_order(names: Sequence[str | None], visible: str | None) -> dict[int, str]:
+    """UUIDs by the numbers that CUDA gives the GPUs.
+
+    Args:
+        names: by NVML's numbers; None for one that is not known.
+        visible: ``CUDA_VISIBLE_DEVICES``: numbers and beginnings of UUIDs, up to the first that names no GPU, or
+            several; None if all are visible.
+    """
+    numbered = {str(number): name for number, name in enumerate(names)}
+    order = list(names)
+    if visible is not None:
+        order = []
+        for word in visible.split(","):
+            told = word.strip()
+            fitting = [name for name in names if told and name is not None and name.startswith(told)]
+            if told not in numbered and len(fitting) != 1:
+                break
+            order.append(numbered[told] if told in numbered else fitting[0])
+    return {number: name for number, name in enumerate(order) if name is not None}
+
+
 @contextmanager
 def gpu_meter(environment: Mapping[str, str]) -> Iterator[GpuMeter | None]:
     """The meter of this machine; None where there are no GPUs, or the environment says not to look for any."""
@@ -109,7 +148,7 @@ def gpu_meter(environment: Mapping[str, str]) -> Iterator[GpuMeter | None]:
         yield None
         return
     try:
-        yield _meter(nvml)
+        yield _meter(nvml, environment.get(_VISIBLE))
     finally:
         nvml.nvmlShutdown()
 
@@ -130,9 +169,9 @@ def _initialised_nvml() -> Any:
     return nvml
 
 
-def _meter(nvml: Any) -> GpuMeter | None:
+def _meter(nvml: Any, visible: str | None) -> GpuMeter | None:
     try:
-        return GpuMeter(nvml)
+        return GpuMeter(nvml, visible)
     except nvml.NVMLError as error:
         logger.warning("GPU metrics will not be available: %s", error)
         return None

@@ -33,6 +33,7 @@ class HostMeter:
             self._pinned_pool_bytes,
             cpu=None if self._cpu is None else self._cpu.latest,
             gpus=() if self._gpu is None else self._gpu.latest,
+            gpu_uuids={} if self._gpu is None else self._gpu.uuids(),
         )
 
     async def keep_reading(self, interval_s: float) -> None:

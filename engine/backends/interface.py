@@ -56,6 +56,11 @@ class InstanceSpec:
     kind: str = "KIND_CPU"
     device_id: int = 0
 
+    @property
+    def gpu(self) -> int | None:
+        """The GPU that it executes on; None for an instance of another kind."""
+        return self.device_id if self.kind == "KIND_GPU" else None
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
