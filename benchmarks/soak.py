@@ -23,8 +23,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 from servers import Server, trireme
 from soak_clients import Action, Clients
 from soak_report import as_json, draw, growths, left_behind
@@ -60,26 +62,28 @@ class Soak:
         self.complaints: Counter[str] = Counter()
 
     def sample(self) -> dict[str, float]:
+        """What the server has now, with the processes of its Python models."""
         process = self._server.process
-        with process.oneshot():
-            return {
-                "at_s": time.monotonic() - self._began_s,
-                "rss_bytes": process.memory_info().rss,
-                "tasks": int(self._count_file.read_bytes()[:DIGITS]),
-                "descriptors": process.num_fds(),
-                "threads": process.num_threads(),
-            }
+        found = {"at_s": time.monotonic() - self._began_s, "rss_bytes": 0.0, "descriptors": 0.0, "threads": 0.0}
+        for each in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess), each.oneshot():
+                found["rss_bytes"] += each.memory_info().rss
+                found["descriptors"] += each.num_fds()
+                found["threads"] += each.num_threads()
+        found["tasks"] = int(self._count_file.read_bytes()[:DIGITS])
+        return found
 
-    async def run(self, repository: Path, duration_s: float, seed: int) -> None:
-        """Let the clients do what they do for so long."""
+    async def run(self, repository: Path, duration_s: float, only: Sequence[str], seed: int) -> None:
+        """Let the clients do what they do for so long; only these things, if any are named."""
         self._began_s = time.monotonic()
         async with Clients(self._server, repository, seed) as clients:
             chance = random.Random(seed)
             tasks = [
                 asyncio.create_task(self._keep_doing(name, action, rest_s, chance))
                 for name, (action, rest_s) in clients.actions().items()
+                if not only or name in only
             ]
-            self.counts.update(dict.fromkeys(clients.actions(), 0))
+            self.counts.update({name: 0 for name in clients.actions() if not only or name in only})
             interval_s = min(1.0, duration_s / 40)
             while time.monotonic() - self._began_s < duration_s:
                 self.samples.append(self.sample())
@@ -113,7 +117,7 @@ def write_repository(target: Path) -> None:
         file.write("  data_type: TYPE_FP32 dims: [ 16 ] random_data: true } } }\n")
 
 
-def soak(minutes: float, rest_s: float, seed: int) -> tuple[Soak, list[str]]:
+def soak(minutes: float, rest_s: float, only: Sequence[str], seed: int) -> tuple[Soak, list[str]]:
     """Run it.
 
     Args:
@@ -131,7 +135,7 @@ def soak(minutes: float, rest_s: float, seed: int) -> tuple[Soak, list[str]]:
             time.sleep(rest_s)
             before = run.sample()
             with contextlib.suppress(KeyboardInterrupt):
-                asyncio.run(run.run(repository, minutes * 60, seed))
+                asyncio.run(run.run(repository, minutes * 60, only, seed))
             time.sleep(rest_s)
             found = left_behind(before, run.sample())
             metrics = server.get("/metrics", metrics=True).decode().splitlines()
@@ -145,9 +149,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--output", default="soak", help="names of the files, without their endings")
     parser.add_argument("--rest", type=float, default=3.0, help="seconds without clients before and after the load")
+    parser.add_argument("--only", nargs="*", default=(), help="actions to do, by name; all if none is given")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    run, found = soak(options.minutes, options.rest, options.seed)
+    run, found = soak(options.minutes, options.rest, options.only, options.seed)
     report = as_json(run.samples, run.counts, run.complaints)
     Path(f"{options.output}.json").write_text(json.dumps({**report, "left_behind": found}, indent=1))
     Path(f"{options.output}.svg").write_text(draw(run.samples))

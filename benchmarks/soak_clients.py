@@ -201,8 +201,9 @@ class Clients:
         """An answer, or the end of the connection: anything but silence."""
         reader, writer = await self._connect(port)
         writer.write(self._random.choice(WRONG_HEADS))
-        with contextlib.suppress(OSError):  # the server may have had enough already
-            writer.write_eof()
+        with contextlib.suppress(OSError):
+            writer.write_eof()  # unless the server has had enough already
+        with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(reader.read(), PATIENCE_S)
         _reset(writer)
 

@@ -31,7 +31,7 @@ class Series:
 
 
 SERIES = (
-    Series("rss_bytes", "memory (RSS), MiB", 0.05, 8 * _MIB, _MIB),
+    Series("rss_bytes", "memory (RSS), MiB", 0.05, 12 * _MIB, _MIB),
     Series("tasks", "trio tasks", 0.1, 10),
     Series("descriptors", "open descriptors", 0.1, 10),
     Series("threads", "threads", 0.1, 4),
