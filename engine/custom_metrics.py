@@ -97,6 +97,7 @@ class CustomMetrics:
         """
         if not _FAMILY_NAME.fullmatch(name):
             raise InvalidArgumentError(f"'{name}' is no name for a metric family: expected {_FAMILY_NAME.pattern}")
+        _check_text("the description of a metric family", description)
         if _SERVERS_OWN.match(name):
             raise InvalidArgumentError(f"Family name '{name}' is reserved for metrics of the server")
         with self._lock:
@@ -261,7 +262,20 @@ def _checked_labels(labels: Mapping[str, str]) -> _Labels:
             raise InvalidArgumentError("attempt to access JSON non-string as string")
         if not _LABEL_NAME.fullmatch(name):
             raise InvalidArgumentError(f"'{name}' is no name for a label: expected {_LABEL_NAME.pattern}")
+        _check_text(f"the value of label '{name}'", value)
     return tuple(sorted(labels.items()))
+
+
+def _check_text(what: str, text: str) -> None:
+    """Refuse what the page could not be encoded with.
+
+    Raises:
+        InvalidArgumentError: there is a lone surrogate in it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"{what} is no valid Unicode: {text!a}") from error
 
 
 def _checked_buckets(kind: MetricKind, labels: _Labels, buckets: Sequence[float] | None) -> Sequence[float] | None:

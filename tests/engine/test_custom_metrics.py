@@ -6,6 +6,9 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 from trireme.engine.backends.interface import Backend, LoadedModel
 from trireme.engine.backends.registry import BackendRegistry
@@ -156,6 +159,7 @@ def test_a_histogram_only_observes(metrics: CustomMetrics) -> None:
         (MetricKind.GAUGE, {"a-b": "1"}, None, "'a-b' is no name for a label"),
         (MetricKind.GAUGE, {"": "1"}, None, "'' is no name for a label"),
         (MetricKind.GAUGE, {"__x": "1"}, None, "'__x' is no name for a label"),
+        (MetricKind.GAUGE, {"a": "x\udc80"}, None, r"^the value of label 'a' is no valid Unicode: 'x\\udc80'$"),
         (MetricKind.GAUGE, {"a": 1}, None, "^attempt to access JSON non-string as string$"),
     ],
 )
@@ -172,6 +176,30 @@ def test_what_cannot_be_printed_is_refused(
 def test_names_that_are_none_or_the_servers_own_are_refused(metrics: CustomMetrics, name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"'{name}'"):
         metrics.create_family(name, "", MetricKind.GAUGE)
+
+
+def test_a_description_that_is_no_text_is_refused(metrics: CustomMetrics) -> None:
+    with pytest.raises(InvalidArgumentError, match="the description of a metric family is no valid Unicode"):
+        metrics.create_family("depth", "\ud800", MetricKind.GAUGE)
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"(?!__|le$|quantile$)[a-zA-Z_][a-zA-Z0-9_]*", fullmatch=True), st.text(), max_size=3
+    ),
+    st.text(),
+    st.floats(allow_nan=False),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_accepted_comes_back_from_prometheus_own_parser(
+    labels: dict[str, str], description: str, value: float
+) -> None:
+    metrics = CustomMetrics()
+    metrics.set(metrics.create_metric(metrics.create_family("depth", description, MetricKind.GAUGE), labels), value)
+    text = write_text(metrics.families()).encode().decode()
+    (family,) = text_string_to_metric_families(text)
+    (sample,) = family.samples
+    assert (sample.name, sample.labels, sample.value) == ("depth", labels, value)
 
 
 def test_values_of_a_family_can_be_read(metrics: CustomMetrics) -> None:
