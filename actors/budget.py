@@ -45,6 +45,11 @@ class InflightBudget:
         self._bytes += nbytes
         return True
 
+    def take(self, nbytes: int) -> None:
+        """Take a share whether there is room or not: for what a request asks that has a share itself."""
+        self._requests += 1
+        self._bytes += nbytes
+
     async def acquire(self, nbytes: int) -> None:
         """Take a share, waiting for it if need be."""
         if self.acquire_nowait(nbytes):

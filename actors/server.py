@@ -43,6 +43,7 @@ from .cached import Door
 from .clock import TrioClock
 from .executors import Executors, ThreadExecutors
 from .model import Model, ModelActorStatistics
+from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .rate_limiter import RateLimiter
 from .reply import Reply
@@ -140,10 +141,11 @@ class InferenceServer:
         surroundings = Surroundings(self.options, self._clock, executors, self._backends, limiter, cache, self._agents)
         self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository
+        self._calls = self._backends.services.models = ModelCalls(self, self._nursery)
         started = False
         try:
             await self._start()
-            started = True
+            started = self._calls.open = True
         finally:
             if not started:
                 await self._close(sys.exception())
@@ -255,6 +257,17 @@ class InferenceServer:
         if not self._budget.acquire_nowait(nbytes):
             return None
         return self._queue(model, request, inputs, rows, nbytes, received_ns, attended)
+
+    def submit_inner(self, request: InferenceRequest) -> Reply:
+        """`submit`, for what a model asks while it serves a request: does not wait for room (`model_calls`).
+
+        Raises:
+            TriremeError: refused: no such model, invalid, queue full, stopping.
+        """
+        received_ns = self._clock.now_ns()
+        model, inputs, rows, nbytes = self._check(request)
+        self._budget.take(nbytes)
+        return self._queue(model, request, inputs, rows, nbytes, received_ns)
 
     def attend(self) -> None:
         """Let the schedulers decide about all requests submitted as `attended`: now, instead of when their tasks get
@@ -380,6 +393,14 @@ class InferenceServer:
     def backends_in_use(self) -> list[str]:
         """The names of the backends of all ready models; empty for ensembles."""
         return sorted({model.config.backend for model in self._repository.models() if model.ready})
+
+    def instance_count(self, name: str, version: int) -> int:
+        """How many instances a model version is to have.
+
+        Raises:
+            TriremeError: it is not ready.
+        """
+        return self._repository.find(name, version).actor_statistics().instances
 
     def model_statistics(self) -> list[ModelActorStatistics]:
         """How the model actors are: states, instances alive, restarts, abandoned threads."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 LATEST = -1
 """Version of a request that names none: the greatest version that is ready."""
 
+Caller = tuple[tuple[str, int], str]
+
 ParameterValue = bool | int | float | str
 
 
@@ -32,6 +34,8 @@ class InferenceRequest:
         correlation_id: sequence, as an integer or a string; 0 or "" for none.
         raw_input: the whole body of a request that names no tensors (http.md §4.6); `inputs` is then empty.
         trace: what is noted of it; None for nothing.
+        callers: instances that wait for its answer because it was made by a model, each as ((model name, version),
+            instance name).
     """
 
     model_name: str
@@ -47,3 +51,4 @@ class InferenceRequest:
     sequence_end: bool = False
     raw_input: Buffer | None = None
     trace: Trace | None = None
+    callers: tuple[Caller, ...] = ()

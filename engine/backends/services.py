@@ -2,17 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..custom_metrics import CustomMetrics
+from ..errors import TriremeError, UnavailableError
+from ..job import Outcome
+from ..request import InferenceRequest
+
+Answers = Sequence[tuple[Outcome, bool]]
+"""What a model has answered, each with whether it is the final one; None is a final answer without a response."""
 
 
-@dataclass(frozen=True, slots=True)
+class Question(Protocol):
+    """A request that a model has made to another one. Used on the event loop."""
+
+    def take(self) -> Answers:
+        """The answers since the last call. While many are not taken, the model that gives them is held back."""
+        ...
+
+    def cancel(self) -> None:
+        """Nobody wants the answers any more."""
+        ...
+
+
+class ModelAccess(Protocol):
+    """The server's models, as a model sees them. Used on the event loop; nothing blocks."""
+
+    def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Question:
+        """Make a request.
+
+        Args:
+            many: any number of responses is welcome.
+            on_answer: called whenever there is something to take; perhaps before this returns, when nothing need be
+                done about it yet.
+
+        Raises:
+            TriremeError: it is refused.
+        """
+        ...
+
+    def load_model(
+        self, name: str, parameters: Mapping[str, str | bytes], on_done: Callable[[TriremeError | None], object]
+    ) -> None:
+        """Load a model, and call back with why that failed, or None. See `InferenceServer.load_model`."""
+        ...
+
+    def unload_model(self, name: str, dependents: bool, on_done: Callable[[TriremeError | None], object]) -> None:
+        """The same for unloading."""
+        ...
+
+    def model_ready(self, name: str, version: str) -> bool:
+        """Whether a model answers.
+
+        Args:
+            version: empty for any.
+
+        Raises:
+            TriremeError: the version is no number, or the server is still starting.
+        """
+        ...
+
+
+class NoModels:
+    """No models to be seen: of a backend that no server runs."""
+
+    def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Question:
+        raise UnavailableError(NOT_READY)
+
+    def load_model(
+        self, name: str, parameters: Mapping[str, str | bytes], on_done: Callable[[TriremeError | None], object]
+    ) -> None:
+        raise UnavailableError(NOT_READY)
+
+    def unload_model(self, name: str, dependents: bool, on_done: Callable[[TriremeError | None], object]) -> None:
+        raise UnavailableError(NOT_READY)
+
+    def model_ready(self, name: str, version: str) -> bool:
+        raise UnavailableError(NOT_READY)
+
+
+NOT_READY = "Server not ready"
+
+
+@dataclass(slots=True)
 class Services:
-    """Callable from any thread.
+    """What the server offers.
 
     Attributes:
-        custom_metrics: where a backend's, or a model's, own metrics are kept and printed from.
+        custom_metrics: where a backend's, or a model's, own metrics are kept and printed from; callable from any
+            thread.
+        models: the server's models.
     """
 
     custom_metrics: CustomMetrics = field(default_factory=CustomMetrics)
+    models: ModelAccess = field(default_factory=NoModels)

@@ -9,6 +9,7 @@ from pathlib import Path
 from ...config.model import ModelConfig
 from ...errors import InternalError
 from ..interface import Backend, Completion, ExecutionMode, InstanceSpec, LoadedModel, ModelFiles
+from ..services import Services
 from .auto_complete import completed_config
 from .instance import PythonInstance
 from .launching import Interpreter, Process
@@ -42,7 +43,7 @@ class PythonBackend(Backend):
 
     def load(self, config: ModelConfig, files: ModelFiles) -> PythonModel:
         _check_file(config, files)
-        return PythonModel(config, files, _interpreter(), self._settings)
+        return PythonModel(config, files, _interpreter(), self._settings, self.services)
 
 
 class PythonModel(LoadedModel):
@@ -51,17 +52,23 @@ class PythonModel(LoadedModel):
     instance_mode = ExecutionMode.ENQUEUE
 
     def __init__(
-        self, config: ModelConfig, files: ModelFiles, interpreter: Interpreter, options: PythonOptions
+        self,
+        config: ModelConfig,
+        files: ModelFiles,
+        interpreter: Interpreter,
+        options: PythonOptions,
+        services: Services,
     ) -> None:
         self._config = config
         self._files = files
         self._interpreter = interpreter
         self._options = options
+        self._services = services
 
     def create_instance(self, spec: InstanceSpec) -> PythonInstance:
         settings = start_settings(self._config, self._files, spec, debug_port=self._options.debug_port)
         process = Process(spec.name, self._interpreter)
-        return PythonInstance(self._config, spec, process, settings, self._options.timeout_s)
+        return PythonInstance(self._config, spec, process, self._services, settings, self._options.timeout_s)
 
 
 def _check_file(config: ModelConfig, files: ModelFiles) -> None:

@@ -22,7 +22,10 @@ from ...config.model import ModelConfig
 from ...errors import FailureReason, InternalError, TriremeError
 from ...execution import ExecutionBatch, Phase
 from ...job import Job
+from ...request import Caller
 from ..interface import InstanceSpec, ProcessInstance
+from ..services import Services
+from .calls import Calls
 from .child import protocol
 from .child.channel import ChannelClosedError, Letter
 from .child.codec import Message, MessageError, Payload
@@ -59,13 +62,20 @@ class PythonInstance(ProcessInstance):
     """An instance; see `ProcessInstance` for which thread calls what.
 
     Args:
+        services: the server's, for the model.
         process: just started; has not been told anything.
         settings: for `protocol.START`.
         finalize_s: seconds that the process may take until it is up, and the model to end.
     """
 
     def __init__(
-        self, config: ModelConfig, spec: InstanceSpec, process: Process, settings: dict[str, Any], finalize_s: float
+        self,
+        config: ModelConfig,
+        spec: InstanceSpec,
+        process: Process,
+        services: Services,
+        settings: dict[str, Any],
+        finalize_s: float,
     ) -> None:
         self.name = spec.name
         self._decoupled = config.decoupled
@@ -76,6 +86,8 @@ class PythonInstance(ProcessInstance):
         self.ended = process.ended
         self._finalize_s = self.launch_limit_s = finalize_s
         self._logs = [OutputLog(process.stdout, spec.name), OutputLog(process.stderr, spec.name)]
+        self._model = (config.name, int(settings["args"]["model_version"]))
+        self._calls = Calls(services, self._tell)
         self._keys = 0
         self._open: dict[int, _Open] = {}
         self._batch: ExecutionBatch | None = None
@@ -159,6 +171,7 @@ class PythonInstance(ProcessInstance):
             request.job.fail(type(error)(error.message, reason=FailureReason.BACKEND))
         self._open.clear()
         self._batch = None
+        self._calls.close()
         for log in self._logs:
             log.close()
         self._process.close()
@@ -195,8 +208,13 @@ class PythonInstance(ProcessInstance):
         elif kind == protocol.ANSWER:
             self._answer(message.payload, *rest)
         elif kind == protocol.LOG:
-            level, filename, line, text = rest
-            logger.log(_LEVELS.get(level, logging.INFO), "%s:%d] %s", filename, line, text)
+            self._log(*rest)
+        elif kind == protocol.CALL:
+            self._calls.call(message.payload, self._batch, self._callers(), *rest)
+        elif kind == protocol.CALL_TAKEN:
+            self._calls.taken(*rest)
+        elif kind == protocol.CANCEL_CALL:
+            self._calls.cancel(*rest)
         elif kind == protocol.STARTED:
             self.started = True
         elif kind == protocol.FAILED:
@@ -239,6 +257,21 @@ class PythonInstance(ProcessInstance):
         self._batch_keys = []
         batch.finish(keep_open=self._decoupled)
         self.on_finished(batch)
+
+    def _callers(self) -> tuple[Caller, ...]:
+        """Who waits for the answers to what the model asks now. Of a decoupled model nobody may: its execute can return
+        before."""
+        batch = self._batch
+        if batch is None or self._decoupled:
+            return ()
+        before = dict.fromkeys([caller for job in batch.jobs for caller in job.request.callers])
+        return (*before, (self._model, self.name))
+
+    def _log(self, level: str, filename: str, line: int, text: str) -> None:
+        """A line in the server's log, as if it came from the user's file."""
+        number = _LEVELS.get(level, logging.INFO)
+        if logger.isEnabledFor(number):
+            logger.handle(logger.makeRecord(logger.name, number, filename, line, text, (), None))
 
     def _reschedule(self, key: int, job: Job) -> None:
         try:
@@ -295,11 +328,13 @@ class PythonInstance(ProcessInstance):
     def _cancel(self, key: int) -> None:
         if key in self._open:
             self._tell((protocol.CANCEL, key))
+        if self._batch is not None and all(job.cancelled for job in self._batch.jobs):
+            self._calls.cancel_made_for(self._batch)
 
-    def _tell(self, head: tuple[Any, ...]) -> None:
+    def _tell(self, head: tuple[Any, ...], payload: Payload | None = None) -> None:
         """Send a message that nothing hangs on if the process is gone; that is found out by reading."""
         try:
-            self._post(self._channel.prepare(head))
+            self._post(self._channel.prepare(head, payload or Payload()))
         except ChannelClosedError:
             logger.debug("instance '%s' is gone and was not told", self.name)
 

@@ -23,7 +23,7 @@ from ...response import InferenceResponse
 from ...tensor import Tensor
 from .child.codec import MessageError, Payload, WireTensor, cut
 
-_SEQUENCE_START, _SEQUENCE_END = 1, 2
+SEQUENCE_START, SEQUENCE_END = 1, 2
 
 _ERRORS: dict[int, type[TriremeError]] = {
     0: TriremeError,
@@ -64,9 +64,9 @@ def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) ->
     request = job.request
     flags = 0
     if request.sequence_start:
-        flags |= _SEQUENCE_START
+        flags |= SEQUENCE_START
     if request.sequence_end:
-        flags |= _SEQUENCE_END
+        flags |= SEQUENCE_END
     parameters = json.dumps(request.parameters) if request.parameters else "{}"
     return (
         key,

@@ -1,4 +1,12 @@
-"""What a model asks of the server, and waits for: one answer, or the responses of a request to another model (BLS)."""
+"""What a model asks of the server, and waits for: one answer, or the responses of a request to another model (BLS).
+
+Rules:
+ 1. At most `MOST_OPEN` requests that are answered once are open; whoever makes another one waits, which ends, since
+    their answers are taken in whether or not anybody asks for them. Of requests that are answered any number of times
+    as many may be open, too; another one is refused, since room for it may depend on who makes it.
+ 2. Of a request's responses, `protocol.WINDOW` come before any was asked for.
+ 3. Nobody hears of the responses to a request whose `Call` is gone; they are let come, and thrown away.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +15,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 from . import protocol
@@ -17,7 +26,10 @@ from .utils.errors import HostError
 from .utils.response import InferenceResponse
 from .wire import read_response
 
+MOST_OPEN = 1024
+
 _TAKEN_AT_ONCE = protocol.WINDOW // 2
+_ANY_NUMBER = 1 << 40
 
 
 class Calls:
@@ -25,12 +37,16 @@ class Calls:
 
     Args:
         link: to the server.
+        left_behind: takes what destructors want to have done.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, left_behind: SimpleQueue[Callable[[], None]]) -> None:
         self.link = link
+        self._left_behind = left_behind
         self._numbers = itertools.count()
-        self._open: dict[int, Call | _Question] = {}
+        self._questions: dict[int, _Question] = {}
+        self._inboxes: dict[int, Inbox] = {}
+        self._open = {False: 0, True: 0}
         self._pump: threading.Thread | None = None
 
     def ask(self, method: str, arguments: tuple[Any, ...], payload: Payload | None = None) -> Any:
@@ -41,46 +57,57 @@ class Calls:
             ChannelClosedError: the server is gone.
         """
         number = next(self._numbers)
-        question = self._open[number] = _Question()
+        question = self._questions[number] = _Question()
         try:
             self.link.send((protocol.CALL, number, method, arguments), payload)
             self.link.wait(lambda: question.answered)
         finally:
-            del self._open[number]
+            del self._questions[number]
         if question.refusal is not None:
             raise HostError(question.refusal)
         return question.value
 
-    def infer(self, arguments: tuple[Any, ...], payload: Payload) -> Call:
-        """Make a request to another model."""
+    def infer(self, request: tuple[Any, ...], many: bool, payload: Payload) -> Call:
+        """Make a request to another model.
+
+        Args:
+            many: any number of responses is welcome.
+
+        Raises:
+            HostError: too many are open (rule 1).
+            ChannelClosedError: the server is gone.
+        """
+        if self._open[many] >= MOST_OPEN:
+            if many:
+                raise HostError(f"{MOST_OPEN} requests to decoupled models are open, and no more can be")
+            self.link.wait(lambda: self._open[many] < MOST_OPEN)
         number = next(self._numbers)
-        call = self._open[number] = Call(self, number)
-        sent = False
+        inbox = Inbox(number, many)
+        self.link.change(lambda: self._add(inbox))
         try:
-            self.link.send((protocol.CALL, number, "infer", arguments), payload)
-            sent = True
-        finally:
-            if not sent:
-                del self._open[number]
-        return call
+            self.link.send((protocol.CALL, number, "infer", (request, many)), payload)
+        except (ChannelClosedError, OSError, ValueError):
+            self.link.change(lambda: self._remove(inbox))
+            raise
+        return Call(self, inbox)
 
     def handle(self, message: Message) -> None:
         """The server has answered; under the link's lock."""
         kind, number, *rest = message.head
-        call = self._open.get(number)
-        if call is None:
+        question = self._questions.get(number)
+        if question is not None:
+            question.answered = True
+            question.value, question.refusal = (rest[0], None) if kind == protocol.RESULT else (None, rest[0])
+        inbox = self._inboxes.get(number)
+        if inbox is None:
             return
-        if kind == protocol.CALL_RESPONSE and isinstance(call, Call):
+        if kind == protocol.CALL_RESPONSE:
             final, response = rest
-            if final:
-                del self._open[number]
-            call.came(response, message.payload, final)
-        elif kind == protocol.REFUSAL and isinstance(call, Call):
-            del self._open[number]
-            call.refused(rest[0])
-        elif isinstance(call, _Question):
-            call.answered = True
-            call.value, call.refusal = (rest[0], None) if kind == protocol.RESULT else (None, rest[0])
+            inbox.came(response, message.payload, final)
+        else:
+            inbox.refused(rest[0])
+        if inbox.over:
+            self._remove(inbox)
 
     def keep_reading(self) -> None:
         """See to it that somebody reads although nobody waits in a thread: an event loop does not."""
@@ -88,13 +115,25 @@ class Calls:
             self._pump = threading.Thread(target=self._read_on, name="trireme reader", daemon=True)
             self._pump.start()
 
+    def drop(self, inbox: Inbox) -> None:
+        """Rule 3; called by a destructor."""
+        inbox.unwanted = True
+        self._left_behind.put(lambda: self.link.send((protocol.CALL_TAKEN, inbox.number, _ANY_NUMBER)))
+
     def _read_on(self) -> None:
         try:
             self.link.wait(lambda: False)
         except ChannelClosedError:
-            for call in list(self._open.values()):
-                if isinstance(call, Call):
-                    call.refused("the server is gone")
+            for inbox in list(self._inboxes.values()):
+                inbox.refused("the server is gone")
+
+    def _add(self, inbox: Inbox) -> None:
+        self._inboxes[inbox.number] = inbox
+        self._open[inbox.many] += 1
+
+    def _remove(self, inbox: Inbox) -> None:
+        if self._inboxes.pop(inbox.number, None) is not None:
+            self._open[inbox.many] -= 1
 
 
 class _Question:
@@ -108,17 +147,67 @@ class _Question:
         self.refusal: str | None = None
 
 
-class Call:
-    """A request to another model: see `utils.host.Responses`."""
+class Inbox:
+    """What has come of the responses to one request. Written under the link's lock.
 
-    def __init__(self, calls: Calls, number: int) -> None:
+    Attributes:
+        number, many: of the call.
+        over: nothing more comes.
+        unwanted: rule 3.
+    """
+
+    __slots__ = ("many", "number", "over", "refusal", "responses", "unwanted", "wake")
+
+    def __init__(self, number: int, many: bool) -> None:
+        self.number = number
+        self.many = many
+        self.over = False
+        self.unwanted = False
+        self.refusal: str | None = None
+        self.responses: deque[tuple[Any, memoryview]] = deque()
+        self.wake: list[Callable[[], object]] = []
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.responses) or self.over
+
+    def came(self, response: Any, payload: memoryview, final: bool) -> None:
+        """A response, or (None) the bare end."""
+        if response is not None and not self.unwanted:
+            self.responses.append((response, payload))
+        self.over = self.over or final
+        self._wake_all()
+
+    def refused(self, text: str) -> None:
+        """The server does not accept the request."""
+        self.refusal = text
+        self.over = True
+        self._wake_all()
+
+    def tell(self, loop: asyncio.AbstractEventLoop, came: asyncio.Future[None]) -> None:
+        """Have a future done when there is news."""
+
+        def wake() -> None:
+            if not came.done():
+                came.set_result(None)
+
+        if self.has_news:
+            wake()
+        else:
+            self.wake.append(lambda: loop.call_soon_threadsafe(wake))
+
+    def _wake_all(self) -> None:
+        while self.wake:
+            self.wake.pop()()
+
+
+class Call:
+    """A request to another model, as its maker sees it: see `utils.host.Responses`."""
+
+    def __init__(self, calls: Calls, inbox: Inbox) -> None:
         self._calls = calls
-        self._number = number
-        self._came: deque[tuple[Any, memoryview]] = deque()
-        self._refusal: str | None = None
-        self._over = False
+        self._inbox = inbox
         self._taken = 0
-        self._wake: list[Callable[[], object]] = []
 
     def __iter__(self) -> Call:
         return self
@@ -127,80 +216,56 @@ class Call:
         return self
 
     def __next__(self) -> InferenceResponse:
+        inbox = self._inbox
         try:
-            self._calls.link.wait(self._has_news)
+            self._calls.link.wait(lambda: inbox.has_news)
+            response = self._take()
         except ChannelClosedError as error:
             raise HostError(str(error)) from None
-        response = self._take()
         if response is None:
             raise StopIteration
         return response
 
     async def __anext__(self) -> InferenceResponse:
+        inbox = self._inbox
         self._calls.keep_reading()
         loop = asyncio.get_running_loop()
-        while not self._has_news():
+        while not inbox.has_news:
             came: asyncio.Future[None] = loop.create_future()
-            self._calls.link.change(lambda came=came: self._tell(loop, came))
+            self._calls.link.change(lambda came=came: inbox.tell(loop, came))
             await came
-        response = self._take()
+        try:
+            response = self._take()
+        except ChannelClosedError as error:
+            raise HostError(str(error)) from None
         if response is None:
             raise StopAsyncIteration
         return response
 
     def cancel(self) -> None:
-        if not self._over:
+        if not self._inbox.over:
             try:
-                self._calls.link.send((protocol.CANCEL_CALL, self._number))
+                self._calls.link.send((protocol.CANCEL_CALL, self._inbox.number))
             except ChannelClosedError:
-                self.refused("the server is gone")
-
-    # Under the link's lock.
-
-    def came(self, response: Any, payload: memoryview, final: bool) -> None:
-        """A response, or (None) the bare end."""
-        if response is not None:
-            self._came.append((response, payload))
-        self._over = self._over or final
-        self._wake_all()
-
-    def refused(self, text: str) -> None:
-        """The server does not accept the request."""
-        self._refusal = text
-        self._over = True
-        self._wake_all()
-
-    def _has_news(self) -> bool:
-        return bool(self._came) or self._over
-
-    def _tell(self, loop: asyncio.AbstractEventLoop, came: asyncio.Future[None]) -> None:
-        def wake() -> None:
-            if not came.done():
-                came.set_result(None)
-
-        if self._has_news():
-            wake()
-        else:
-            self._wake.append(lambda: loop.call_soon_threadsafe(wake))
-
-    def _wake_all(self) -> None:
-        while self._wake:
-            self._wake.pop()()
-
-    # In the thread or task that wants the responses.
+                self._inbox.refused("the server is gone")
 
     def _take(self) -> InferenceResponse | None:
-        if self._came:
-            wire, payload = self._came.popleft()
+        inbox = self._inbox
+        if inbox.responses:
+            wire, payload = inbox.responses.popleft()
             self._taken += 1
-            if self._taken >= _TAKEN_AT_ONCE and not self._over:
-                self._calls.link.send((protocol.CALL_TAKEN, self._number, self._taken))
+            if self._taken >= _TAKEN_AT_ONCE and not inbox.over:
+                self._calls.link.send((protocol.CALL_TAKEN, inbox.number, self._taken))
                 self._taken = 0
             return read_response(wire, payload)
-        if self._refusal is not None:
-            refusal, self._refusal = self._refusal, None
+        if inbox.refusal is not None:
+            refusal, inbox.refusal = inbox.refusal, None
             raise HostError(refusal)
         return None
 
+    def __del__(self) -> None:
+        if not self._inbox.over:
+            self._calls.drop(self._inbox)
+
     def __repr__(self) -> str:
-        return f"<Call {self._number}: {len(self._came)} responses{', over' if self._over else ''}>"
+        return f"<Call {self._inbox.number}: {len(self._inbox.responses)} responses>"

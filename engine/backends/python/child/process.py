@@ -43,6 +43,7 @@ def run(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     threading.Thread(target=_end_with_the_server, args=(descriptor,), name="trireme watch", daemon=True).start()
     host = ProcessHost(Channel(sock))
+    threading.Thread(target=host.keep_tidy, name="trireme tidy", daemon=True).start()
     try:
         _Process(host).serve()
     except ChannelClosedError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 from . import protocol
@@ -50,9 +51,9 @@ class ProcessHost:
         self.decoupled = False
         self.link = Link(channel, self._handle)
         self.tasks: deque[Message] = deque()
-        self._calls = Calls(self.link)
+        self._left_behind: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._calls = Calls(self.link, self._left_behind)
         self._open: dict[int, _Open] = {}
-        self._abandoned: deque[int] = deque()
 
     # For the main thread.
 
@@ -62,7 +63,6 @@ class ProcessHost:
         Raises:
             ChannelClosedError: the server is gone.
         """
-        self.flush()
         self.link.wait(self.tasks.__len__)
         return self.tasks.popleft()
 
@@ -74,12 +74,14 @@ class ProcessHost:
         """A request has its final response."""
         self._open.pop(key, None)
 
-    def flush(self) -> None:
-        """Answer the requests that can be answered by nobody else any more."""
-        while self._abandoned:
-            key = self._abandoned.popleft()
-            self.over(key)
-            self.link.send((protocol.ANSWER, key, True, write_error(LOST)))
+    def keep_tidy(self) -> None:
+        """See to what destructors have noted, which must not do it themselves; for a thread of its own."""
+        while True:
+            left_behind = self._left_behind.get()
+            try:
+                left_behind()
+            except ChannelClosedError:
+                return
 
     # See `utils.host.Host`.
 
@@ -97,7 +99,7 @@ class ProcessHost:
             self.over(key)
 
     def abandon(self, key: int) -> None:
-        self._abandoned.append(key)
+        self._left_behind.put(lambda: self._answer_for(key))
 
     def is_cancelled(self, key: int) -> bool:
         request = self._open.get(key)
@@ -109,7 +111,7 @@ class ProcessHost:
         payload = Payload()
         try:
             wire = write_request(request, payload)
-            return self._calls.infer((wire, decoupled), payload)
+            return self._calls.infer(wire, decoupled, payload)
         except (UnsendableError, ValueError, ChannelClosedError, OSError) as error:
             raise HostError(str(error)) from None
 
@@ -159,6 +161,10 @@ class ProcessHost:
             return self._calls.ask(method, arguments, payload)
         except (ValueError, ChannelClosedError, OSError) as error:
             raise HostError(str(error)) from None
+
+    def _answer_for(self, key: int) -> None:
+        self.over(key)
+        self.link.send((protocol.ANSWER, key, True, write_error(LOST)))
 
     # Under the link's lock.
 

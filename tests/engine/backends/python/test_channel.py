@@ -17,6 +17,7 @@ from trireme.engine.backends.python.child import segments
 from trireme.engine.backends.python.child.channel import INLINE_BYTES, Channel, ChannelClosedError, socket_pair
 from trireme.engine.backends.python.child.codec import (
     ALIGNMENT,
+    PREFIX,
     MessageError,
     Payload,
     WireTensor,
@@ -98,6 +99,15 @@ def test_a_message_with_a_wrong_bit_is_refused(at: int, bit: int) -> None:
     broken[at] ^= 1 << bit
     with pytest.raises(MessageError):
         decode(memoryview(broken))
+
+
+@given(st.tuples(PLAIN, PLAIN), st.data())
+def test_half_a_message_is_refused(head: tuple, data: st.DataObject) -> None:
+    message = b"".join(encode(head, Payload()))
+    (size, _) = PREFIX.unpack_from(message)
+    end = data.draw(st.integers(0, PREFIX.size + size - 1))
+    with pytest.raises(MessageError):
+        decode(memoryview(message)[:end])
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(0, 65), (64, 1), (-1, 4), (0, -4), (1 << 70, 4)])

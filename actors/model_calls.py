@@ -1,0 +1,106 @@
+"""What models ask of the server while they serve: other models (BLS), and which of them are loaded.
+
+Rules:
+ 1. A request that a model makes does not wait for room in the server's budget. The request that the model is serving
+    holds a share of that until it is answered, so if its own requests had to wait, they could wait for ever. They are
+    counted, though, and clients wait for them.
+ 2. A request that all instances of its model wait for (because they made it, or made the one that made it) could never
+    be executed. It is refused.
+ 3. While the server starts it answers nothing of this kind: models are not there yet, and waiting for them could mean
+    to wait for oneself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..engine.backends.services import NOT_READY, Question
+from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
+from ..engine.request import LATEST, InferenceRequest
+from .reply import Reply
+
+if TYPE_CHECKING:
+    from .server import InferenceServer
+
+OnDone = Callable[[TriremeError | None], object]
+
+
+class ModelCalls:
+    """Implements `engine.backends.services.ModelAccess`.
+
+    Args:
+        nursery: for what takes time.
+
+    Attributes:
+        open: the server has started (rule 3).
+    """
+
+    def __init__(self, server: InferenceServer, nursery: trio.Nursery) -> None:
+        self._server = server
+        self._nursery = nursery
+        self.open = False
+
+    def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Reply:
+        self._check_open()
+        server = self._server
+        name, version = request.model_name, request.model_version
+        try:
+            description = server.describe(name, version)
+        except TriremeError:
+            raise UnavailableError(f"Failed for execute the inference request. Model '{name}' is not ready.") from None
+        if description.config.decoupled and not many:
+            raise InvalidArgumentError(
+                f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the "
+                "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
+                "calls for decoupled models.'"
+            )
+        waiting = {instance for model, instance in request.callers if model == (name, description.version)}
+        if waiting and len(waiting) >= server.instance_count(name, description.version):
+            raise UnavailableError(
+                f"all {len(waiting)} instances of model '{name}' wait for the answer to this very request, so that it "
+                "could never be executed"
+            )
+        reply = server.submit_inner(request)
+        reply.notify_each(on_answer)
+        return reply
+
+    def load_model(self, name: str, parameters: Mapping[str, str | bytes], on_done: OnDone) -> None:
+        self._check_open()
+        self._nursery.start_soon(_carry_out, lambda: self._server.load_model(name, parameters), on_done)
+
+    def unload_model(self, name: str, dependents: bool, on_done: OnDone) -> None:
+        self._check_open()
+        self._nursery.start_soon(_carry_out, lambda: self._server.unload_model(name, dependents), on_done)
+
+    def model_ready(self, name: str, version: str) -> bool:
+        self._check_open()
+        return self._server.model_ready(name, _read_version(version))
+
+    def _check_open(self) -> None:
+        if not self.open:
+            raise UnavailableError(NOT_READY)
+
+
+async def _carry_out(work: Callable[[], Awaitable[None]], on_done: OnDone) -> None:
+    try:
+        await work()
+    except TriremeError as error:
+        on_done(error)
+    else:
+        on_done(None)
+
+
+def _read_version(text: str) -> int:
+    if not text:
+        return LATEST
+    try:
+        version = int(text)
+    except ValueError:
+        raise InternalError(
+            f"failed to get model version from specified version string '{text}' (details: stol), version should be an "
+            "integral value > 0"
+        ) from None
+    return version

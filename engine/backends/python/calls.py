@@ -1,0 +1,223 @@
+"""The calls that one Python model instance makes: requests to other models, model control, metrics.
+
+Rules:
+ 1. Whatever is asked is answered exactly once: by RESULT or REFUSAL, or, for a request that was accepted, by responses
+    of which one is the final one.
+ 2. Of the responses to a request, `protocol.WINDOW` may be on their way; the model that gives them is held back until
+    the asking one has taken some.
+ 3. A request that was made while a batch was executed is cancelled when all requests of that batch have been, for then
+    nobody is there who could want its answer.
+ 4. Metrics are gone when the instance is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ...custom_metrics import MetricKind
+from ...errors import InvalidArgumentError, TriremeError
+from ...execution import ExecutionBatch
+from ...request import Caller, InferenceRequest
+from ...response import InferenceResponse
+from ..services import Question, Services
+from .child import protocol
+from .child.codec import MessageError, Payload
+from .wire import SEQUENCE_END, SEQUENCE_START, read_tensor, write_error, write_tensor
+
+Tell = Callable[[tuple[Any, ...], Payload], None]
+
+
+class Calls:
+    """The calls of one instance.
+
+    Args:
+        tell: sends a message to the process.
+    """
+
+    def __init__(self, services: Services, tell: Tell) -> None:
+        self._services = services
+        self._tell = tell
+        self._asked: dict[int, _Asked] = {}
+        self._families: list[int] = []
+        self._closed = False
+        metrics = services.custom_metrics
+        self._at_once: dict[str, Callable[..., Any]] = {
+            "is_model_ready": self._is_model_ready,
+            "create_family": self._create_family,
+            "delete_family": self._delete_family,
+            "create_metric": metrics.create_metric,
+            "delete_metric": metrics.delete_metric,
+            "metric_increment": metrics.increment,
+            "metric_set": metrics.set,
+            "metric_observe": metrics.observe,
+            "metric_value": metrics.value,
+        }
+
+    def call(
+        self,
+        payload: memoryview,
+        batch: ExecutionBatch | None,
+        callers: tuple[Caller, ...],
+        number: int,
+        method: str,
+        arguments: tuple[Any, ...],
+    ) -> None:
+        """The model asks for something.
+
+        Args:
+            batch: what is being executed; None for nothing.
+            callers: who waits for the answer, if it is one to a request.
+        """
+        try:
+            if method == "infer":
+                self._ask(payload, batch, callers, number, *arguments)
+            elif method == "load_model":
+                self._load_model(payload, number, *arguments)
+            elif method == "unload_model":
+                name, dependents = arguments
+                self._services.models.unload_model(name, dependents, partial(self._done, number))
+            else:
+                result = self._at_once[method](*arguments)
+                self._tell((protocol.RESULT, number, result), Payload())
+        except TriremeError as error:
+            self._refuse(number, error)
+
+    def cancel(self, number: int) -> None:
+        """The model does not want the responses any more."""
+        asked = self._asked.get(number)
+        if asked is not None:
+            asked.question.cancel()
+
+    def taken(self, number: int, count: int) -> None:
+        """The model has taken responses, so that others may come."""
+        asked = self._asked.get(number)
+        if asked is not None:
+            asked.room += count
+            self._pass_on(number, asked.question)
+
+    def cancel_made_for(self, batch: ExecutionBatch) -> None:
+        """Rule 3."""
+        for asked in list(self._asked.values()):
+            if asked.batch is batch:
+                asked.question.cancel()
+
+    def close(self) -> None:
+        """The process is gone."""
+        self._closed = True
+        for asked in list(self._asked.values()):
+            asked.question.cancel()
+        self._asked.clear()
+        for family in self._families:
+            self._services.custom_metrics.delete_family(family)
+        self._families.clear()
+
+    # Requests to models.
+
+    def _ask(
+        self,
+        payload: memoryview,
+        batch: ExecutionBatch | None,
+        callers: tuple[Caller, ...],
+        number: int,
+        wire: tuple[Any, ...],
+        many: bool,
+    ) -> None:
+        request = _read_request(wire, payload, callers)
+        question = self._services.models.ask(request, many, partial(self._pass_on, number))
+        self._asked[number] = _Asked(question, batch)
+        self._pass_on(number, question)
+
+    def _pass_on(self, number: int, question: Question) -> None:
+        """Send what a model has answered (rule 2)."""
+        asked = self._asked.get(number)
+        if asked is None or asked.room <= 0:
+            return
+        for outcome, final in question.take():
+            asked.room -= 1
+            if final:
+                self._asked.pop(number, None)
+            payload = Payload()
+            wire = None
+            if isinstance(outcome, TriremeError):
+                wire = write_error(outcome)
+            elif outcome is not None:
+                wire = _write_response(outcome, payload)
+            self._tell((protocol.CALL_RESPONSE, number, final, wire), payload)
+
+    # The rest.
+
+    def _load_model(
+        self, payload: memoryview, number: int, name: str, config: str, files: dict[str, tuple[int, int]]
+    ) -> None:
+        parameters: dict[str, str | bytes] = {"config": config} if config else {}
+        for path, (at, size) in files.items():
+            parameters[path] = bytes(payload[at : at + size])
+        self._services.models.load_model(name, parameters, partial(self._done, number))
+
+    def _done(self, number: int, error: TriremeError | None) -> None:
+        if self._closed:
+            return
+        if error is not None:
+            self._refuse(number, error)
+        else:
+            self._tell((protocol.RESULT, number, None), Payload())
+
+    def _refuse(self, number: int, error: TriremeError) -> None:
+        self._tell((protocol.REFUSAL, number, error.message), Payload())
+
+    def _is_model_ready(self, name: str, version: str) -> bool:
+        return self._services.models.model_ready(name, version)
+
+    def _create_family(self, name: str, description: str, kind: str) -> int:
+        try:
+            wanted = MetricKind(kind)
+        except ValueError:
+            raise InvalidArgumentError(f"a metric cannot be of kind '{kind}'") from None
+        family = self._services.custom_metrics.create_family(name, description, wanted)
+        self._families.append(family)
+        return family
+
+    def _delete_family(self, family: int) -> None:
+        self._services.custom_metrics.delete_family(family)
+        self._families.remove(family)
+
+
+class _Asked:
+    """A request that the model has made.
+
+    Attributes:
+        batch: during whose execution that was.
+        room: responses that may be sent before it has taken some.
+    """
+
+    __slots__ = ("batch", "question", "room")
+
+    def __init__(self, question: Question, batch: ExecutionBatch | None) -> None:
+        self.question = question
+        self.batch = batch
+        self.room = protocol.WINDOW
+
+
+def _read_request(wire: tuple[Any, ...], payload: memoryview, callers: tuple[Caller, ...]) -> InferenceRequest:
+    name, version, request_id, correlation_id, flags, timeout_us, parameters, wanted, _trace, tensors = wire
+    if not isinstance(parameters, dict):
+        raise MessageError("parameters are no dict")
+    return InferenceRequest(
+        name,
+        version,
+        request_id,
+        [read_tensor(payload, tensor) for tensor in tensors],
+        tuple(wanted),
+        parameters,
+        timeout_us=timeout_us,
+        correlation_id=correlation_id,
+        sequence_start=bool(flags & SEQUENCE_START),
+        sequence_end=bool(flags & SEQUENCE_END),
+        callers=callers,
+    )
+
+
+def _write_response(response: InferenceResponse, payload: Payload) -> tuple[Any, ...]:
+    return None, response.parameters, tuple([write_tensor(tensor, payload) for tensor in response.outputs])
