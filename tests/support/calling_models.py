@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from python_models import CONFIG, ask
+
+from trireme.actors import InferenceServer
 
 DECOUPLED = CONFIG + "\nmodel_transaction_policy { decoupled: true }"
 
@@ -85,7 +89,8 @@ def chain(target: str) -> str:
     )
 
 
-async def answer(server, model: str, *values: float):
+async def answer(server: InferenceServer, model: str, *values: float) -> Any:
+    """The first value that a model answers; text as `str`."""
     response = await server.infer(ask(model, *values))
     found = response.outputs[0].array[0, 0]
     return found.decode() if isinstance(found, bytes) else float(found)

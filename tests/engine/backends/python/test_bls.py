@@ -140,8 +140,8 @@ FAILURES = {
         'call("r", 1).exec()',
         (
             "Model r - Error when running inference: Model r is using the decoupled. The current BLS request call "
-            "doesn't support models using the decoupled transaction policy. Please use 'decoupled=True' argument to the "
-            "'exec' or 'async_exec' calls for decoupled models.'"
+            "doesn't support models using the decoupled transaction policy. Please use 'decoupled=True' argument to "
+            "the 'exec' or 'async_exec' calls for decoupled models.'"
         ),
     ),
     "an output that is not there": (
