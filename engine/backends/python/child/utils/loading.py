@@ -39,10 +39,14 @@ def import_model(path: str, package: str) -> type:
         raise ModelError(f"Python model file '{path}' does not end in .py")
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
+    writes_no_cache = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # a server that follows its repository would take a cache for a change of the model
     try:
         specification.loader.exec_module(module)
     except BaseException as error:
         raise ModelError(describe(error)) from error
+    finally:
+        sys.dont_write_bytecode = writes_no_cache
     if not isinstance(getattr(module, CLASS, None), type):
         raise ModelError(f"AttributeError: module '{name}' has no attribute '{CLASS}'")
     return getattr(module, CLASS)

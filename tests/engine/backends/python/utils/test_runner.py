@@ -278,6 +278,16 @@ def test_what_cannot_be_imported_is_told(make: Make, tmp_path: Path, text: str, 
     assert not [path for path in sys.path if path.startswith(str(tmp_path))]
 
 
+def test_import_leaves_nothing_in_the_repository(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that follows its repository would load the model again."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "helper.py").touch()
+    make("from . import helper\nclass TritonPythonModel: ...")
+    assert sorted(path.name for path in (tmp_path / "m").rglob("*")) == ["1", "helper.py", "model.py"]
+    assert sys.dont_write_bytecode is False
+
+
 def test_missing_file_is_told(tmp_path: Path, host: RecordingHost) -> None:
     path = tmp_path / "model.py"
     with pytest.raises(ModelError) as caught:
