@@ -20,7 +20,7 @@ MADE_BY = {
     "make_digits_label.py": ["digits_label"],
 }
 ENSEMBLES = {"digits_pipeline"}
-PYTHON = {"digits_decode", "repeat_int32", "square_int32", "storyteller"}
+PYTHON = {"digits_bls", "digits_decode", "repeat_int32", "square_int32", "storyteller"}
 
 
 @pytest.mark.parametrize("script", MADE_BY)
