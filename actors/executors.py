@@ -35,6 +35,8 @@ class ExecutorDiedError(Exception):
 class Executor(Protocol):
     """Runs one instance's work, one thing at a time."""
 
+    begins: bool
+
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         """Run the life of the instance, during which the rest is called, and whatever must go on beside it.
 
@@ -58,6 +60,13 @@ class Executor(Protocol):
 
     def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
         """Execute a short batch in place, on the event loop; False, with nothing done, if it is to be awaited."""
+        ...
+
+    def begin_now(
+        self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
+    ) -> bool:
+        """Begin a batch in place, which is over when `on_over` is called, later; False, with nothing done, if it is to
+        be awaited. Only where `begins` says that this can be."""
         ...
 
     async def end(self, instance: ModelInstance) -> None:
@@ -105,6 +114,8 @@ class ThreadExecutor:
         placement: decides which batches those are.
     """
 
+    begins = False
+
     def __init__(self, name: str) -> None:
         self.placement = Placement()
         self._work: SimpleQueue[_Work | None] = SimpleQueue()  # bounded by the one caller, who waits for each result
@@ -137,6 +148,11 @@ class ThreadExecutor:
             batch.finish(InternalError(f"the backend called exit ({error.code})", reason=FailureReason.BACKEND))
         self._measure(batch, nbytes)
         return True
+
+    def begin_now(
+        self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
+    ) -> bool:
+        return False  # either it is over at once, or it is awaited
 
     async def end(self, instance: ModelInstance) -> None:
         await self.run(instance.close)

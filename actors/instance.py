@@ -85,6 +85,7 @@ class Instance:
         self._warm_up = warm_up
         self._held: ExecutionBatch | None = None
         self._told_to_stop = False
+        self._settled = trio.lowlevel.ParkingLot()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Live until told to stop.
@@ -103,7 +104,12 @@ class Instance:
         scheduler = self._scheduler
         execute_now = partial(self._execute_now, copy)
         spec = self.spec
-        address = InstanceAddress(spec.name, self.mailbox, execute_now, self._limit, spec.device_id, spec.gpu)
+        begin_now = None
+        if self._executor.begins and self._hang_limit_s == math.inf:
+            begin_now = partial(self._begin_now, copy)
+        address = InstanceAddress(
+            spec.name, self.mailbox, execute_now, self._limit, spec.device_id, spec.gpu, begin_now
+        )
         scheduler.attach(self.identity, address)
         task_status.started()
         idle = InstanceIdle(self.identity)
@@ -120,6 +126,8 @@ class Instance:
             self.executed += 1
             scheduler.settle(batch)
             del message, batch  # whoever waits for the next one does not hold on to the data of the last one
+        while self._held is not None:
+            await self._settled.park()
         scheduler.detach(self.identity)
         await self._executor.end(copy)
         self._executor.close()
@@ -136,7 +144,7 @@ class Instance:
         try:
             await warm_up.run(self.spec, partial(self._execute, copy))
         except TriremeError:
-            await self._executor.run(copy.close)
+            await self._executor.end(copy)
             raise
 
     async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
@@ -157,6 +165,23 @@ class Instance:
         self.executed += 1
         self._scheduler.settle(batch)
         return True
+
+    def _begin_now(self, copy: ModelInstance, batch: ExecutionBatch) -> bool:
+        """In the scheduler's task: begin a batch. This actor's own task goes on waiting for messages meanwhile."""
+        if not self._executor.begin_now(copy, batch, self._over):
+            return False
+        self.state = InstanceState.BUSY
+        self._held = batch
+        return True
+
+    def _over(self, batch: ExecutionBatch) -> None:
+        """A batch that was begun in place is over."""
+        self._held = None
+        self.executed += 1
+        self.state = InstanceState.IDLE
+        self._scheduler.settle(batch)
+        self._settled.unpark_all()
+        self._scheduler.idle(self.identity)
 
     async def _next_message(self) -> BatchSealed | StopInstance:
         """The next thing to do. A batch goes before a stop: what was sealed is executed."""

@@ -10,6 +10,7 @@ threads.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -31,12 +32,15 @@ _BURIAL_S = 10.0
 class ProcessExecutor:
     """One process instance's executor."""
 
+    begins = True
+
     def __init__(self, name: str) -> None:
         self._name = name
         self._nursery: trio.Nursery | None = None
         self._instance: ProcessInstance | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._executing: ExecutionBatch | None = None
+        self._on_over: Callable[[ExecutionBatch], None] | None = None
         self._flushing = False
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
@@ -110,11 +114,31 @@ class ProcessExecutor:
     def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
         return False  # it is never over in place
 
+    def begin_now(
+        self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
+    ) -> bool:
+        assert isinstance(instance, ProcessInstance), "this executor has made it"
+        if batch.nbytes > COPIED_IN_PLACE_BYTES or self._executing is not None:
+            return False
+        try:
+            prepared = instance.prepare(batch)
+        except TriremeError:
+            return False  # `execute` meets the same error
+        batch.mark(Phase.COMPUTE_START)
+        self._executing = batch
+        self._on_over = on_over
+        with contextlib.suppress(TriremeError):  # the process is gone, which whoever watches it is about to notice
+            instance.begin(batch, prepared)
+        return True
+
     def close(self) -> None:
         """What there is to give back is given back at the end of `around`."""
 
-    def _finished(self, _batch: ExecutionBatch) -> None:
+    def _finished(self, batch: ExecutionBatch) -> None:
         self._executing = None
+        on_over, self._on_over = self._on_over, None
+        if on_over is not None:
+            on_over(batch)
 
     def _congested(self) -> None:
         if not self._flushing and self._nursery is not None:
@@ -132,7 +156,7 @@ class ProcessExecutor:
 
     async def _bury(self, cause: BaseException | None) -> None:
         """End the process, if it has not ended, and give everything back."""
-        instance, self._instance, self._executing = self._instance, None, None
+        instance, self._instance, self._executing, self._on_over = self._instance, None, None, None
         if instance is None:
             return
         instance.kill()

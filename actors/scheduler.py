@@ -55,7 +55,8 @@ class SchedulerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class InstanceAddress:
-    """Where to send an instance's batches: to its mailbox, unless `execute_now` takes one on the spot.
+    """Where to send an instance's batches: to its mailbox, unless `execute_now` takes one on the spot, or
+    `begin_now` takes it to settle it later.
 
     Attributes:
         limit: what it needs in order to execute, where that is limited.
@@ -69,6 +70,7 @@ class InstanceAddress:
     limit: RateLimit = UNLIMITED
     device: int = 0
     gpu: int | None = None
+    begin_now: Callable[[ExecutionBatch], bool] | None = None
 
 
 class Scheduler:
@@ -159,6 +161,14 @@ class Scheduler:
         wait = self._act()
         if isinstance(wait, WaitUntil) and wait.when_s < self._wakes_s:
             self._leave_word()
+
+    def idle(self, instance: InstanceId) -> None:
+        """An instance that was given a batch by `begin_now` has settled it, and can take another: at once."""
+        if self._permits is not None or instance not in self._addresses:
+            self.mailbox.put_nowait(InstanceIdle(instance))
+            return
+        self._core.instance_idle(instance)
+        self.attend()
 
     def cancel(self, job: Job) -> None:
         """The job's client gave up."""
@@ -311,7 +321,7 @@ class Scheduler:
                 self.mailbox.put_nowait(InstanceIdle(action.instance))
             else:
                 self._core.instance_idle(action.instance)
-        else:
+        elif address.begin_now is None or not address.begin_now(batch):
             address.mailbox.put_nowait(BatchSealed(batch))
 
     def _reject(self, job: Job, error: TriremeError) -> None:

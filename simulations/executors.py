@@ -27,6 +27,8 @@ T = TypeVar("T")
 class VirtualExecutor:
     """An executor whose batches take the time that their simulated work says."""
 
+    begins = False
+
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         await life()
 
@@ -61,6 +63,11 @@ class VirtualExecutor:
 
     def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
         return False  # all work takes virtual time
+
+    def begin_now(
+        self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
+    ) -> bool:
+        return False
 
     async def end(self, instance: ModelInstance) -> None:
         await self.run(instance.close)
