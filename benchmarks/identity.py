@@ -23,7 +23,7 @@ from typing import Any
 from load import ATTEMPTS, HungError, Protocol, run_perf_analyzer
 from rich.console import Console
 from rich.table import Table
-from servers import Server, machine, trireme, triton, write_identity_for_triton
+from servers import Server, machine, trireme, triton, write_identity
 
 MODEL = "identity_fp32"
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
@@ -50,7 +50,12 @@ class Run:
 
 
 def measure(
-    server: Server, others: Iterable[Server], concurrency: int, protocol: Protocol, options: argparse.Namespace
+    server: Server,
+    others: Iterable[Server],
+    concurrency: int,
+    protocol: Protocol,
+    options: argparse.Namespace,
+    model: str = MODEL,
 ) -> Run:
     """One run; another one if perf_analyzer hangs, which it does now and then, whoever serves.
 
@@ -60,16 +65,21 @@ def measure(
     others = list(others)
     for _ in range(ATTEMPTS):
         try:
-            return _measure(server, others, concurrency, protocol, options)
+            return _measure(server, others, concurrency, protocol, options, model)
         except HungError:
             continue
     raise SystemExit(f"perf_analyzer did not end, {ATTEMPTS} times")
 
 
 def _measure(
-    server: Server, others: list[Server], concurrency: int, protocol: Protocol, options: argparse.Namespace
+    server: Server,
+    others: list[Server],
+    concurrency: int,
+    protocol: Protocol,
+    options: argparse.Namespace,
+    model: str,
 ) -> Run:
-    requests_before = server.statistics(MODEL)["inference_stats"]["success"]["count"]
+    requests_before = server.statistics(model)["inference_stats"]["success"]["count"]
     cpu_before_s = server.cpu_s()
     others_before_s = sum(other.cpu_s() for other in others)
     began_s = time.monotonic()
@@ -78,14 +88,14 @@ def _measure(
     report = run_perf_analyzer(
         options.perf_analyzer,
         server,
-        MODEL,
+        model,
         concurrency,
         *flags,
         protocol=protocol,
         timeout_s=30 + 10 * options.seconds,
     )
     wall_s = time.monotonic() - began_s
-    requests = server.statistics(MODEL)["inference_stats"]["success"]["count"] - requests_before
+    requests = server.statistics(model)["inference_stats"]["success"]["count"] - requests_before
     return Run(
         server.name,
         concurrency,
@@ -151,7 +161,7 @@ def compare(options: argparse.Namespace, protocol: Protocol) -> None:
         servers = [stack.enter_context(trireme(REPOSITORY, grpc=grpc))]
         if options.triton_command:
             repository = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            write_identity_for_triton(repository, MODEL, 16, max_batch_size=64)
+            write_identity(repository, MODEL, 16, max_batch_size=64)
             servers.append(stack.enter_context(triton(options.triton_command, repository, grpc=grpc)))
         for concurrency in options.concurrency:
             for _ in range(options.alternations):

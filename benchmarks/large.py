@@ -23,7 +23,7 @@ from pathlib import Path
 from onnx import TensorProto, helper, save_model
 from rich.console import Console
 from rich.table import Table
-from servers import Server, identity_config, machine, trireme, triton, write_identity_for_triton
+from servers import Server, identity_config, machine, trireme, triton, write_identity
 
 MODEL = "identity_large"
 MIB = 1 << 20
@@ -140,7 +140,7 @@ def compare(description: str | None, protocol: str, connect: Connect) -> None:
         servers = [stack.enter_context(trireme(ours, grpc=grpc))]
         if options.triton_command:
             theirs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            write_identity_for_triton(theirs, MODEL, options.elements, max_batch_size=0)
+            write_identity(theirs, MODEL, options.elements, max_batch_size=0)
             servers.append(stack.enter_context(triton(options.triton_command, theirs, grpc=grpc)))
         runs = [
             measure(server, connections, connect, options)

@@ -158,7 +158,7 @@ def _stop(started: subprocess.Popen[bytes]) -> None:
         started.wait()
 
 
-def write_identity_for_triton(repository: Path, name: str, dims: int, *, max_batch_size: int) -> None:
+def write_identity(repository: Path, name: str, dims: int, *, max_batch_size: int) -> None:
     """A python-backend model that gives back FP32[dims]: one instance, dynamic batching if it batches at all."""
     version = repository / name / "1"
     version.mkdir(parents=True)
