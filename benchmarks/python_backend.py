@@ -30,6 +30,7 @@ from servers import Server, machine, trireme, triton
 PROTOCOLS = (Protocol.HTTP, Protocol.GRPC)
 FIELDS = ("throughput", "p50_us", "p99_us", "cpu_us")
 MORE_IS_BETTER = ("throughput",)
+TABLE_COLUMNS = 136
 
 
 @dataclass(frozen=True)
@@ -99,27 +100,27 @@ def medians_of(runs: list[Run]) -> dict[str, dict[str, float]]:
 
 
 def show(console: Console, medians: dict[Row, dict[str, dict[str, float]]]) -> None:
-    """Print the medians, and the first server's as shares of the last one's."""
-    table = Table(title="Python models, medians")
-    for heading in ("model", "protocol", "concurrency", "server"):
+    """Print the medians, and the first server's as shares of the second one's."""
+    servers = next(iter(medians.values()))
+    table = Table(title=f"Python models: {' / '.join(servers)}, medians", width=TABLE_COLUMNS)
+    for heading in ("model", "protocol", "in flight"):
         table.add_column(heading)
     for heading in ("infer/s", "p50 µs", "p99 µs", "server CPU µs/request"):
         table.add_column(heading, justify="right")
     for row, by_server in medians.items():
-        what = (row.case.what, row.protocol.value, str(row.concurrency))
-        for server, values in by_server.items():
-            table.add_row(*what, server, *(f"{values[field]:,.0f}" for field in FIELDS))
-        if len(by_server) > 1:
-            ours, theirs = by_server.values()
-            table.add_row(*what, "ratio", *(ratio(field, ours, theirs) for field in FIELDS), end_section=True)
-    console.print(table)
+        cells = [cell(field, [values[field] for values in by_server.values()]) for field in FIELDS]
+        table.add_row(row.case.what, row.protocol.value, str(row.concurrency), *cells)
+    console.print(table, crop=False, soft_wrap=True)
 
 
-def ratio(field: str, ours: dict[str, float], theirs: dict[str, float]) -> str:
-    """Green if we are ahead, red if not."""
-    value = ours[field] / theirs[field]
-    ahead = value > 1 if field in MORE_IS_BETTER else value < 1
-    return f"[{'green' if ahead else 'red'}]{value:.2f}"
+def cell(field: str, values: list[float]) -> str:
+    """What each server has, and the ratio: green if the first is ahead, red if not."""
+    text = " / ".join(f"{value:,.0f}" for value in values)
+    if len(values) == 1:
+        return text
+    ratio = values[0] / values[1]
+    ahead = ratio > 1 if field in MORE_IS_BETTER else ratio < 1
+    return f"{text}  [{'green' if ahead else 'red'}]{ratio:.2f}"
 
 
 def read_options() -> Any:
