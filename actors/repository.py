@@ -153,7 +153,7 @@ class Repository:
         for model in former:
             if not model.ended:
                 model.retire()
-            elif model.reason != UNLOADED:
+            elif model.reason != UNLOADED and shown[model.version] is model:
                 del shown[model.version]  # it failed once, and nobody asks for it any more
 
     async def _keep(self, models: Sequence[Model], *, task_status: trio.TaskStatus[None]) -> None:

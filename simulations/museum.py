@@ -298,6 +298,23 @@ LOST_WHILE_DRAINED = Exhibit(
     "drained-without-end",
 )
 
+GONE_WITH_ITS_PREDECESSOR = Exhibit(
+    "A model died while it was being loaded again. The new one was there in time, but the server tidied up after the "
+    "old one by the number of its version, which was the new one's as well: loaded, and not to be found.",
+    Plan(
+        1,
+        (ModelPlan("m"),),
+        (RequestPlan(1, "m", 2 * MS, fault=Fault.HANG), RequestPlan(2, "m", 60 * MS)),
+        calm_ns=50 * MS,
+        hang_limit_s=0.024,
+        changes=(ChangePlan(5 * MS, "m"),),
+        load_ns=6 * MS,
+        restart_limit=0,
+    ),
+    ("a model loaded again", "fault: instance hangs", "a model given up"),
+    "gone-with-its-predecessor",
+)
+
 EXHIBITS: Mapping[str, Exhibit] = {
     "unknown-model-while-stopping": UNKNOWN_MODEL,
     "dead-instance-behind-readiness": HEALTHY_CORPSE,
@@ -310,6 +327,7 @@ EXHIBITS: Mapping[str, Exhibit] = {
     "answers-held-behind-a-cancelled-one": HELD_FOR_EVER,
     "unload-during-load": UNLOAD_DURING_LOAD,
     "lost-while-drained": LOST_WHILE_DRAINED,
+    "gone-with-its-predecessor": GONE_WITH_ITS_PREDECESSOR,
     "model-held-by-the-order-of-its-answers": HELD_BY_ITS_OWN_ORDER,
     "burst-refused-by-an-idle-server": REFUSED_IN_ONE_BREATH,
     "reply-lost-with-its-neighbour": LOST_WITH_ITS_NEIGHBOUR,

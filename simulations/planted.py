@@ -175,6 +175,15 @@ def _members_first(original: Any, repository: Repository) -> None:
         model.stop()
 
 
+def _gone_with_its_predecessor(original: Any, repository: Repository, identity: str, models: Any, staying: Any) -> None:
+    """What has died is forgotten by its version's number, under which what replaces it is known by then."""
+    shown = repository._models[identity]
+    dead = [model.version for model in shown.values() if model.ended and model not in models]
+    original(repository, identity, models, staying)
+    for version in dead:
+        shown.pop(version, None)
+
+
 def _first_answer_late(original: Any, scheduler: Scheduler, job: Job, outcome: Outcome, final: bool) -> None:
     """The first answer of a decoupled model makes a detour, and one given at the same moment overtakes it."""
     if job.responded or final:
@@ -254,6 +263,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "late-failure": (EnsembleRun, "step_failed", _late_failure),
     "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
     "members-first": (Repository, "stop", _members_first),
+    "gone-with-its-predecessor": (Repository, "_switch", _gone_with_its_predecessor),
     "stays-in-line": (RateLimiter, "withdraw", _stays_in_line),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),
