@@ -22,7 +22,7 @@ NOTICED_AS = {
     "inverted-priority": "nobody is overtaken",
     "forgotten-instance": "no instance is idle while work is due",
     "held-for-ever": "queues drain when faults have stopped",
-    "gone-with-its-predecessor": "a model is ready if and only if all of it is alive",
+    "gone-with-its-predecessor": "nothing dies but of faults",
     "unknown-while-stopping": "refusals say what is true",
     "healthy-corpse": "a model is ready if and only if all of it is alive",
     "reordered-sequence": "sequences are executed in order on one instance",
