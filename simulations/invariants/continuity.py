@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...engine.config.sequence import sequence_batching
 from ..events import (
     CancelHeard,
+    ChangeDone,
     InstanceDetached,
     ReplyDelivered,
     RequestAnswered,
@@ -16,6 +17,7 @@ from ..events import (
     RequestSubmitted,
 )
 from ..history import Handlers
+from ..plan import Change
 from .base import Complain, Invariant
 from .batches import TOLERANCE_NS
 from .state import WorldState
@@ -38,7 +40,8 @@ class Going:
 
 class SequencesGoOn(Invariant):
     """Whoever continues a sequence is told that it has not begun only if that may be so: it was silent for as long as
-    it may be, a request of it was cancelled, or an instance was lost. That its model was loaded again is no reason.
+    it may be, a request of it was cancelled, an instance was lost, or its model was unloaded. That its model was loaded
+    again is no reason.
     """
 
     name = "sequences go on until they are over"
@@ -60,6 +63,7 @@ class SequencesGoOn(Invariant):
             CancelHeard: self._over,
             ReplyDelivered: self._delivered,
             InstanceDetached: self._detached,
+            ChangeDone: self._changed,
         }
 
     def _submitted(self, event: RequestSubmitted) -> None:
@@ -95,6 +99,11 @@ class SequencesGoOn(Invariant):
         key = self._keys.pop(event.request, None) if event.final else None
         if key is not None and event.error:
             self._going.pop(key, None)
+
+    def _changed(self, event: ChangeDone) -> None:
+        if event.change == Change.UNLOAD.value and not event.error:
+            for key in [key for key in self._going if key[0] == event.model]:
+                del self._going[key]
 
     def _detached(self, event: InstanceDetached) -> None:
         for key in [key for key, going in self._going.items() if going.where == event.model]:
