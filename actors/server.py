@@ -391,8 +391,13 @@ class InferenceServer:
         return self._repository.index(ready_only)
 
     def backends_in_use(self) -> list[str]:
-        """The names of the backends of all ready models; empty for ensembles."""
-        return sorted({model.config.backend for model in self._repository.models() if model.ready})
+        """The names of the backends of all ready models; ensembles have none."""
+        names = {model.config.backend for model in self._repository.models() if model.ready}
+        return sorted(names - {""})
+
+    def agents_used(self) -> list[tuple[str, str]]:
+        """Name and place of the repository agents that models have asked for."""
+        return self._agents.used()
 
     def instance_count(self, name: str, version: int) -> int:
         """How many instances a model version is to have.

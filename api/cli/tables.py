@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ...engine.backends.registry import ENTRY_POINT_GROUP
@@ -18,7 +19,8 @@ Row = Sequence[str]
 
 
 def table(header: Row, rows: Sequence[Row]) -> str:
-    """Columns as wide as their widest cell, framed, each line ended."""
+    """Columns as wide as their widest cell, framed, each line ended; a cell may have several lines."""
+    rows = [line for row in rows for line in zip_longest(*(cell.splitlines() for cell in row), fillvalue="")]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     border = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
 
@@ -34,7 +36,7 @@ def startup_tables(
 ) -> Iterator[str]:
     """What is there, in Triton's order; `index` is the repository index to show, if not the present one."""
     entries = server.repository_index() if index is None else index
-    yield table(("Repository Agent", "Path"), ())
+    yield table(("Repository Agent", "Path"), server.agents_used())
     yield table(("Backend", "Path", "Config"), _backends(server))
     yield table(("Model", "Version", "Status"), [_model(entry) for entry in entries])
     yield table(("Option", "Value"), list(_options(server, pinned_pool_bytes)))
@@ -71,7 +73,13 @@ def _options(server: InferenceServer, pinned_pool_bytes: int) -> Iterator[Row]:
             yield f"startup_models_{index}", name
     yield "strict_model_config", str(int(not options.auto_complete))
     yield "model_config_name", options.model_config_name
-    yield "rate_limit", "OFF"
+    yield "rate_limit", "EXEC_COUNT" if options.rate_limit else "OFF"
+    for index, resource in enumerate(options.rate_limit_resources):
+        device = -1 if resource.device is None else resource.device
+        yield (
+            f"rate_limit_resource[{index}]",
+            f'{{"name":"{resource.name}", "count":{resource.count} "device":{device}}}',
+        )
     yield "pinned_memory_pool_byte_size", str(pinned_pool_bytes)
     yield "min_supported_compute_capability", "0.0"
     yield "strict_readiness", str(int(options.strict_readiness))

@@ -21,6 +21,7 @@ class AgentRegistry:
 
     def __init__(self, extra: Mapping[str, type[RepositoryAgent]] | None = None) -> None:
         self._known: dict[str, type[RepositoryAgent]] = {"checksum": ChecksumAgent, **(extra or {})}
+        self._used: dict[str, type[RepositoryAgent]] = {}
 
     def make(self, name: str, parameters: Mapping[str, str]) -> RepositoryAgent:
         """An agent for one load.
@@ -30,7 +31,12 @@ class AgentRegistry:
             UnavailableError: it is installed, but cannot be imported.
             TriremeError: it does not like its parameters.
         """
-        return self._find(name)(parameters)
+        kind = self._used[name] = self._find(name)
+        return kind(parameters)
+
+    def used(self) -> list[tuple[str, str]]:
+        """Name and place (``module:Class``) of each agent that a model has asked for, sorted."""
+        return sorted((name, f"{kind.__module__}:{kind.__qualname__}") for name, kind in self._used.items())
 
     def _find(self, name: str) -> type[RepositoryAgent]:
         if name in self._known:

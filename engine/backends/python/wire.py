@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from ...datatypes import BY_NUMBER
@@ -18,7 +19,7 @@ from ...errors import (
     UnsupportedError,
 )
 from ...job import Job
-from ...request import InferenceRequest
+from ...request import InferenceRequest, ParameterValue
 from ...response import InferenceResponse
 from ...tensor import Tensor
 from .child.codec import MessageError, Payload, WireTensor, cut
@@ -67,7 +68,7 @@ def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) ->
         flags |= SEQUENCE_START
     if request.sequence_end:
         flags |= SEQUENCE_END
-    parameters = json.dumps(request.parameters) if request.parameters else "{}"
+    parameters = _compact(request.parameters) if request.parameters else "{}"
     return (
         key,
         request.id,
@@ -79,6 +80,11 @@ def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) ->
         _trace_context(request),
         tuple([write_tensor(tensor, payload) for tensor in job.inputs.values()]),
     )
+
+
+def _compact(parameters: Mapping[str, ParameterValue]) -> str:
+    """As Triton writes them; models may compare or keep the text."""
+    return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
 
 
 def _trace_context(request: InferenceRequest) -> str | None:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from trireme.api.cli.tables import table
+import hashlib
+from pathlib import Path
+
+from counted_models import CONFIG, ENSEMBLE, Counter, counted_server
+
+from trireme.api.cli.tables import startup_tables, table
+from trireme.engine.scheduling.resources import ExplicitResource
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells below the header."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
@@ -16,6 +28,21 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
     )
 
 
+def test_a_cell_may_have_several_lines() -> None:
+    assert table(("Model", "Status"), [("m", "UNAVAILABLE: no\n\nAt:\n  line 1\n"), ("n", ""), ("o", "READY")]) == (
+        "+-------+-----------------+\n"
+        "| Model | Status          |\n"
+        "+-------+-----------------+\n"
+        "| m     | UNAVAILABLE: no |\n"
+        "|       |                 |\n"
+        "|       | At:             |\n"
+        "|       |   line 1        |\n"
+        "| n     |                 |\n"
+        "| o     | READY           |\n"
+        "+-------+-----------------+\n"
+    )
+
+
 def test_a_table_without_rows() -> None:
     assert table(("Repository Agent", "Path"), ()) == (
         "+------------------+------+\n"
@@ -23,3 +50,22 @@ def test_a_table_without_rows() -> None:
         "+------------------+------+\n"
         "+------------------+------+\n"
     )
+
+
+async def test_options_agents_and_backends_are_those_of_the_server(tmp_path: Path) -> None:
+    """Ensembles have no backend; the repository agents are those that models have asked for."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "file").write_bytes(b"x")
+    digest = hashlib.md5(b"x").hexdigest()
+    agent = f'agents [{{ name: "checksum" parameters {{ key: "MD5:file" value: "{digest}" }} }}]'
+    config = CONFIG + f"model_repository_agents {{ {agent} }}"
+    limits = (ExplicitResource("gpu", 4), ExplicitResource("bus", 1, 2))
+    models = {"m": config, "e": ENSEMBLE}
+    async with counted_server(tmp_path, Counter(), models, rate_limit=True, rate_limit_resources=limits) as server:
+        agents, backends, _models, options = startup_tables(server, 0)
+    assert rows(agents) == [["checksum", "trireme.engine.repository.checksum:ChecksumAgent"]]
+    assert [row[0] for row in rows(backends)] == ["counted"]
+    settings = dict(rows(options))
+    assert settings["rate_limit"] == "EXEC_COUNT"
+    assert settings["rate_limit_resource[0]"] == '{"name":"gpu", "count":4 "device":-1}'
+    assert settings["rate_limit_resource[1]"] == '{"name":"bus", "count":1 "device":2}'

@@ -158,6 +158,32 @@ async def test_finalize_is_called_and_heard(tmp_path: Path) -> None:
     assert (directory / "1" / "finalized").exists()
 
 
+async def test_a_process_that_did_not_warm_up_is_told_to_end(tmp_path: Path) -> None:
+    """The load fails with the sample's error; the process is not waited for before it knows."""
+    code = """
+        import os
+
+        import triton_python_backend_utils as pb_utils
+
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                raise ValueError("too cold")
+
+            def finalize(self):
+                open(os.path.join(pb_utils.get_model_dir(), "finalized"), "w").close()
+"""
+    sample = (
+        'model_warmup { name: "w" inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: 1 zero_data: true } } }'
+    )
+    directory = write_model(tmp_path, "m", code, CONFIG + sample.replace('"w"', '"w" batch_size: 1'))
+    async with open_repository(tmp_path, exit_on_error=False) as server:
+        (entry,) = server.repository_index()
+    assert "failed to run warmup sample 'w'" in entry.reason
+    assert "ValueError: too cold" in entry.reason
+    assert (directory / "1" / "finalized").exists()
+
+
 async def test_processes_end_by_themselves_when_their_server_is_gone(tmp_path: Path) -> None:
     """Also one that is busy for ever."""
     write_model(tmp_path, "m", DEADLY)

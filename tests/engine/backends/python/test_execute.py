@@ -59,6 +59,7 @@ ABOUT = """
                 "flags": request.flags(),
                 "timeout": request.timeout(),
                 "parameters": json.loads(request.parameters()),
+                "parameters_text": request.parameters(),
                 "wanted": sorted(request.requested_output_names()),
                 "inputs": [(t.name(), t.shape()) for t in request.inputs()],
                 "pid": os.getpid(),
@@ -167,6 +168,8 @@ async def test_requests_tell_what_the_client_said(tmp_path: Path) -> None:
         assert about["id"] == "r1"
         assert about["timeout"] == 1000
         assert about["parameters"] == {"text": "é", "number": 7, "flag": True, "real": 0.5}
+        text = about["parameters_text"]
+        assert text == '{"text":"é","number":7,"flag":true,"real":0.5}', "as Triton writes them"
         assert about["wanted"] == ["ABOUT"]
         assert sorted(about["inputs"]) == [["INPUT0", [1]], ["INPUT1", [2]]]
         assert about["pid"] != os.getpid()
