@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ..events import BatchSealed, ExecutionEnded
+from ..events import BatchSealed, ExecutionEnded, InstanceDetached
 from ..generations import model_of
 from ..history import Handlers
 from .base import Complain, Invariant
@@ -31,7 +31,7 @@ class ResourceLimits(Invariant):
         self._pools = pools
         self._held: Counter[str] = Counter()
         self._freed_ns: dict[str, int] = {}
-        self._batches: dict[int, str] = {}
+        self._batches: dict[int, BatchSealed] = {}  # those that hold what their model needs
 
     def available(self, view: ModelView, before_ns: int) -> bool:
         """Whether an idle instance of this model must be granted what it needs: there is enough of it, none of it was
@@ -49,16 +49,28 @@ class ResourceLimits(Invariant):
         return True
 
     def handlers(self) -> Handlers:
-        return {BatchSealed: self._sealed, ExecutionEnded: self._ended} if self._demands else {}
+        if not self._demands:
+            return {}
+        return {BatchSealed: self._sealed, ExecutionEnded: self._ended, InstanceDetached: self._detached}
 
     def _sealed(self, batch: BatchSealed) -> None:
-        self._batches[batch.batch] = model_of(batch.model)
+        self._batches[batch.batch] = batch
         for name, count in self._demands.get(model_of(batch.model), {}).items():
             self._held[name] += count
             if self._held[name] > self._pools[name]:
                 self.broken(f"batch {batch.batch} takes {name} to {self._held[name]} of {self._pools[name]}")
 
     def _ended(self, event: ExecutionEnded) -> None:
-        for name, count in self._demands.get(self._batches.pop(event.batch), {}).items():
+        if event.batch in self._batches:
+            self._free(self._batches.pop(event.batch), event.at_ns)
+
+    def _detached(self, event: InstanceDetached) -> None:
+        """A server whose time is up ends instances that have a batch, and have not begun with it."""
+        for batch in [each for each in self._batches.values() if each.instance == event.instance]:
+            if batch.model == event.model:
+                self._free(self._batches.pop(batch.batch), event.at_ns)
+
+    def _free(self, batch: BatchSealed, now_ns: int) -> None:
+        for name, count in self._demands.get(model_of(batch.model), {}).items():
             self._held[name] -= count
-            self._freed_ns[name] = event.at_ns
+            self._freed_ns[name] = now_ns
