@@ -11,6 +11,7 @@ No socket is known here. `Connection` is this, and reads and writes.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ from .streaming import StreamingCall
 
 if TYPE_CHECKING:
     from .connection import Connection
+
+_log = logging.getLogger(__name__)
 
 _UNKNOWN_METHOD = blocks.trailers_only(Status.UNIMPLEMENTED)
 _TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
@@ -158,6 +161,8 @@ class CallHost(ABC):
         if head.refusal is not None:
             self._refuse(stream_id, head.refusal)
             return
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("GRPC request: %s", head.path)
         method = self.dispatcher.methods.get(head.path)
         if method is None:
             self.core.send_headers(stream_id, _UNKNOWN_METHOD, True)

@@ -61,6 +61,8 @@ class HttpApplication:
                 await self(scope, receive, watched.send)
             return
         method = scope["method"]
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("HTTP request: %s %s", method, scope["raw_path"].decode("utf-8", "replace"))
         match = self._router.match(scope["raw_path"])
         if match is None:
             answer = not_found()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ def count_tasks() -> int:
         count += 1
         waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
     return count
+
+
+async def test_calls_are_shown_where_the_log_is_verbose(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving([Echo()]) as service, await connect(service) as peer:
+        for level in (logging.INFO, logging.DEBUG):
+            with caplog.at_level(level, "trireme"):
+                await peer.call(UNARY, b"1")
+    assert [message for message in caplog.messages if "request" in message] == [f"GRPC request: {UNARY}"]
 
 
 # ---- shutting down ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 import pytest
@@ -99,6 +100,19 @@ async def test_every_route_answers_its_method_and_no_other(
 async def test_unknown_path_is_not_found(client: HttpClient, path: str) -> None:
     reply = await client.get(path)
     assert (reply.status, reply.media, reply.error) == (404, "text/plain", "Not Found")
+
+
+async def test_requests_are_shown_where_the_log_is_verbose(
+    client: HttpClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each once, and those that nobody serves, too."""
+    with caplog.at_level(logging.INFO, "trireme"):
+        await client.get("/v2/health/live")
+    assert not caplog.messages
+    with caplog.at_level(logging.DEBUG, "trireme"):
+        await client.get("/v2/health/live")
+        await client.ask("POST", "/nothing/\xe9")
+    assert caplog.messages == ["HTTP request: GET /v2/health/live", "HTTP request: POST /nothing/\xe9"]
 
 
 async def test_query_string_is_ignored_even_where_a_server_leaves_it_in_the_path(client: HttpClient) -> None:
