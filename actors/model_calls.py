@@ -67,6 +67,9 @@ class ModelCalls:
         reply.notify_each(on_answer)
         return reply
 
+    def attend(self) -> None:
+        self._server.attend()
+
     def load_model(self, name: str, parameters: Mapping[str, str | bytes], on_done: OnDone) -> None:
         self._check_open()
         self._nursery.start_soon(_carry_out, lambda: self._server.load_model(name, parameters), on_done)

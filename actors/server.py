@@ -259,7 +259,8 @@ class InferenceServer:
         return self._queue(model, request, inputs, rows, nbytes, received_ns, attended)
 
     def submit_inner(self, request: InferenceRequest) -> Reply:
-        """`submit`, for what a model asks while it serves a request: does not wait for room (`model_calls`).
+        """`submit`, for what a model asks while it serves a request: does not wait for room (`model_calls`). `attend`
+        is to be called before the calling task waits for anything.
 
         Raises:
             TriremeError: refused: no such model, invalid, queue full, stopping.
@@ -267,7 +268,7 @@ class InferenceServer:
         received_ns = self._clock.now_ns()
         model, inputs, rows, nbytes = self._check(request)
         self._budget.take(nbytes)
-        return self._queue(model, request, inputs, rows, nbytes, received_ns)
+        return self._queue(model, request, inputs, rows, nbytes, received_ns, attended=True)
 
     def attend(self) -> None:
         """Let the schedulers decide about all requests submitted as `attended`: now, instead of when their tasks get

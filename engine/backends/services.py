@@ -31,7 +31,7 @@ class ModelAccess(Protocol):
     """The server's models, as a model sees them. Used on the event loop; nothing blocks."""
 
     def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Question:
-        """Make a request.
+        """Make a request. `attend` is to be called before the calling task waits for anything.
 
         Args:
             many: any number of responses is welcome.
@@ -41,6 +41,10 @@ class ModelAccess(Protocol):
         Raises:
             TriremeError: it is refused.
         """
+        ...
+
+    def attend(self) -> None:
+        """All has been asked that there was to ask at once: the requests may go to instances."""
         ...
 
     def load_model(
@@ -70,6 +74,9 @@ class NoModels:
 
     def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Question:
         raise UnavailableError(NOT_READY)
+
+    def attend(self) -> None:
+        """Nothing was asked."""
 
     def load_model(
         self, name: str, parameters: Mapping[str, str | bytes], on_done: Callable[[TriremeError | None], object]

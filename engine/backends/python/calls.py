@@ -41,6 +41,7 @@ class Calls:
         self._tell = tell
         self._asked: dict[int, _Asked] = {}
         self._families: list[int] = []
+        self._unattended = False
         self._closed = False
         metrics = services.custom_metrics
         self._at_once: dict[str, Callable[..., Any]] = {
@@ -84,6 +85,12 @@ class Calls:
         except TriremeError as error:
             self._refuse(number, error)
 
+    def attend(self) -> None:
+        """All that the model has said so far has been heard: its requests may go to instances, together."""
+        if self._unattended:
+            self._unattended = False
+            self._services.models.attend()
+
     def cancel(self, number: int) -> None:
         """The model does not want the responses any more."""
         asked = self._asked.get(number)
@@ -126,6 +133,7 @@ class Calls:
     ) -> None:
         request = _read_request(wire, payload, callers)
         question = self._services.models.ask(request, many, partial(self._pass_on, number))
+        self._unattended = True
         self._asked[number] = _Asked(question, batch)
         self._pass_on(number, question)
 
