@@ -110,7 +110,7 @@ class InferenceServer:
         self._source = source or LocalRepository(options.model_repository, namespacing=options.model_namespacing)
         self._executors = executors
         self._given_clock = clock
-        self._backends = backends or BackendRegistry(options.options_for_backend)
+        self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
         self.custom_metrics = self._backends.services.custom_metrics
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
         self._agents = agents or AgentRegistry()
@@ -142,6 +142,7 @@ class InferenceServer:
         self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository
         self._calls = self._backends.services.models = ModelCalls(self, self._nursery)
+        self._backends.services.call_soon = trio.lowlevel.current_trio_token().run_sync_soon
         started = False
         try:
             await self._start()

@@ -30,6 +30,7 @@ class ServerOptions:
         auto_complete: False with ``--disable-auto-complete-config``.
         model_load_retry_count: how often to try again to load a version that could not be loaded.
         model_namespacing: models of equal names from different repositories are different models (repository.md §8).
+        backend_directory: where Python-based backends are.
         backend_config: settings by backend name; those for every backend under the empty name.
         cache_config: settings of the response cache by its name; no more than one name.
         startup_models: ``--load-model``, in explicit mode; ``*`` for all.
@@ -58,6 +59,7 @@ class ServerOptions:
     model_load_thread_count: int = 4
     model_load_retry_count: int = 0
     model_namespacing: bool = False
+    backend_directory: Path | None = None
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     max_inflight_requests: int = 65_536

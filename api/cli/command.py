@@ -157,6 +157,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         model_load_thread_count=max(1, flags["model-load-thread-count"]),
         model_load_retry_count=max(0, flags["model-load-retry-count"]),
         model_namespacing=flags["model-namespacing"],
+        backend_directory=Path(flags["backend-directory"]),
         backend_config=backend_config,
         cache_config=_cache_config(flags),
         max_inflight_requests=flags["max-inflight-requests"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..logging import FORMATS
 from .flags import Flag, Group, by_name
 from .later_flags import (
-    BACKEND_LATER,
     DEPRECATED,
     HTTP_LATER,
     LATER_AFTER_METRICS,
@@ -221,7 +220,12 @@ _BACKEND = Group(
             "Setting for a backend, <backend name>,<setting>=<value>, or without the name for all of them.",
             repeatable=True,
         ),
-        *BACKEND_LATER,
+        Flag(
+            "backend-directory",
+            STRING,
+            "Directory of Python-based backends, each a folder of the backend's name with a model.py.",
+            "/opt/tritonserver/backends",
+        ),
     ),
 )
 

@@ -54,16 +54,6 @@ HTTP_LATER = (
     ),
 )
 
-BACKEND_LATER = (
-    Flag(
-        "backend-directory",
-        STRING,
-        "Directory of backend libraries.",
-        "/opt/tritonserver/backends",
-        missing=_ENTRY_POINTS,
-    ),
-)
-
 _SAGEMAKER = Group(
     "Sagemaker",
     (

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from ..errors import InvalidArgumentError, UnavailableError
 from .interface import Backend
+from .python.backend import PythonBackend
+from .python.settings import DEFAULT_FILENAME
 from .services import Services
 
 ENTRY_POINT_GROUP = "trireme.backends"
@@ -22,6 +26,8 @@ class BackendRegistry:
     Args:
         options_for: the ``--backend-config`` settings of a backend, by its name.
         extra: backend classes by name that need no entry point; they come before those that have one.
+        directory: where Python-based backends are: each a folder of its name, with a ``model.py``
+            (python-backend.md §11). Looked at last.
 
     Attributes:
         services: what each backend is given.
@@ -31,8 +37,10 @@ class BackendRegistry:
         self,
         options_for: Callable[[str], Mapping[str, str]],
         extra: Mapping[str, type[Backend]] | None = None,
+        directory: Path | None = None,
     ) -> None:
         self._options_for = options_for
+        self._directory = directory
         self._extra = dict(extra or {})
         self.services = Services()
         self._lock = threading.Lock()
@@ -53,13 +61,17 @@ class BackendRegistry:
                 backend.services = self.services
             return backend
 
-    def _find(self, name: str) -> type[Backend]:
+    def _find(self, name: str) -> Callable[[Mapping[str, str]], Backend]:
         if name in self._extra:
             return self._extra[name]
         for entry_point in (*entry_points(group=ENTRY_POINT_GROUP, name=name), *_OURS):
             if entry_point.name != name:
                 continue
             return _import(entry_point)
+        if self._directory is not None and Path(name).name == name:
+            script = self._directory / name / DEFAULT_FILENAME
+            if script.is_file():
+                return partial(PythonBackend, script=script)
         raise InvalidArgumentError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
         )

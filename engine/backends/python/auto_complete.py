@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from typing import Any
 
@@ -30,7 +31,8 @@ def completed_config(name: str, interpreter: Interpreter, settings: dict[str, An
     with tempfile.TemporaryFile() as printed:
         process = Process(name, interpreter, output=printed.fileno(), timeout_s=LIMIT_S)
         try:
-            process.channel.send((protocol.START, settings))
+            with contextlib.suppress(ChannelClosedError):  # it may have said why it is gone
+                process.channel.send((protocol.START, settings))
             return _answer(name, process)
         except (ChannelClosedError, MessageError):
             raise unhealthy(name) from None

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ...config.model import ModelConfig
 from ...errors import InternalError
 from ..interface import Backend, Completion, ExecutionMode, InstanceSpec, LoadedModel, ModelFiles
 from ..services import Services
 from .auto_complete import completed_config
+from .environments import Environments
+from .in_process import ModelThread
 from .instance import PythonInstance
 from .launching import Interpreter, Process
-from .options import PythonOptions, read_options
-from .settings import model_path, start_settings
+from .options import read_options
+from .settings import check_parameters, model_path, runs_in_process, start_settings
 
 
 class PythonBackend(Backend):
@@ -22,13 +24,18 @@ class PythonBackend(Backend):
 
     Options: ``stub-timeout-seconds`` (30), how long a process may take to come up, and a model to end; ``debug-port``,
     see `PythonOptions`. Those about the size of shared memory are accepted and have no effect.
+
+    Args:
+        script: the file with the class of all models of a Python-based backend; None where each model has its own.
     """
 
     name = "python"
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], script: Path | None = None) -> None:
         super().__init__(options)
         self._settings = read_options(options)
+        self._script = script
+        self._environments = Environments()
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
         """See python-backend.md §3.6.
@@ -36,14 +43,26 @@ class PythonBackend(Backend):
         Raises:
             InternalError: the model cannot be imported, or contradicts its configuration.
         """
-        _check_file(config, files)
-        interpreter = _interpreter()
-        settings = start_settings(config, files, InstanceSpec(config.name), auto_complete=True)
+        interpreter = self._check(config, files)
+        settings = start_settings(config, files, InstanceSpec(config.name), self._script, auto_complete=True)
         return Completion(config.max_batch_size, rewritten=completed_config(config.name, interpreter, settings))
 
-    def load(self, config: ModelConfig, files: ModelFiles) -> PythonModel:
-        _check_file(config, files)
-        return PythonModel(config, files, _interpreter(), self._settings, self.services)
+    def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
+        interpreter = self._check(config, files)
+
+        def settings(spec: InstanceSpec) -> dict[str, Any]:
+            return start_settings(config, files, spec, self._script, debug_port=self._settings.debug_port)
+
+        return PythonModel(config, settings, interpreter, self._settings.timeout_s, self.services)
+
+    def _check(self, config: ModelConfig, files: ModelFiles) -> Interpreter:
+        path = Path(model_path(config, files, self._script))
+        if path.suffix != ".py":
+            raise InternalError(f"model file '{path.name}' of model '{config.name}' must end in '.py'")
+        if not path.is_file():
+            raise InternalError(f"Python model file not found in '{path}'")
+        check_parameters(config)
+        return self._environments.interpreter(config, files, None if self._script is None else self._script.parent)
 
 
 class PythonModel(LoadedModel):
@@ -54,30 +73,18 @@ class PythonModel(LoadedModel):
     def __init__(
         self,
         config: ModelConfig,
-        files: ModelFiles,
+        settings: Callable[[InstanceSpec], dict[str, Any]],
         interpreter: Interpreter,
-        options: PythonOptions,
+        timeout_s: float,
         services: Services,
     ) -> None:
         self._config = config
-        self._files = files
+        self._settings = settings
         self._interpreter = interpreter
-        self._options = options
+        self._timeout_s = timeout_s
         self._services = services
 
     def create_instance(self, spec: InstanceSpec) -> PythonInstance:
-        settings = start_settings(self._config, self._files, spec, debug_port=self._options.debug_port)
-        process = Process(spec.name, self._interpreter)
-        return PythonInstance(self._config, spec, process, self._services, settings, self._options.timeout_s)
-
-
-def _check_file(config: ModelConfig, files: ModelFiles) -> None:
-    path = Path(model_path(config, files))
-    if path.suffix != ".py":
-        raise InternalError(f"model file '{path.name}' of model '{config.name}' must end in '.py'")
-    if not path.is_file():
-        raise InternalError(f"Python model file not found in '{path}'")
-
-
-def _interpreter() -> Interpreter:
-    return Interpreter((sys.executable,), {})
+        in_process = runs_in_process(self._config)
+        process = ModelThread(spec.name) if in_process else Process(spec.name, self._interpreter)
+        return PythonInstance(self._config, spec, process, self._services, self._settings(spec), self._timeout_s)

@@ -29,6 +29,7 @@ from .calls import Calls
 from .child import protocol
 from .child.channel import ChannelClosedError, Letter
 from .child.codec import Message, MessageError, Payload
+from .in_process import ModelThread
 from .launching import Process, describe_status
 from .output import OutputLog
 from .wire import read_response, write_job
@@ -72,7 +73,7 @@ class PythonInstance(ProcessInstance):
         self,
         config: ModelConfig,
         spec: InstanceSpec,
-        process: Process,
+        process: Process | ModelThread,
         services: Services,
         settings: dict[str, Any],
         finalize_s: float,
@@ -85,7 +86,8 @@ class PythonInstance(ProcessInstance):
         self._channel = process.channel
         self.ended = process.ended
         self._finalize_s = self.launch_limit_s = finalize_s
-        self._logs = [OutputLog(process.stdout, spec.name), OutputLog(process.stderr, spec.name)]
+        pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe >= 0]
+        self._logs = {pipe: OutputLog(pipe, spec.name) for pipe in pipes}
         self._model = (config.name, int(settings["args"]["model_version"]))
         self._calls = Calls(services, self._tell)
         self._keys = 0
@@ -94,7 +96,7 @@ class PythonInstance(ProcessInstance):
         self._batch_keys: list[int] = []
         self._returned = False
         self._ending = False
-        self._post(self._channel.prepare((protocol.START, settings)))
+        self._tell((protocol.START, settings))
 
     # What the executor calls.
 
@@ -132,7 +134,7 @@ class PythonInstance(ProcessInstance):
     def sources(self) -> Mapping[int, Callable[[], bool]]:
         process = self._process
         sources: dict[int, Callable[[], bool]] = {self._channel.fileno(): self._receive, process.ended: self._ended}
-        sources.update({process.stdout: self._logs[0].read, process.stderr: self._logs[1].read})
+        sources.update({pipe: log.read for pipe, log in self._logs.items()})
         return sources
 
     def fileno(self) -> int:
@@ -172,7 +174,7 @@ class PythonInstance(ProcessInstance):
         self._open.clear()
         self._batch = None
         self._calls.close()
-        for log in self._logs:
+        for log in self._logs.values():
             log.close()
         self._process.close()
 

@@ -22,7 +22,7 @@ class Interpreter:
 
     Attributes:
         command: to be followed by the file to run.
-        environment: variables to set, on top of the server's own.
+        environment: variables to set, on top of the server's own; empty ones to take away.
     """
 
     command: tuple[str, ...]
@@ -52,6 +52,7 @@ class Process:
     ) -> None:
         ours, theirs = socket_pair()
         ours.settimeout(timeout_s)
+        variables = {**os.environ, **interpreter.environment}
         try:
             with theirs:
                 self._popen = subprocess.Popen(
@@ -60,7 +61,7 @@ class Process:
                     stdout=subprocess.PIPE if output is None else output,
                     stderr=subprocess.PIPE if output is None else output,
                     pass_fds=(theirs.fileno(),),
-                    env={**os.environ, **interpreter.environment},
+                    env={name: value for name, value in variables.items() if value},
                 )
         except OSError as error:
             ours.close()

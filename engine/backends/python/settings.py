@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ...config.json_writer import write_json
 from ...config.model import ModelConfig
+from ...errors import InvalidArgumentError
 from ..interface import InstanceSpec, ModelFiles
 
 DEFAULT_FILENAME = "model.py"
 
+EXECUTION = "EXECUTION"
+IN_PROCESS = "in_process"
+
+_CHOICES = {"FORCE_CPU_ONLY_INPUT_TENSORS": ("yes", "no"), EXECUTION: ("process", IN_PROCESS)}
+"""Parameters of models, each with the values that it may have, the default first."""
+
 _KINDS = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_MODEL": "MODEL"}
 
 
-def model_path(config: ModelConfig, files: ModelFiles) -> str:
-    """The user's file."""
-    return str(files.version_directory / (config.default_model_filename or DEFAULT_FILENAME))
+def model_path(config: ModelConfig, files: ModelFiles, script: Path | None) -> str:
+    """The file with the model's class: the user's, or a Python-based backend's."""
+    return str(script or files.version_directory / (config.default_model_filename or DEFAULT_FILENAME))
+
+
+def check_parameters(config: ModelConfig) -> None:
+    """
+    Raises:
+        InvalidArgumentError: one of the backend's own parameters has a value that it cannot have.
+    """
+    for name, values in _CHOICES.items():
+        value = config.parameters.get(name, values[0])
+        if value not in values:
+            expected = " or ".join(f"'{value}'" for value in values)
+            raise InvalidArgumentError(
+                f"parameter '{name}' of model '{config.name}' must be {expected}, but is '{value}'"
+            )
+
+
+def runs_in_process(config: ModelConfig) -> bool:
+    """Whether the model runs in the server's own process."""
+    return config.parameters.get(EXECUTION) == IN_PROCESS
 
 
 def start_settings(
-    config: ModelConfig, files: ModelFiles, spec: InstanceSpec, *, auto_complete: bool = False, debug_port: int = 0
+    config: ModelConfig,
+    files: ModelFiles,
+    spec: InstanceSpec,
+    script: Path | None,
+    *,
+    auto_complete: bool = False,
+    debug_port: int = 0,
 ) -> dict[str, Any]:
     """The settings of one instance."""
     return {
-        "model_path": model_path(config, files),
-        "search_paths": (str(files.version_directory), str(files.model_directory)),
+        "model_path": model_path(config, files, script),
+        "search_paths": () if script is None else (str(script.parent),),
+        "package": f"{spec.name}_{files.version}" if runs_in_process(config) else None,
         "decoupled": config.decoupled,
         "auto_complete": auto_complete,
         "debug_port": debug_port,

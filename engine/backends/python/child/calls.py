@@ -40,7 +40,7 @@ class Calls:
         left_behind: takes what destructors want to have done.
     """
 
-    def __init__(self, link: Link, left_behind: SimpleQueue[Callable[[], None]]) -> None:
+    def __init__(self, link: Link, left_behind: SimpleQueue[Callable[[], None] | None]) -> None:
         self.link = link
         self._left_behind = left_behind
         self._numbers = itertools.count()

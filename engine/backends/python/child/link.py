@@ -93,6 +93,18 @@ class Link:
             if self._sleepers:
                 self._changed.notify_all()
 
+    def close(self) -> None:
+        """Whoever waits is told that the server is gone."""
+        self._channel.hang_up()
+        with self._changed:
+            while self._reading:
+                self._sleepers += 1
+                self._changed.wait()
+                self._sleepers -= 1
+            self.closed = True
+            self._changed.notify_all()
+        self._channel.close()
+
     def _read(self) -> None:
         """Receive a message, and handle it. The lock is held, but not while waiting."""
         self._reading = True

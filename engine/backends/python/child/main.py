@@ -8,11 +8,13 @@ import sys
 
 def start() -> None:
     """Run until the server says that it is enough, or is gone."""
-    folder = sys.path.pop(0)  # the interpreter put it there
     import importlib
     import importlib.util
     import os
 
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if sys.path[:1] == [folder]:
+        del sys.path[0]  # the interpreter put it there
     package = "_trireme_model_process"
     specification = importlib.util.spec_from_file_location(
         package, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
@@ -22,8 +24,24 @@ def start() -> None:
     module = importlib.util.module_from_spec(specification)
     sys.modules[package] = module
     specification.loader.exec_module(module)
-    process = importlib.import_module(package + ".process")
+    try:
+        process = importlib.import_module(package + ".process")
+    except ImportError as error:
+        _say_failed(int(sys.argv[1]), f"the Python environment '{sys.prefix}' cannot host a model: {error}")
+        return
     process.run(int(sys.argv[1]))
+
+
+def _say_failed(descriptor: int, reason: str) -> None:
+    """What ``channel`` and ``protocol`` would send, by hand: they need numpy, which may be what is missing."""
+    import marshal
+    import os
+    import struct
+    import zlib
+
+    head = marshal.dumps((34, reason), 2)
+    frame = struct.pack("<BxHHxxQQ", 1, 0, 0, 0, 0)
+    os.write(descriptor, frame + struct.pack("<II", len(head), zlib.crc32(head)) + head)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def run(descriptor: int) -> None:
     host = ProcessHost(Channel(sock))
     threading.Thread(target=host.keep_tidy, name="trireme tidy", daemon=True).start()
     try:
-        _Process(host).serve()
+        ModelProcess(host).serve()
     except ChannelClosedError:
         os._exit(_ORPHANED)
     sys.stdout.flush()
@@ -58,7 +58,7 @@ def _end_with_the_server(descriptor: int) -> None:
     os._exit(_ORPHANED)
 
 
-class _Process:
+class ModelProcess:
     """Carries out what the server asks for, in the main thread."""
 
     def __init__(self, host: ProcessHost) -> None:
@@ -96,7 +96,9 @@ class _Process:
         try:
             if settings["debug_port"]:
                 _wait_for_debugger(settings["debug_port"])
-            runner = Runner(host, settings["model_path"], settings["args"], settings["search_paths"])
+            runner = Runner(
+                host, settings["model_path"], settings["args"], settings["search_paths"], settings["package"]
+            )
             if settings["auto_complete"]:
                 completed = runner.auto_complete(settings["args"]["model_config"])
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +52,7 @@ class ProcessHost:
         self.decoupled = False
         self.link = Link(channel, self._handle)
         self.tasks: deque[Message] = deque()
-        self._left_behind: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._left_behind: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._calls = Calls(self.link, self._left_behind)
         self._open: dict[int, _Open] = {}
 
@@ -76,12 +77,14 @@ class ProcessHost:
 
     def keep_tidy(self) -> None:
         """See to what destructors have noted, which must not do it themselves; for a thread of its own."""
-        while True:
-            left_behind = self._left_behind.get()
-            try:
+        with contextlib.suppress(ChannelClosedError):
+            while (left_behind := self._left_behind.get()) is not None:
                 left_behind()
-            except ChannelClosedError:
-                return
+
+    def close(self) -> None:
+        """The model is not served any more: end the threads, and give everything back."""
+        self._left_behind.put(None)
+        self.link.close()
 
     # See `utils.host.Host`.
 
