@@ -121,12 +121,11 @@ class FaultyModels:
         if model.sequences is not None:
             self._check_controls(batch)
         duration_ns = model.fixed_ns + model.per_row_ns * batch.rows
-        for job in batch.jobs:
-            if not job.is_null:
-                request = self._requests[job.request.id]
-                duration_ns += request.extra_ns
-                if request.fault is Fault.SLOW and self._strikes(request):
-                    duration_ns *= SLOWNESS
+        requests = [self._requests[job.request.id] for job in batch.jobs if not job.is_null]
+        duration_ns += sum(request.extra_ns for request in requests)
+        slow = [request for request in requests if request.fault is Fault.SLOW and self._strikes(request)]
+        if slow:
+            duration_ns *= SLOWNESS  # once, however many of them there are: it is the instance that is slow
         await self._clock.sleep(duration_ns / 1e9)
         zeros = self._outputs[model.name]
 
