@@ -365,7 +365,18 @@ class InferenceServer:
             return False
         if not self.options.strict_readiness:
             return True
+        if self._startup_failed and self._start_made_good():
+            self._startup_failed = False
         return not self._startup_failed and self._repository.all_ready()
+
+    def _start_made_good(self) -> bool:
+        """Whether all that was missing after a start that failed has been loaded since, or is no longer asked for."""
+        index = self.repository_index()
+        tried = {entry.name for entry in index if entry.version}
+        wanted = {entry.name for entry in index}
+        if self.options.model_control_mode is ControlMode.EXPLICIT and "*" not in self.options.startup_models:
+            wanted = set(self.options.startup_models)
+        return wanted <= tried
 
     def metadata(self) -> ServerMetadata:
         return ServerMetadata(self.options.server_id, server_version())

@@ -153,6 +153,20 @@ class TestReadiness:
                 await server.load_model("e", {})
             assert await index(server) == [("a", "1", "UNAVAILABLE", "Internal: no value"), ("e", "", "", "")]
 
+    @pytest.mark.parametrize("names", [("*",), ("a", "b")])
+    async def test_a_failed_start_that_is_made_good(self, tmp_path: Path, gates: Gates, names: tuple[str, ...]) -> None:
+        write(tmp_path, "a", {1: 1})
+        write(tmp_path, "b", {1: 1}, "nonsense")
+        async with serving(tmp_path, gates, *names, exit_on_error=False) as server:
+            assert not server.ready()
+            await server.load_model("a", {})
+            assert not server.ready()
+            (tmp_path / "b" / "config.pbtxt").write_text(CONFIG)
+            await server.load_model("b", {})
+            assert server.ready()
+            await server.unload_model("b")
+            await until(lambda: server.ready() and not server.model_ready("b"))
+
     @pytest.mark.parametrize("strict", [True, False])
     async def test_a_failed_start(self, tmp_path: Path, gates: Gates, strict: bool) -> None:
         write(tmp_path, "a", {1: 1})
