@@ -9,6 +9,8 @@ LONGEST_LINE_BYTES = 8192
 """Longer lines are broken."""
 
 _READ_BYTES = 65_536
+_PIPE_BYTES = 1 << 20
+"""No pipe of a user's holds more."""
 
 logger = logging.getLogger("trireme.python")
 
@@ -35,6 +37,28 @@ class OutputLog:
             data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
             return True
+        self._split(data)
+        if not data:
+            self._log_rest()
+        return bool(data)
+
+    def close(self) -> None:
+        """Log what is left, and close the pipe. Processes that the model started may still hold the other end, and
+        write faster than it can be logged: more than a pipe holds was not left by the model."""
+        left = _PIPE_BYTES
+        while left > 0:
+            try:
+                data = os.read(self._descriptor, min(left, _READ_BYTES))
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            left -= len(data)
+            self._split(data)
+        self._log_rest()
+        os.close(self._descriptor)
+
+    def _split(self, data: bytes) -> None:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         while len(self._rest) > LONGEST_LINE_BYTES:
@@ -42,24 +66,6 @@ class OutputLog:
             self._rest = self._rest[LONGEST_LINE_BYTES:]
         for line in lines:
             self._log(line)
-        if not data:
-            self._log_rest()
-        return bool(data)
-
-    def close(self) -> None:
-        """Log what is left, and close the pipe. Processes that the model started may still hold the other end."""
-        while True:
-            try:
-                data = os.read(self._descriptor, _READ_BYTES)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            self._rest += data
-        for line in self._rest.split(b"\n"):
-            self._log(line)
-        self._rest = b""
-        os.close(self._descriptor)
 
     def _log_rest(self) -> None:
         rest, self._rest = self._rest, b""

@@ -102,11 +102,20 @@ def read_response(job: Job, wire: tuple[Any, ...], payload: memoryview) -> Infer
     error, parameters, tensors = wire
     if error is not None:
         return read_error(*error)
+    for name, value in parameters.items():
+        if not name.isascii() or isinstance(value, str):
+            parameters = {_utf8(key): _utf8(of) if isinstance(of, str) else of for key, of in parameters.items()}
+            break
     return job.response([read_tensor(payload, tensor) for tensor in tensors], parameters)
 
 
 def read_error(text: str, code: int) -> TriremeError:
-    return _ERRORS.get(code, InternalError)(text, reason=FailureReason.BACKEND)
+    return _ERRORS.get(code, InternalError)(_utf8(text), reason=FailureReason.BACKEND)
+
+
+def _utf8(text: str) -> str:
+    """A model's text as it can be sent to clients: Python has texts with half a character, such as file names."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def write_error(error: TriremeError) -> tuple[Any, ...]:

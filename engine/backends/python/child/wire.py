@@ -118,7 +118,10 @@ def _pack(name: str, array: np.ndarray) -> bytes:
     parts: list[bytes] = []
     for element in array.ravel().tolist():
         if isinstance(element, str):
-            element = element.encode("utf-8", "surrogateescape")
+            try:
+                element = element.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError as error:
+                raise UnsendableError(f"tensor '{name}' has an element that is no text: {error}") from None
         elif not isinstance(element, bytes):
             raise UnsendableError(
                 f"tensor '{name}' is of type BYTES, so its elements must be bytes or str, found {type(element)}"

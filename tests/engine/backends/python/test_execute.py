@@ -342,3 +342,35 @@ async def test_inputs_may_be_kept_after_execute(tmp_path: Path) -> None:
             tensor = vector(*[number] * 50_000)
             response = await server.infer(InferenceRequest("m", inputs=[tensor]))
             assert set(response.outputs[0].array.tolist()) == {max(number - 1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise ValueError('caf\\udce9 é')", "ValueError: caf? é"),
+        ("return [pb_utils.InferenceResponse(error=pb_utils.TritonError('\\ud800'))]", "?"),
+        (
+            "return [pb_utils.InferenceResponse([pb_utils.Tensor('OUTPUT0', np.array([['\\ud800']], object))])]",
+            "tensor 'OUTPUT0' has an element that is no text: 'utf-8' codec can't encode character '\\ud800'",
+        ),
+    ],
+)
+async def test_half_a_character_is_no_harm(tmp_path: Path, body: str, told: str) -> None:
+    """What cannot be UTF-8 reaches no front end, and does not end the process."""
+    code = f"""
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                {body}
+"""
+    write_model(tmp_path, "m", code)
+    async with open_repository(tmp_path) as server:
+        with pytest.raises(InternalError) as caught:
+            await server.infer(ask("m", 1))
+        assert told in caught.value.message
+        caught.value.message.encode()
+        (actor,) = server.model_statistics()
+        assert actor.restarts == 0
