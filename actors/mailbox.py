@@ -88,7 +88,8 @@ class Mailbox(Generic[T]):
         """Everything in the box, oldest first, without waiting; possibly nothing."""
         messages = list(self._messages)
         self._messages.clear()
-        self._writers.unpark_all()
+        if self._writers:  # asking is cheaper than waking nobody
+            self._writers.unpark_all()
         return messages
 
     def _stop_reading(self, _raise_cancel: object) -> trio.lowlevel.Abort:
