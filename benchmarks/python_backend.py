@@ -30,7 +30,7 @@ from servers import Server, machine, trireme, triton
 PROTOCOLS = (Protocol.HTTP, Protocol.GRPC)
 FIELDS = ("throughput", "p50_us", "p99_us", "cpu_us")
 MORE_IS_BETTER = ("throughput",)
-TABLE_COLUMNS = 136
+TABLE_COLUMNS = 160
 
 
 @dataclass(frozen=True)
