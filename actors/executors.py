@@ -33,7 +33,7 @@ class ExecutorDiedError(Exception):
 
 
 class Executor(Protocol):
-    """Runs one instance's work, one thing at a time."""
+    """Runs one instance's work, one thing at a time, but for batches of an instance that has credits for several."""
 
     begins: bool
 

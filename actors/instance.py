@@ -4,6 +4,10 @@ It makes its copy, says that it is idle, executes the batch that its scheduler t
 again. States: STARTING -> IDLE <-> BUSY -> STOPPED, and from any of them DEAD, when something other than the backend's
 own handling of a batch goes wrong, or a batch outlives the hang limit. A dead instance is never revived: its supervisor
 buries it (`bury` answers what it held) and starts another.
+
+An instance has credits: so many batches it may hold at once. While it has some left it says that it is idle as soon as
+it has been given a batch, so that it stands behind the other instances again; each batch is handed back when it is over
+itself. Leave to execute (the rate limiter's) is for one batch, so where it is needed an instance has one credit.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from functools import partial
 
 import trio
 
-from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance
+from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, ProcessInstance
 from ..engine.config.rate_limiter import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch
@@ -26,8 +30,8 @@ from .messages import BatchSealed, InstanceIdle, InstanceMessage, StopInstance
 from .scheduler import InstanceAddress, Scheduler
 from .warmup import WarmUp
 
-CREDITS = 1
-"""Batches that an instance may have at once. A GPU instance will have two, so that copies overlap compute."""
+_MAILBOX_BOUND = 2
+"""A batch, for an instance says once that it is idle before it gets one; and the word to stop."""
 
 
 class InstanceState(enum.Enum):
@@ -74,7 +78,7 @@ class Instance:
         self.identity = identity
         self.spec = spec
         self.state = InstanceState.STARTING
-        self.mailbox: Mailbox[InstanceMessage] = Mailbox(f"instance {spec.name}", CREDITS + 1)
+        self.mailbox: Mailbox[InstanceMessage] = Mailbox(f"instance {spec.name}", _MAILBOX_BOUND)
         self.executed = 0
         self.stopped = trio.Event()
         self._model = model
@@ -83,8 +87,11 @@ class Instance:
         self._hang_limit_s = hang_limit_s or math.inf
         self._limit = limit
         self._warm_up = warm_up
-        self._held: ExecutionBatch | None = None
+        self._credits = 1
+        self._held: dict[ExecutionBatch, None] = {}
+        self._said_idle = False
         self._told_to_stop = False
+        self._leaving = False
         self._settled = trio.lowlevel.ParkingLot()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -112,30 +119,75 @@ class Instance:
         )
         scheduler.attach(self.identity, address)
         task_status.started()
-        idle = InstanceIdle(self.identity)
-        while True:
-            self.state = InstanceState.IDLE
-            scheduler.mailbox.put_nowait(idle)
-            message = await self._next_message()
-            if isinstance(message, StopInstance):
-                break
-            self.state = InstanceState.BUSY
-            batch = self._held = message.batch
-            await self._execute(copy, batch)
-            self._held = None
-            self.executed += 1
-            scheduler.settle(batch)
-            del message, batch  # whoever waits for the next one does not hold on to the data of the last one
-        while self._held is not None:
-            await self._settled.park()
+        if isinstance(copy, ProcessInstance) and not scheduler.limited:
+            self._credits = copy.credits
+        if self._credits == 1:
+            await self._serve(copy, None)
+        else:
+            async with trio.open_nursery() as batches:
+                await self._serve(copy, batches)
         scheduler.detach(self.identity)
         await self._executor.end(copy)
         self._executor.close()
         self.state = InstanceState.STOPPED
         self.stopped.set()
 
+    async def _serve(self, copy: ModelInstance, beside: trio.Nursery | None) -> None:
+        """Execute batches until told to stop, and no batch is held any more.
+
+        Args:
+            beside: where batches are executed side by side; None for one at a time.
+        """
+        self.state = InstanceState.IDLE
+        self._say_idle()
+        while True:
+            message = await self._next_message()
+            if isinstance(message, StopInstance):
+                break
+            self._take(message.batch)
+            if beside is None:
+                await self._execute_sealed(copy, message.batch)
+            else:
+                beside.start_soon(self._execute_sealed, copy, message.batch)
+                self._say_idle()
+            del message  # whoever waits for the next one does not hold on to the data of the last one
+        self._leaving = True
+        if self._said_idle:
+            self._scheduler.detach(self.identity)  # so that nothing more comes while the last ones are executed
+        while self._held:
+            await self._settled.park()
+
+    def _take(self, batch: ExecutionBatch) -> None:
+        self._said_idle = False
+        self._held[batch] = None
+        self.state = InstanceState.BUSY
+
+    def _hand_back(self, batch: ExecutionBatch) -> None:
+        del self._held[batch]
+        if not self._held:
+            self.state = InstanceState.IDLE
+        self.executed += 1
+        self._scheduler.settle(batch)
+        self._settled.unpark_all()
+
+    def _say_idle(self) -> None:
+        if self._has_news():
+            self._scheduler.mailbox.put_nowait(InstanceIdle(self.identity))
+
+    def _has_news(self) -> bool:
+        """Whether it is idle and has not said so; it is about to."""
+        if self._said_idle or self._leaving or len(self._held) >= self._credits:
+            return False
+        self._said_idle = True
+        return True
+
+    async def _execute_sealed(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
+        await self._execute(copy, batch)
+        self._hand_back(batch)
+        self._say_idle()
+
     def stop(self) -> None:
-        """Close once the batch in hand is done; `stopped` tells when."""
+        """Close once the batches in hand are done; `stopped` tells when."""
         if not self._told_to_stop and not self.stopped.is_set():
             self._told_to_stop = True
             self.mailbox.put_nowait(StopInstance())
@@ -170,18 +222,16 @@ class Instance:
         """In the scheduler's task: begin a batch. This actor's own task goes on waiting for messages meanwhile."""
         if not self._executor.begin_now(copy, batch, self._over):
             return False
-        self.state = InstanceState.BUSY
-        self._held = batch
+        self._take(batch)
+        if self._has_news():
+            self._scheduler.has_room(self.identity)
         return True
 
     def _over(self, batch: ExecutionBatch) -> None:
         """A batch that was begun in place is over."""
-        self._held = None
-        self.executed += 1
-        self.state = InstanceState.IDLE
-        self._scheduler.settle(batch)
-        self._settled.unpark_all()
-        self._scheduler.idle(self.identity)
+        self._hand_back(batch)
+        if self._has_news():
+            self._scheduler.idle(self.identity)
 
     async def _next_message(self) -> BatchSealed | StopInstance:
         """The next thing to do. A batch goes before a stop: what was sealed is executed."""
@@ -194,8 +244,8 @@ class Instance:
     def bury(self, error: TriremeError) -> None:
         """Answer what a dead instance held with `error`, tell the scheduler, give up the executor."""
         self.state = InstanceState.DEAD
-        batches = [] if self._held is None else [self._held]
-        self._held = None
+        batches = list(self._held)
+        self._held.clear()
         batches += [message.batch for message in self.mailbox.drain() if isinstance(message, BatchSealed)]
         for batch in batches:
             batch.finish(error)

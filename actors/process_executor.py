@@ -30,7 +30,7 @@ _BURIAL_S = 10.0
 
 
 class ProcessExecutor:
-    """One process instance's executor."""
+    """One process instance's executor. Executes as many batches at a time as the instance has credits."""
 
     begins = True
 
@@ -39,8 +39,7 @@ class ProcessExecutor:
         self._nursery: trio.Nursery | None = None
         self._instance: ProcessInstance | None = None
         self._changed = trio.lowlevel.ParkingLot()
-        self._executing: ExecutionBatch | None = None
-        self._on_over: Callable[[ExecutionBatch], None] | None = None
+        self._executing: dict[ExecutionBatch, Callable[[ExecutionBatch], None] | None] = {}  # and whom to tell
         self._flushing = False
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
@@ -106,9 +105,9 @@ class ProcessExecutor:
         except TriremeError as error:
             batch.finish(error)
             return
-        self._executing = batch
+        self._executing[batch] = None
         instance.begin(batch, prepared)
-        while self._executing is not None:
+        while batch in self._executing:
             await self._changed.park()
 
     def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
@@ -118,15 +117,14 @@ class ProcessExecutor:
         self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
     ) -> bool:
         assert isinstance(instance, ProcessInstance), "this executor has made it"
-        if batch.nbytes > COPIED_IN_PLACE_BYTES or self._executing is not None:
+        if batch.nbytes > COPIED_IN_PLACE_BYTES:
             return False
         try:
             prepared = instance.prepare(batch)
         except TriremeError:
             return False  # `execute` meets the same error
         batch.mark(Phase.COMPUTE_START)
-        self._executing = batch
-        self._on_over = on_over
+        self._executing[batch] = on_over
         with contextlib.suppress(TriremeError):  # the process is gone, which whoever watches it is about to notice
             instance.begin(batch, prepared)
         return True
@@ -135,8 +133,7 @@ class ProcessExecutor:
         """What there is to give back is given back at the end of `around`."""
 
     def _finished(self, batch: ExecutionBatch) -> None:
-        self._executing = None
-        on_over, self._on_over = self._on_over, None
+        on_over = self._executing.pop(batch)
         if on_over is not None:
             on_over(batch)
 
@@ -156,7 +153,8 @@ class ProcessExecutor:
 
     async def _bury(self, cause: BaseException | None) -> None:
         """End the process, if it has not ended, and give everything back."""
-        instance, self._instance, self._executing, self._on_over = self._instance, None, None, None
+        instance, self._instance = self._instance, None
+        self._executing.clear()
         if instance is None:
             return
         instance.kill()

@@ -114,6 +114,11 @@ class Scheduler:
         self._idle = trio.lowlevel.ParkingLot()
         self._token = trio.lowlevel.current_trio_token()
 
+    @property
+    def limited(self) -> bool:
+        """Whether instances need leave to execute, which they get for one batch at a time."""
+        return self._permits is not None
+
     # The door: synchronous, in the caller's task.
 
     def submit(self, job: Job, *, attended: bool = False) -> None:
@@ -169,6 +174,10 @@ class Scheduler:
             return
         self._core.instance_idle(instance)
         self.attend()
+
+    def has_room(self, instance: InstanceId) -> None:
+        """An instance that is just being given a batch by `begin_now` can take another one beside it."""
+        self._core.instance_idle(instance)
 
     def cancel(self, job: Job) -> None:
         """The job's client gave up."""

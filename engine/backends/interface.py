@@ -115,6 +115,7 @@ class ProcessInstance(ModelInstance):
         up: the process has said something.
         launch_limit_s: most seconds until then.
         started: batches may be given to it.
+        credits: most batches that it may have at once; known when it has started.
         on_finished: called with a batch that is over: ``batch.finish`` has been called.
         on_congestion: called when something waits for the process to take it; `flush` must be called when `fileno` can
             be written.
@@ -125,6 +126,7 @@ class ProcessInstance(ModelInstance):
     up: bool = False
     launch_limit_s: float = 30.0
     started: bool = False
+    credits: int = 1
     on_finished: Callable[[ExecutionBatch], None]
     on_congestion: Callable[[], None]
 

@@ -16,6 +16,7 @@ from .in_process import ModelThread
 from .instance import PythonInstance
 from .launching import Interpreter, Process
 from .options import read_options
+from .overlap import most_batches
 from .settings import check_parameters, model_path, runs_in_process, start_settings
 
 
@@ -83,8 +84,11 @@ class PythonModel(LoadedModel):
         self._interpreter = interpreter
         self._timeout_s = timeout_s
         self._services = services
+        self._most_batches = most_batches(config)
 
     def create_instance(self, spec: InstanceSpec) -> PythonInstance:
         in_process = runs_in_process(self._config)
         process = ModelThread(spec.name) if in_process else Process(spec.name, self._interpreter)
-        return PythonInstance(self._config, spec, process, self._services, self._settings(spec), self._timeout_s)
+        settings = self._settings(spec)
+        most = self._most_batches
+        return PythonInstance(self._config, spec, process, self._services, settings, self._timeout_s, most)

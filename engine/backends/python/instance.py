@@ -1,7 +1,8 @@
 """A Python model instance, as the server sees it: a process, what it was given, and what it answers.
 
 Rules:
- 1. The process executes one batch at a time. A decoupled model may answer the requests of earlier batches meanwhile.
+ 1. The process executes one batch at a time, or several if the model's ``execute`` is a coroutine (`credits`). A
+    decoupled model may answer the requests of earlier batches meanwhile.
  2. A request is open from when it is given to the process until its final response. The process says nothing about
     others, and nobody listens if it does.
  3. A decoupled model may send `protocol.WINDOW` responses to a request ahead of its client. More are allowed as they
@@ -45,17 +46,35 @@ def unhealthy(name: str) -> InternalError:
     return InternalError(f"Stub process '{name}' is not healthy.", reason=FailureReason.BACKEND)
 
 
+class _Held:
+    """A batch that is not over.
+
+    Attributes:
+        keys: of its requests.
+        returned: ``execute`` has.
+    """
+
+    __slots__ = ("batch", "keys", "returned")
+
+    def __init__(self, batch: ExecutionBatch, keys: list[int]) -> None:
+        self.batch = batch
+        self.keys = keys
+        self.returned = False
+
+
 class _Open:
     """An open request.
 
     Attributes:
+        held: its batch.
         untold: responses that were taken and that the process has not been told of.
     """
 
-    __slots__ = ("job", "untold")
+    __slots__ = ("held", "job", "untold")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, held: _Held) -> None:
         self.job = job
+        self.held = held
         self.untold = 0
 
 
@@ -67,6 +86,7 @@ class PythonInstance(ProcessInstance):
         process: just started; has not been told anything.
         settings: for `protocol.START`.
         finalize_s: seconds that the process may take until it is up, and the model to end.
+        most_batches: that it may execute at once, if its model can.
     """
 
     def __init__(
@@ -77,6 +97,7 @@ class PythonInstance(ProcessInstance):
         services: Services,
         settings: dict[str, Any],
         finalize_s: float,
+        most_batches: int = 1,
     ) -> None:
         self.name = spec.name
         self._decoupled = config.decoupled
@@ -92,9 +113,8 @@ class PythonInstance(ProcessInstance):
         self._calls = Calls(services, self._tell)
         self._keys = 0
         self._open: dict[int, _Open] = {}
-        self._batch: ExecutionBatch | None = None
-        self._batch_keys: list[int] = []
-        self._returned = False
+        self._batches: dict[int, _Held] = {}
+        self._most_batches = most_batches
         self._ending = False
         self._tell((protocol.START, settings))
 
@@ -117,12 +137,10 @@ class PythonInstance(ProcessInstance):
 
     def begin(self, batch: ExecutionBatch, prepared: tuple[list[int], Letter]) -> None:
         keys, letter = prepared
+        held = self._batches[keys[0]] = _Held(batch, keys)
         for key, job in zip(keys, batch.jobs, strict=True):
-            self._open[key] = _Open(job)
+            self._open[key] = _Open(job, held)
             job.on_cancel = partial(self._cancel, key)
-        self._batch = batch
-        self._batch_keys = keys
-        self._returned = False
         try:
             self._post(letter)
         except ChannelClosedError:
@@ -172,7 +190,7 @@ class PythonInstance(ProcessInstance):
             request.job.on_cancel = None
             request.job.fail(type(error)(error.message, reason=FailureReason.BACKEND))
         self._open.clear()
-        self._batch = None
+        self._batches.clear()
         self._calls.close()
         for log in self._logs.values():
             log.close()
@@ -214,12 +232,17 @@ class PythonInstance(ProcessInstance):
         elif kind == protocol.LOG:
             self._log(*rest)
         elif kind == protocol.CALL:
-            self._calls.call(message.payload, self._batch, self._callers(), *rest)
+            number, method, arguments, key = rest
+            batches = self._asking(key)
+            only = batches[0] if len(batches) == 1 else None
+            self._calls.call(message.payload, only, self._callers(batches), number, method, arguments)
         elif kind == protocol.CALL_TAKEN:
             self._calls.taken(*rest)
         elif kind == protocol.CANCEL_CALL:
             self._calls.cancel(*rest)
         elif kind == protocol.STARTED:
+            if rest[1]:
+                self.credits = self._most_batches
             self.started = True
         elif kind == protocol.FAILED:
             self._ending = True
@@ -228,14 +251,14 @@ class PythonInstance(ProcessInstance):
     def _done(
         self,
         payload: memoryview,
+        number: int,
         answers: tuple[tuple[int, Any], ...],
         rescheduled: tuple[int, ...],
         spent_ns: tuple[int, int],
     ) -> None:
         """The model's ``execute`` has returned."""
-        batch = self._batch
-        if batch is None:
-            raise MessageError("a batch is over that was never given")
+        held = self._batches[number]
+        batch = held.batch
         batch.mark(Phase.OUTPUT_START)
         batch.marks[Phase.OUTPUT_START] -= spent_ns[1]
         batch.marks[Phase.INFER_START] = batch.marks[Phase.OUTPUT_START] - spent_ns[0]
@@ -247,28 +270,29 @@ class PythonInstance(ProcessInstance):
             request = self._open.get(key)
             if request is not None:
                 self._reply(key, request.job, read_response(request.job, wire, payload), True)
-        self._returned = True
-        self._finish_if_over()
+        held.returned = True
+        self._finish_if_over(held)
 
-    def _finish_if_over(self) -> None:
+    def _finish_if_over(self, held: _Held) -> None:
         """Rule 5."""
-        batch = self._batch
-        if batch is None or not self._returned:
+        if not held.returned or (not self._decoupled and any(key in self._open for key in held.keys)):
             return
-        if not self._decoupled and any(key in self._open for key in self._batch_keys):
-            return
-        self._batch = None
-        self._batch_keys = []
-        batch.finish(keep_open=self._decoupled)
-        self.on_finished(batch)
+        del self._batches[held.keys[0]]
+        held.batch.finish(keep_open=self._decoupled)
+        self.on_finished(held.batch)
 
-    def _callers(self) -> tuple[Caller, ...]:
+    def _asking(self, key: int | None) -> list[ExecutionBatch]:
+        """The batch during whose execution the model asks; all that it may be if the model's process does not know."""
+        if key in self._batches:
+            return [self._batches[key].batch]
+        return [held.batch for held in self._batches.values()]
+
+    def _callers(self, batches: list[ExecutionBatch]) -> tuple[Caller, ...]:
         """Who waits for the answers to what the model asks now. Of a decoupled model nobody may: its execute can return
         before."""
-        batch = self._batch
-        if batch is None or self._decoupled:
+        if not batches or self._decoupled:
             return ()
-        before = dict.fromkeys([caller for job in batch.jobs for caller in job.request.callers])
+        before = dict.fromkeys([caller for batch in batches for job in batch.jobs for caller in job.request.callers])
         return (*before, (self._model, self.name))
 
     def _log(self, level: str, filename: str, line: int, text: str) -> None:
@@ -297,7 +321,7 @@ class PythonInstance(ProcessInstance):
             if outcome is not None and not final:
                 self._account(key, request)
         else:
-            self._finish_if_over()
+            self._finish_if_over(request.held)
 
     def _reply(self, key: int, job: Job, outcome: Any, final: bool) -> None:
         if final:
@@ -330,10 +354,13 @@ class PythonInstance(ProcessInstance):
             self._tell((protocol.TAKEN, key, count))
 
     def _cancel(self, key: int) -> None:
-        if key in self._open:
-            self._tell((protocol.CANCEL, key))
-        if self._batch is not None and all(job.cancelled for job in self._batch.jobs):
-            self._calls.cancel_made_for(self._batch)
+        request = self._open.get(key)
+        if request is None:
+            return
+        self._tell((protocol.CANCEL, key))
+        batch = request.held.batch
+        if all(job.cancelled for job in batch.jobs):
+            self._calls.cancel_made_for(batch)
 
     def _tell(self, head: tuple[Any, ...], payload: Payload | None = None) -> None:
         """Send a message that nothing hangs on if the process is gone; that is found out by reading."""

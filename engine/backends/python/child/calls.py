@@ -59,7 +59,7 @@ class Calls:
         number = next(self._numbers)
         question = self._questions[number] = _Question()
         try:
-            self.link.send((protocol.CALL, number, method, arguments), payload)
+            self.link.send((protocol.CALL, number, method, arguments, None), payload)
             self.link.wait(lambda: question.answered)
         finally:
             del self._questions[number]
@@ -67,11 +67,12 @@ class Calls:
             raise HostError(question.refusal)
         return question.value
 
-    def infer(self, request: tuple[Any, ...], many: bool, payload: Payload) -> Call:
+    def infer(self, request: tuple[Any, ...], many: bool, payload: Payload, batch: int | None) -> Call:
         """Make a request to another model.
 
         Args:
             many: any number of responses is welcome.
+            batch: for which it is made, if that is known.
 
         Raises:
             HostError: too many are open (rule 1).
@@ -85,7 +86,7 @@ class Calls:
         inbox = Inbox(number, many)
         self.link.change(lambda: self._add(inbox))
         try:
-            self.link.send((protocol.CALL, number, "infer", (request, many)), payload)
+            self.link.send((protocol.CALL, number, "infer", (request, many), batch), payload)
         except (ChannelClosedError, OSError, ValueError):
             self.link.change(lambda: self._remove(inbox))
             raise

@@ -93,6 +93,10 @@ class Link:
             if self._sleepers:
                 self._changed.notify_all()
 
+    def hang_up(self) -> None:
+        """Be gone for the server; whoever waits is told, as if it were the server that is gone."""
+        self._channel.hang_up()
+
     def close(self) -> None:
         """Whoever waits is told that the server is gone."""
         self._channel.hang_up()

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 from . import protocol
@@ -25,6 +26,7 @@ from .process_host import ProcessHost
 from .utils.failures import ModelError
 from .utils.request import InferenceRequest
 from .utils.response import InferenceResponse
+from .utils.results import Answered
 from .utils.runner import Runner
 from .wire import UnsendableError, read_request, write_error, write_response
 
@@ -108,7 +110,7 @@ class ModelProcess:
             self._send((protocol.FAILED, str(error)))
             return False
         self._runner = runner
-        self._send((protocol.STARTED, completed))
+        self._send((protocol.STARTED, completed, runner.overlaps))
         return True
 
     @property
@@ -121,8 +123,22 @@ class ModelProcess:
         requests = [read_request(wire, message.payload, host) for wire in message.head[1]]
         for request in requests:
             host.opened(request._key)
+        host.batch.set(requests[0]._key)
         started_ns = time.perf_counter_ns()
-        responses = self._model.execute(requests)
+        self._model.begin(requests, lambda responses: self._over(requests, responses, started_ns))
+
+    def _over(self, requests: list[InferenceRequest], responses: Answered, started_ns: int) -> None:
+        """A batch is over: in the main thread, or in that of the coroutines. One that cannot be answered is the end."""
+        try:
+            self._done(requests, responses, started_ns)
+        except ChannelClosedError:
+            pass  # the main thread is about to be told so itself
+        except BaseException:  # noqa: BLE001 - whatever it is, its requests would wait for ever
+            traceback.print_exc()
+            self._host.link.hang_up()
+
+    def _done(self, requests: list[InferenceRequest], responses: Answered, started_ns: int) -> None:
+        host = self._host
         executed_ns = time.perf_counter_ns()
         payload = Payload()
         answers: list[tuple[int, Any]] = []
@@ -134,7 +150,7 @@ class ModelProcess:
         for key in rescheduled:
             host.over(key)
         spent_ns = (executed_ns - started_ns, time.perf_counter_ns() - executed_ns)
-        self._send((protocol.DONE, tuple(answers), rescheduled, spent_ns), payload)
+        self._send((protocol.DONE, requests[0]._key, tuple(answers), rescheduled, spent_ns), payload)
 
     def _written(self, request: InferenceRequest, response: InferenceResponse, payload: Payload) -> tuple[Any, ...]:
         if request._requested and response._error is None:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any
 
@@ -45,6 +46,7 @@ class ProcessHost:
         instance_name, decoupled: known once started.
         link: the connection.
         tasks: messages for the main thread, in order.
+        batch: the one that the running code belongs to; threads that user code starts do not know.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -52,6 +54,7 @@ class ProcessHost:
         self.decoupled = False
         self.link = Link(channel, self._handle)
         self.tasks: deque[Message] = deque()
+        self.batch: ContextVar[int | None] = ContextVar("batch", default=None)
         self._left_behind: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._calls = Calls(self.link, self._left_behind)
         self._open: dict[int, _Open] = {}
@@ -114,7 +117,7 @@ class ProcessHost:
         payload = Payload()
         try:
             wire = write_request(request, payload)
-            return self._calls.infer(wire, decoupled, payload)
+            return self._calls.infer(wire, decoupled, payload, self.batch.get())
         except (UnsendableError, ValueError, ChannelClosedError, OSError) as error:
             raise HostError(str(error)) from None
 

@@ -1,11 +1,11 @@
 """What the server and a Python model say to each other: the first item of every message's head.
 
-Requests are known by a key, which the server gives; calls of the model to the server by a number, which the model
-gives. Both only ever grow.
+Requests are known by a key, which the server gives, and a batch by that of its first request; calls of the model to the
+server by a number, which the model gives. All only ever grow.
 
 Server to model:
     START            (settings: dict)
-    EXECUTE          (requests: tuple of request)
+    EXECUTE          (requests: tuple of request): several batches may be out if STARTED has said so
     TAKEN            (key, count): the client took this many responses, so that as many more may be sent
     CANCEL           (key): nobody waits for this request any more
     RESULT           (call, value)
@@ -16,12 +16,12 @@ Server to model:
 
 Model to server:
     HELLO            (version of Python): the process is up
-    STARTED          (config JSON, or None)
+    STARTED          (config JSON or None, overlaps): whether it can execute several batches at once
     FAILED           (text): it could not start, for this reason; the process ends
-    DONE             (answers, rescheduled keys, (infer_ns, output_ns)): execute has returned; answers are (key,
-                     response) of the requests that are answered by that
+    DONE             (batch, answers, rescheduled keys, (infer_ns, output_ns)): execute has returned; answers are
+                     (key, response) of the requests that are answered by that
     ANSWER           (key, final, response or None)
-    CALL             (call, method, arguments)
+    CALL             (call, method, arguments, batch or None): made while that batch was executed
     CANCEL_CALL      (call): the model does not want the responses any more
     CALL_TAKEN       (call, count): as TAKEN, of a request that the model made
     READY            (ready, error text or None)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from . import context, results
@@ -117,6 +117,29 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - user code, which may even call sys.exit
             return self._failed(requests, error)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether batches may be begun while others run: ``execute`` is a coroutine, which answers at its end."""
+        return inspect.iscoroutinefunction(getattr(self._class, "execute", None)) and not self._host.decoupled
+
+    def begin(self, requests: list[InferenceRequest], over: Callable[[results.Answered], object]) -> None:
+        """The same, but nobody waits for a coroutine: when it has ended, `over` is called on the event loop's thread.
+        Otherwise that is called here. It must not raise."""
+        try:
+            with context.entered(self._context):
+                returned = self._execute(requests)
+            if returned.__class__ is list or not inspect.isawaitable(returned):
+                answers = results.checked(requests, returned, self._host)
+            elif self._host.decoupled:
+                self._loop.spawn(self._execute_apart(returned, requests))
+                answers: results.Answered = [None] * len(requests)
+            else:
+                self._loop.spawn(self._execute_later(returned, requests, over))
+                return
+        except BaseException as error:  # noqa: BLE001 - user code, which may even call sys.exit
+            answers = self._failed(requests, error)
+        over(answers)
+
     async def execute_async(self, requests: list[InferenceRequest]) -> results.Answered:
         """The same on the event loop of the caller, for a model whose ``execute`` is a coroutine."""
         try:
@@ -169,6 +192,19 @@ class Runner:
     async def _entered(self, returned: Awaitable[Any]) -> Any:
         with context.entered(self._context):
             return await returned
+
+    async def _execute_later(
+        self,
+        returned: Awaitable[Any],
+        requests: list[InferenceRequest],
+        over: Callable[[results.Answered], object],
+    ) -> None:
+        """Wait for a coroutine, and hand on what it answers. One that ends by a cancellation of its own has failed."""
+        try:
+            answers = results.checked(requests, await self._entered(returned), self._host)
+        except BaseException as error:  # noqa: BLE001 - user code; what passed here would end the event loop
+            answers = self._failed(requests, error)
+        over(answers)
 
     async def _execute_apart(self, returned: Awaitable[Any], requests: list[InferenceRequest]) -> None:
         """Wait for a decoupled model's coroutine, and answer what is open if it fails."""
