@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from typing import Any
 
 from . import protocol
@@ -129,13 +128,13 @@ class ModelProcess:
 
     def _over(self, requests: list[InferenceRequest], responses: Answered, started_ns: int) -> None:
         """A batch is over: in the main thread, or in that of the coroutines. One that cannot be answered is the end."""
+        sent = False
         try:
             self._done(requests, responses, started_ns)
-        except ChannelClosedError:
-            pass  # the main thread is about to be told so itself
-        except BaseException:  # noqa: BLE001 - whatever it is, its requests would wait for ever
-            traceback.print_exc()
-            self._host.link.hang_up()
+            sent = True
+        finally:
+            if not sent:  # its requests would wait for ever; the main thread is told, too
+                self._host.link.hang_up()
 
     def _done(self, requests: list[InferenceRequest], responses: Answered, started_ns: int) -> None:
         host = self._host

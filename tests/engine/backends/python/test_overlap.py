@@ -345,3 +345,22 @@ async def test_a_request_to_a_model_ends_with_the_batch_that_it_was_made_for(tmp
         (directory / "go").touch()
     assert outcomes == {1: 1}
     assert not (directory / "cancelled_1").exists()
+
+
+async def test_a_batch_whose_answer_cannot_be_sent_is_the_end_of_the_process(tmp_path: Path) -> None:
+    """Whatever the reason; nobody waits for it for ever."""
+    code = (
+        HEAD
+        + """
+        async def execute(self, requests):
+            answers = [response(value_of(request)) for request in requests]
+            if value_of(requests[0]) == 1:
+                answers[0]._outputs = 5
+            return answers
+"""
+    )
+    write_model(tmp_path, "m", code)
+    async with open_repository(tmp_path) as server:
+        with trio.fail_after(30), pytest.raises(InternalError, match="Stub process 'm_0' is not healthy"):
+            await server.infer(ask("m", 1))
+        assert await answer(server, "m", 2) == 2
