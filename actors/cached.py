@@ -45,6 +45,8 @@ class CachedDoor:
         identity: tells models that may answer differently apart.
     """
 
+    prompt = False  # what is asked for is looked up first
+
     def __init__(
         self,
         inner: Scheduler | Ensemble,

@@ -59,6 +59,8 @@ class Ensemble:
         find: the model that answers the request of a step; raises `TriremeError` if there is none.
     """
 
+    prompt = False  # see `Scheduler`
+
     def __init__(self, plan: EnsemblePlan, find: FindMember, clock: Clock, statistics: ModelStatistics) -> None:
         self.name = plan.name
         self.mailbox: Mailbox[QueueChanged] = Mailbox(f"ensemble {plan.name}", 1)

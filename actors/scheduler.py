@@ -83,6 +83,10 @@ class Scheduler:
         decoupled: the model answers any number of times, each answer going out at once.
         limiter: whom instances ask before they execute; None for nobody.
         iterative: the model may have a request executed again instead of answering it.
+
+    Attributes:
+        prompt: what can be executed is better begun at once than together with what comes in the same breath: an
+            instance works elsewhere meanwhile.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class Scheduler:
         self.name = name
         self.mailbox: Mailbox[SchedulerMessage] = Mailbox(f"scheduler of {name}", _MESSAGES_EACH + 1)
         self.inflight = 0
+        self.prompt = False
         self._core = core
         self._clock = clock
         self._statistics = statistics
@@ -218,6 +223,7 @@ class Scheduler:
         if address.gpu is not None:
             self._statistics.add_device(address.gpu)
         self._addresses[instance] = address
+        self.prompt = self.prompt or address.begin_now is not None
 
     def detach(self, instance: InstanceId) -> None:
         """This instance takes no more batches."""

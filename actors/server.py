@@ -324,7 +324,8 @@ class InferenceServer:
         accepted = False
         try:
             scheduler = model.scheduler
-            scheduler.submit(job, attended=attended)
+            prompt = scheduler.prompt and not attended
+            scheduler.submit(job, attended=attended or prompt)
             accepted = True
         finally:
             if not accepted:
@@ -334,6 +335,8 @@ class InferenceServer:
         if attended and scheduler not in self._to_attend:
             self._to_attend.append(scheduler)
         reply.attach(job, scheduler.cancel)
+        if prompt:
+            scheduler.attend()
         return reply
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
