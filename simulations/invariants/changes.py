@@ -38,10 +38,14 @@ class ChangesHurtNobody(Invariant):
         self._stopping = True
 
     def _delivered(self, event: ReplyDelivered) -> None:
-        if self._stopping or self._failed:
+        if self._stopping or self._failed or self._lost_while_drained():
             return  # an ensemble may lack a member that was lost
         if STOPPING in event.error or UNKNOWN in event.error:
             self.broken(f"request {event.request} was accepted, and answered {event.error!r}")
+
+    def _lost_while_drained(self) -> bool:
+        """Whether a model that serves no more, but for ensembles that hold it, has lost instances."""
+        return any(view.served and not view.ready and view.lost for view in self._state.models.values())
 
     def _asked(self, event: ChangeAsked) -> None:
         if event.change == "unload":
