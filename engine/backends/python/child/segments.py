@@ -11,7 +11,8 @@ Rules:
  3. A borrower does not hold more than `MOST_BORROWED` segments, each of which costs a descriptor: what comes then is
     copied, and given back at once.
  4. The owner keeps free segments for later messages: as much as was lent at the same time of late, at least
-    `LEAST_KEPT_BYTES`. It drops the rest, and tells the borrower to forget it.
+    `LEAST_KEPT_BYTES`, and never more than `MOST_KEPT_BYTES`, for traffic may end with its largest message. It drops
+    the rest, and tells the borrower to forget it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy as np
 
 MOST_BORROWED = 32
 LEAST_KEPT_BYTES = 4 << 20
+MOST_KEPT_BYTES = 128 << 20
 SMALLEST_BYTES = 256 << 10
 _DECAY = 15 / 16
 _WASTE = 4  # a free segment is not used for a message this many times smaller
@@ -152,7 +154,8 @@ class Lender:
             if segment is not None:
                 self._lent_bytes -= segment.nbytes
                 self._free.append(segment)
-                self._trim(max(self._recent_bytes - self._lent_bytes, LEAST_KEPT_BYTES))
+                wanted = max(self._recent_bytes - self._lent_bytes, LEAST_KEPT_BYTES)
+                self._trim(min(wanted, MOST_KEPT_BYTES))
 
     def trim(self) -> None:
         """Drop all that is free."""

@@ -319,3 +319,16 @@ def test_what_could_not_be_sent_any_more_leaves_nothing_behind() -> None:
         channel.prepare((tensor,), payload)
     del never_posted, letter
     assert open_descriptors() == before
+
+
+def test_the_largest_messages_are_not_kept_when_nothing_follows_them() -> None:
+    """A segment that nobody has written to takes no memory, so this one costs nothing."""
+    before = open_descriptors()
+    lender = Lender()
+    usual, largest = lender.take(8 << 20), lender.take(segments.MOST_KEPT_BYTES + 1)
+    lender.give_back(largest.number)
+    lender.give_back(usual.number)
+    assert lender.take(8 << 20) is usual
+    assert list(lender.dropped) == [largest.number]
+    lender.close()
+    assert open_descriptors() == before
