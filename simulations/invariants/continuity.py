@@ -16,6 +16,7 @@ from ..events import (
     RequestRejected,
     RequestSubmitted,
 )
+from ..generations import model_of
 from ..history import Handlers
 from ..plan import Change
 from .base import Complain, Invariant
@@ -51,6 +52,7 @@ class SequencesGoOn(Invariant):
         self._state = state
         self._asked: dict[int, RequestSubmitted] = {}
         self._going: dict[tuple[str, int | str], Going] = {}
+        self._unloaded: set[str] = set()  # generations
         self._keys: dict[int, tuple[str, int | str]] = {}  # by accepted request
 
     def handlers(self) -> Handlers:
@@ -78,7 +80,7 @@ class SequencesGoOn(Invariant):
         key = self._keys[event.request] = (asked.model, asked.sequence)
         if asked.end:
             self._going.pop(key, None)
-        elif asked.start or key in self._going:
+        elif (asked.start or key in self._going) and event.model not in self._unloaded:
             self._going[key] = Going(event.model, event.at_ns)
 
     def _answered(self, event: RequestAnswered) -> None:
@@ -101,8 +103,10 @@ class SequencesGoOn(Invariant):
             self._going.pop(key, None)
 
     def _changed(self, event: ChangeDone) -> None:
+        """What begins in an unloaded model later on, because an ensemble holds it, cannot be continued either."""
         if event.change == Change.UNLOAD.value and not event.error:
-            for key in [key for key in self._going if key[0] == event.model]:
+            self._unloaded.update(name for name in self._state.models if model_of(name) == event.model)
+            for key in [key for key, going in self._going.items() if going.where in self._unloaded]:
                 del self._going[key]
 
     def _detached(self, event: InstanceDetached) -> None:
