@@ -27,6 +27,7 @@ from ..engine.scheduling.core import InstanceId
 from .executors import Executor
 from .mailbox import Mailbox, MailboxStatistics
 from .messages import BatchSealed, InstanceIdle, InstanceMessage, StopInstance
+from .readiness import ReadinessCheck
 from .scheduler import InstanceAddress, Scheduler
 from .warmup import WarmUp
 
@@ -62,6 +63,9 @@ class Instance:
         limit: what it needs in order to execute, where that is limited.
         hang_limit_s: most seconds that a batch may take; 0 for no limit.
         warm_up: what it does before it takes batches; None for nothing.
+
+    Attributes:
+        own_check: the model's own, once the instance has started; None if it has none.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Instance:
         self.mailbox: Mailbox[InstanceMessage] = Mailbox(f"instance {spec.name}", _MAILBOX_BOUND)
         self.executed = 0
         self.stopped = trio.Event()
+        self.own_check: ReadinessCheck | None = None
         self._model = model
         self._executor = executor
         self._scheduler = scheduler
@@ -106,6 +111,8 @@ class Instance:
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
+        if isinstance(copy, ProcessInstance) and copy.checks_itself:
+            self.own_check = ReadinessCheck(self.spec.name, copy)
         if self._warm_up is not None:
             await self._make_warm(copy, self._warm_up)
         scheduler = self._scheduler

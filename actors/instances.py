@@ -20,6 +20,7 @@ from ..engine.errors import InternalError, TriremeError, UnavailableError
 from ..engine.instance_orders import InstanceOrder, match
 from ..engine.restart import RestartPolicy
 from .instance import Instance, InstanceHungError, InstanceState, obituary
+from .readiness import ReadinessCheck
 from .scheduler import Scheduler
 from .surroundings import Surroundings
 from .warmup import WarmUp
@@ -78,6 +79,11 @@ class Instances:
         """How many there are; those that nobody wants any more do not count."""
         seats = [seat for seat in self._seats if not seat.leaving]
         return InstanceCounts(sum(seat.alive for seat in seats), len(seats), self._restarts, self._abandoned)
+
+    def own_checks(self) -> list[ReadinessCheck]:
+        """Those of the instances that are wanted and alive."""
+        instances = [seat.instance for seat in self._seats if seat.alive and not seat.leaving]
+        return [each.own_check for each in instances if each is not None and each.own_check is not None]
 
     async def start(self, orders: Iterable[InstanceOrder]) -> TriremeError | None:
         """Make instances side by side.

@@ -16,6 +16,7 @@ from ..engine.request import InferenceRequest
 
 if TYPE_CHECKING:
     from .model import Model
+    from .readiness import ReadinessCheck
 
 FindModel = Callable[[str, int], "Model"]
 AnsweringModel = Callable[["Model", InferenceRequest], "Model"]
@@ -60,6 +61,10 @@ class Members:
     def healthy(self) -> bool:
         """Every one serves, with all of its parts alive; those that were let go do not count as such."""
         return bool(self.steps) and all(model.serving and model.intact for model in self.steps)
+
+    def own_checks(self) -> list[ReadinessCheck]:
+        """Of every one, once."""
+        return [check for model in dict.fromkeys(self.steps) for check in model.own_checks()]
 
     def let_go(self) -> None:
         """The ensemble asks nothing more of them."""

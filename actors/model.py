@@ -39,6 +39,7 @@ from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once, stopping_error
 from .loading import LoadedEnsemble, LoadedInstances, load_ensemble, load_instances
 from .members import AnsweringModel, FindModel, Members
+from .readiness import ReadinessCheck
 from .scheduler import Scheduler
 from .surroundings import Surroundings
 from .warmup import WarmUp
@@ -171,6 +172,12 @@ class Model:
     def healthy(self) -> bool:
         """Ready and intact."""
         return self.ready and self.intact
+
+    def own_checks(self) -> list[ReadinessCheck]:
+        """What its instances, or those of its members, say of themselves if they are asked."""
+        if self._members is not None:
+            return self._members.own_checks()
+        return [] if self._instances is None else self._instances.own_checks()
 
     @property
     def has_sequences(self) -> bool:

@@ -20,6 +20,7 @@ from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.statistics import ModelStatisticsEntry
 from .model import UNLOADED, Model
+from .readiness import ReadinessCheck
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
@@ -345,6 +346,12 @@ class Repository:
             return self.find(name, version).healthy
         except TriremeError:
             return False
+
+    def own_checks(self, name: str | None = None, version: int = LATEST) -> list[ReadinessCheck]:
+        """What is to be asked besides `model_ready`; besides `all_ready`, if no model is named."""
+        if name is not None:
+            return self.find(name, version).own_checks()
+        return list(dict.fromkeys(check for model in self.models() if model.ready for check in model.own_checks()))
 
     def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
         """Records of ready versions, by name and version (http.md §3.5).

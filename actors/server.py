@@ -46,6 +46,7 @@ from .model import Model, ModelActorStatistics
 from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .rate_limiter import RateLimiter
+from .readiness import all_pass
 from .reply import Reply
 from .repository import LoadProgress
 from .surroundings import Surroundings
@@ -372,6 +373,13 @@ class InferenceServer:
             self._startup_failed = False
         return not self._startup_failed and self._repository.all_ready()
 
+    async def check_ready(self) -> bool:
+        """The same, and with strict readiness, models are asked that have a check of their own."""
+        if not self.ready():
+            return False
+        checks = self._repository.own_checks() if self.options.strict_readiness else ()
+        return not checks or (await all_pass(checks) and self.ready())
+
     def _start_made_good(self) -> bool:
         """Whether all that was missing after a start that failed has been loaded since, or is no longer asked for."""
         index = self.repository_index()
@@ -386,6 +394,13 @@ class InferenceServer:
 
     def model_ready(self, name: str, version: int = LATEST) -> bool:
         return self._repository.model_ready(name, version)
+
+    async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
+        """The same, and the model is asked if it has a check of its own (python-backend.md §9)."""
+        if not self.model_ready(name, version):
+            return False
+        checks = self._repository.own_checks(name, version)
+        return not checks or (await all_pass(checks) and self.model_ready(name, version))
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """A ready model version.

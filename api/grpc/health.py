@@ -24,6 +24,6 @@ class Health(HealthBase):
     async def check(self, message: HealthCheckRequest) -> HealthCheckResponse:
         """Whether the server is ready; that it is not is no error."""
         self._context.refuse_when_exiting()
-        if self._context.server.ready():
+        if await self._context.server.check_ready():
             return HealthCheckResponse(status=HealthCheckResponseServingStatus.SERVING)
         return HealthCheckResponse(status=HealthCheckResponseServingStatus.NOT_SERVING)

@@ -54,7 +54,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
         return server.live(self._context)
 
     async def server_ready(self, message: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
-        return server.ready(self._context)
+        return await server.ready(self._context)
 
     async def server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         return server.metadata(self._context)
@@ -62,7 +62,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
     # Its models.
 
     async def model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        return models.ready(self._context, message)
+        return await models.ready(self._context, message)
 
     async def model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         return models.metadata(self._context, message)

@@ -29,11 +29,11 @@ from .context import GrpcContext
 from .versions import parse_version
 
 
-def ready(context: GrpcContext, message: ModelReadyRequest) -> ModelReadyResponse:
+async def ready(context: GrpcContext, message: ModelReadyRequest) -> ModelReadyResponse:
     """ModelReady: a model that is not ready, or that there is not, is no error."""
     version = parse_version(message.version)
     context.refuse_when_exiting()
-    return ModelReadyResponse(ready=context.server.model_ready(message.name, version))
+    return ModelReadyResponse(ready=await context.server.check_model_ready(message.name, version))
 
 
 def metadata(context: GrpcContext, message: ModelMetadataRequest) -> ModelMetadataResponse:

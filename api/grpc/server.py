@@ -12,10 +12,10 @@ def live(context: GrpcContext) -> ServerLiveResponse:
     return ServerLiveResponse(live=context.server.live())
 
 
-def ready(context: GrpcContext) -> ServerReadyResponse:
+async def ready(context: GrpcContext) -> ServerReadyResponse:
     """ServerReady: a server that is not ready is no error."""
     context.refuse_when_exiting()
-    return ServerReadyResponse(ready=context.server.ready())
+    return ServerReadyResponse(ready=await context.server.check_ready())
 
 
 def metadata(context: GrpcContext) -> ServerMetadataResponse:

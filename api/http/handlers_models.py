@@ -19,7 +19,7 @@ async def ready(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/models/M[/versions/V]/ready``: why a model is not ready is not told."""
     version = request.match.model_version()
     refuse_when_exiting(context)
-    if context.server.model_ready(request.match.name, version):
+    if await context.server.check_model_ready(request.match.name, version):
         return Answer(200, TEXT)
     return Answer(400, TEXT, error_body("Model version not ready"))
 

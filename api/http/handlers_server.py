@@ -16,7 +16,7 @@ async def live(context: Context, request: HttpRequest) -> Answer:
 async def ready(context: Context, request: HttpRequest) -> Answer:
     """``GET /v2/health/ready``."""
     refuse_when_exiting(context)
-    return Answer(200 if context.server.ready() else 400, TEXT)
+    return Answer(200 if await context.server.check_ready() else 400, TEXT)
 
 
 async def metadata(context: Context, request: HttpRequest) -> Answer:

@@ -116,6 +116,8 @@ class ProcessInstance(ModelInstance):
         launch_limit_s: most seconds until then.
         started: batches may be given to it.
         credits: most batches that it may have at once; known when it has started.
+        checks_itself: the model says of itself whether it is ready; known when it has started.
+        on_ready: called with why it is not, or None, once `ask_ready` has been called.
         on_finished: called with a batch that is over: ``batch.finish`` has been called.
         on_congestion: called when something waits for the process to take it; `flush` must be called when `fileno` can
             be written.
@@ -127,6 +129,8 @@ class ProcessInstance(ModelInstance):
     launch_limit_s: float = 30.0
     started: bool = False
     credits: int = 1
+    checks_itself: bool = False
+    on_ready: Callable[[TriremeError | None], None]
     on_finished: Callable[[ExecutionBatch], None]
     on_congestion: Callable[[], None]
 
@@ -153,6 +157,9 @@ class ProcessInstance(ModelInstance):
     @abstractmethod
     def flush(self) -> bool:
         """Give the process what waits for it; whether nothing waits any more. Raises as `sources` says."""
+
+    def ask_ready(self) -> None:
+        """Ask the model whether it is ready, whatever it executes; only where `checks_itself`, and once at a time."""
 
     @abstractmethod
     def ask_to_end(self) -> None:

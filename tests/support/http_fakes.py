@@ -100,6 +100,12 @@ class FakeServer:
     def model_ready(self, name: str, version: int = LATEST) -> bool:
         return name in self.models and version in (LATEST, *self.models[name][0].versions)
 
+    async def check_ready(self) -> bool:
+        return self.ready()
+
+    async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
+        return self.model_ready(name, version)
+
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         if name == "loading":
             raise UnavailableError("Request for unknown model: 'loading' version 1 is not at ready state")

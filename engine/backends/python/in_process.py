@@ -33,6 +33,7 @@ class ModelThread:
         ours.setblocking(False)
         self.channel = Channel(ours)
         self.ended, self._end = os.pipe()
+        self._hears, self.bell = os.pipe()
         self._thread = threading.Thread(target=self._run, args=(Channel(theirs),), name=name, daemon=True)
         self._thread.start()
 
@@ -40,7 +41,7 @@ class ModelThread:
         host = ProcessHost(channel)
         threading.Thread(target=host.keep_tidy, name=f"{self._thread.name} tidy", daemon=True).start()
         try:
-            ModelProcess(host).serve()
+            ModelProcess(host, self._hears).serve()
         except ChannelClosedError:
             return  # the server does not want it any more
         finally:
@@ -66,6 +67,7 @@ class ModelThread:
     def close(self) -> None:
         """Give back what is left of it."""
         self.channel.close()
+        os.close(self.bell)
         os.close(self.ended)
 
     def __repr__(self) -> str:

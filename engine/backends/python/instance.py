@@ -14,13 +14,15 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from ...config.model import ModelConfig
-from ...errors import FailureReason, InternalError, TriremeError
+from ...errors import FailureReason, InternalError, TriremeError, UnavailableError
 from ...execution import ExecutionBatch, Phase
 from ...job import Job
 from ...request import Caller
@@ -116,6 +118,7 @@ class PythonInstance(ProcessInstance):
         self._batches: dict[int, _Held] = {}
         self._most_batches = most_batches
         self._ending = False
+        self._lost: TriremeError | None = None
         self._tell((protocol.START, settings))
 
     # What the executor calls.
@@ -164,6 +167,13 @@ class PythonInstance(ProcessInstance):
         except ChannelClosedError:
             raise unhealthy(self.name) from None
 
+    def ask_ready(self) -> None:
+        if self._lost is not None:
+            self.on_ready(self._lost)
+            return
+        with contextlib.suppress(OSError):  # it is gone, which whoever watches it is about to notice
+            os.write(self._process.bell, b"?")
+
     def ask_to_end(self) -> None:
         self._ending = True
         self._tell((protocol.FINALIZE,))
@@ -186,6 +196,8 @@ class PythonInstance(ProcessInstance):
 
     def abandon(self, error: TriremeError) -> None:
         """Rule 4."""
+        self._lost = error
+        self.on_ready(error)
         for request in self._open.values():
             request.job.on_cancel = None
             request.job.fail(type(error)(error.message, reason=FailureReason.BACKEND))
@@ -243,10 +255,19 @@ class PythonInstance(ProcessInstance):
         elif kind == protocol.STARTED:
             if rest[1]:
                 self.credits = self._most_batches
+            self.checks_itself = rest[2]
             self.started = True
+        elif kind == protocol.READY:
+            self.on_ready(self._unready(*rest))
         elif kind == protocol.FAILED:
             self._ending = True
             raise InternalError(rest[0])
+
+    def _unready(self, ready: bool, text: str | None) -> TriremeError | None:
+        """Why the model is not ready, as it says itself."""
+        if text is not None:
+            return InternalError(text)
+        return None if ready else UnavailableError(f"Model '{self.name}' is not ready (user-defined check failed).")
 
     def _done(
         self,
@@ -379,6 +400,9 @@ class PythonInstance(ProcessInstance):
 
     def on_finished(self, batch: ExecutionBatch) -> None:
         """Replaced by the executor."""
+
+    def on_ready(self, error: TriremeError | None) -> None:
+        """Replaced by who asks."""
 
     def __repr__(self) -> str:
         return f"<PythonInstance {self.name}: {len(self._open)} open, {self._process!r}>"

@@ -39,6 +39,7 @@ class Process:
 
     Attributes:
         channel: the server's end.
+        bell: writing end of a pipe; see `child.protocol`.
         pid: its number.
         ended: a descriptor that can be read when the process has ended.
         stdout, stderr: reading ends of pipes, or -1 where its output goes elsewhere.
@@ -52,20 +53,24 @@ class Process:
     ) -> None:
         ours, theirs = socket_pair()
         ours.settimeout(timeout_s)
+        hears, self.bell = os.pipe()
         variables = {**os.environ, **interpreter.environment}
         try:
             with theirs:
                 self._popen = subprocess.Popen(
-                    [*interpreter.command, str(MAIN), str(theirs.fileno())],
+                    [*interpreter.command, str(MAIN), str(theirs.fileno()), str(hears)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE if output is None else output,
                     stderr=subprocess.PIPE if output is None else output,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), hears),
                     env={name: value for name, value in variables.items() if value},
                 )
         except OSError as error:
             ours.close()
+            os.close(self.bell)
             raise InternalError(f"cannot start the process of instance '{name}': {error}") from None
+        finally:
+            os.close(hears)
         self.channel = Channel(ours)
         self.pid = self._popen.pid
         self.ended = os.pidfd_open(self.pid)
@@ -101,6 +106,7 @@ class Process:
     def close(self) -> None:
         """Give back what is left of it. It must have ended, or been killed."""
         self.channel.close()
+        os.close(self.bell)
         self._popen.poll()
         os.close(self.ended)
 

@@ -1,4 +1,5 @@
-"""Where the process of a Python model begins: ``python main.py DESCRIPTOR``, in whatever interpreter the model wants.
+"""Where the process of a Python model begins: ``python main.py SOCKET BELL`` (descriptors, see `protocol`), in whatever
+interpreter the model wants.
 
 The folder of this file becomes a package of its own name, so that nothing of it is in the way of the model's imports.
 """
@@ -29,7 +30,7 @@ def start() -> None:
     except ImportError as error:
         _say_failed(int(sys.argv[1]), f"the Python environment '{sys.prefix}' cannot host a model: {error}")
         return
-    process.run(int(sys.argv[1]))
+    process.run(int(sys.argv[1]), int(sys.argv[2]))
 
 
 def _say_failed(descriptor: int, reason: str) -> None:

@@ -34,19 +34,20 @@ _ORPHANED = 1
 """Exit status of a process whose server is gone."""
 
 
-def run(descriptor: int) -> None:
-    """Serve one model instance, over the socket with this descriptor."""
+def run(descriptor: int, bell: int) -> None:
+    """Serve one model instance, over the socket with this descriptor; the bell's is the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server, which tells us what to do
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sock = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
+    os.set_inheritable(bell, False)
     threading.Thread(target=_end_with_the_server, args=(descriptor,), name="trireme watch", daemon=True).start()
     host = ProcessHost(Channel(sock))
     threading.Thread(target=host.keep_tidy, name="trireme tidy", daemon=True).start()
     try:
-        ModelProcess(host).serve()
+        ModelProcess(host, bell).serve()
     except ChannelClosedError:
         os._exit(_ORPHANED)
     sys.stdout.flush()
@@ -60,10 +61,16 @@ def _end_with_the_server(descriptor: int) -> None:
 
 
 class ModelProcess:
-    """Carries out what the server asks for, in the main thread."""
+    """Carries out what the server asks for, in the main thread; whether the model is ready, in one of its own.
 
-    def __init__(self, host: ProcessHost) -> None:
+    Args:
+        bell: descriptor of a pipe, which is closed here.
+    """
+
+    def __init__(self, host: ProcessHost, bell: int) -> None:
         self._host = host
+        self._bell = bell
+        self._answers_bell = False
         self._send = host.link.send
         self._runner: Runner | None = None
 
@@ -73,7 +80,14 @@ class ModelProcess:
         Raises:
             ChannelClosedError: the server is gone.
         """
-        self._send((protocol.HELLO, platform.python_version()))
+        try:
+            self._send((protocol.HELLO, platform.python_version()))
+            self._work()
+        finally:
+            if not self._answers_bell:
+                os.close(self._bell)
+
+    def _work(self) -> None:
         while True:
             message = self._host.next_task()
             kind = message.head[0]
@@ -82,8 +96,6 @@ class ModelProcess:
             elif kind == protocol.START:
                 if not self._start(message.head[1]):
                     return
-            elif kind == protocol.ASK_READY:
-                self._say_whether_ready()
             else:
                 self._finalize()
                 return
@@ -109,7 +121,10 @@ class ModelProcess:
             self._send((protocol.FAILED, str(error)))
             return False
         self._runner = runner
-        self._send((protocol.STARTED, completed, runner.overlaps))
+        if runner.checks:
+            self._answers_bell = True
+            threading.Thread(target=self._answer_bell, name="trireme readiness", daemon=True).start()
+        self._send((protocol.STARTED, completed, runner.overlaps, runner.checks))
         return True
 
     @property
@@ -158,6 +173,15 @@ class ModelProcess:
             return write_response(response, payload)
         except UnsendableError as error:
             return write_error(str(error))
+
+    def _answer_bell(self) -> None:
+        """Until the server does not want the instance any more."""
+        try:
+            with contextlib.suppress(ChannelClosedError):
+                while os.read(self._bell, 1):
+                    self._say_whether_ready()
+        finally:
+            os.close(self._bell)
 
     def _say_whether_ready(self) -> None:
         try:

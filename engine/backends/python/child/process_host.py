@@ -177,7 +177,7 @@ class ProcessHost:
     def _handle(self, message: Message) -> None:
         head = message.head
         kind = head[0]
-        if kind in (protocol.EXECUTE, protocol.START, protocol.FINALIZE, protocol.ASK_READY):
+        if kind in (protocol.EXECUTE, protocol.START, protocol.FINALIZE):
             self.tasks.append(message)
         elif kind == protocol.TAKEN:
             request = self._open.get(head[1])

@@ -11,12 +11,12 @@ Server to model:
     RESULT           (call, value)
     REFUSAL          (call, text)
     CALL_RESPONSE    (call, final, response or None): of a request that the model made
-    ASK_READY        (): answered by READY
     FINALIZE         (): the last one; the model's process ends
 
 Model to server:
     HELLO            (version of Python): the process is up
-    STARTED          (config JSON or None, overlaps): whether it can execute several batches at once
+    STARTED          (config JSON or None, overlaps, checks): whether it can execute several batches at once, and
+                     whether it has a readiness check of its own
     FAILED           (text): it could not start, for this reason; the process ends
     DONE             (batch, answers, rescheduled keys, (infer_ns, output_ns)): execute has returned; answers are
                      (key, response) of the requests that are answered by that
@@ -24,9 +24,12 @@ Model to server:
     CALL             (call, method, arguments, batch or None): made while that batch was executed
     CANCEL_CALL      (call): the model does not want the responses any more
     CALL_TAKEN       (call, count): as TAKEN, of a request that the model made
-    READY            (ready, error text or None)
+    READY            (ready, error text or None): the bell has been rung
     LOG              (level, file name, line, text)
     FINALIZED        ()
+
+The server has a bell, too: a pipe of its own, since nobody reads messages while the model computes. Each byte in it
+asks whether the model is ready.
 
 A request is (key, id, correlation ID, flags, timeout in µs, parameters as JSON, names of wanted outputs, trace context
 or None, tensors). A response is (error or None, parameters, tensors), an error (text, code), and a tensor a
@@ -42,8 +45,7 @@ CANCEL = 4
 RESULT = 5
 REFUSAL = 6
 CALL_RESPONSE = 7
-ASK_READY = 8
-FINALIZE = 9
+FINALIZE = 8
 
 HELLO = 32
 STARTED = 33

@@ -19,6 +19,8 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._starting = threading.Lock()
+        self._stopped = False
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Its result, when it has one; raises what it raises."""
@@ -30,6 +32,8 @@ class EventLoop:
 
     def stop(self) -> None:
         """Cancel what runs, and wait until it has ended."""
+        with self._starting:
+            self._stopped = True
         if self._loop is None or self._thread is None:
             return
         asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
@@ -39,11 +43,17 @@ class EventLoop:
         self._loop = self._thread = None
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
-            self._thread.start()
-        return self._loop
+        loop = self._loop
+        if loop is not None:
+            return loop
+        with self._starting:
+            if self._stopped:
+                raise RuntimeError("the model's coroutines have ended")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
+            return self._loop
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)

@@ -27,7 +27,7 @@ from .request import InferenceRequest
 
 
 class Runner:
-    """One instance of a user's model. Its methods are called one at a time.
+    """One instance of a user's model. Its methods are called one at a time, but for `is_ready`.
 
     Args:
         host: the server.
@@ -151,16 +151,22 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - user code; the host's cancellation passes
             return self._failed(requests, error)
 
+    @property
+    def checks(self) -> bool:
+        """Whether the model says of itself if it is ready."""
+        return hasattr(self._model, "is_ready")
+
     def is_ready(self) -> bool:
-        """What the model says of itself; True if it does not say.
+        """What the model says of itself; True if it does not say. May be called on another thread, beside the rest.
 
         Raises:
             ModelError: it raised something, or said neither True nor False.
         """
-        if not hasattr(self._model, "is_ready"):
+        model = self._model
+        if not hasattr(model, "is_ready"):
             return True
         with self._user_code():
-            ready = self._model.is_ready()
+            ready = model.is_ready()
             if inspect.isawaitable(ready):
                 ready = self._loop.run(self._entered(ready))
         if not isinstance(ready, bool):
