@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,26 +48,29 @@ def test_what_cannot_be_extended_is_begun_anew(tmp_path: Path, there: bytes | No
     assert len(elements(path)) == 1
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """Files cannot grow beyond 1,000 bytes."""
+    """No file of this process can grow beyond 1,000 bytes; not even one that the test run itself is written to."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, full_disk: None) -> None:
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     path, other = tmp_path / "t", tmp_path / "u"
     write_traces(TraceWrite(str(path), traces(2), False))
     before = path.read_bytes()
-    with pytest.raises(OSError, match="File too large"):
-        write_traces(TraceWrite(str(path), traces(20), True))
+    with full_disk():
+        with pytest.raises(OSError, match="File too large"):
+            write_traces(TraceWrite(str(path), traces(20), True))
+        with pytest.raises(OSError, match="File too large"):
+            write_traces(TraceWrite(str(other), traces(20), False))
     assert path.read_bytes() == before
-    with pytest.raises(OSError, match="File too large"):
-        write_traces(TraceWrite(str(other), traces(20), False))
     assert other.read_bytes() == b""
 
 
