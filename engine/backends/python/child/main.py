@@ -13,7 +13,7 @@ def start() -> None:
     import importlib.util
     import os
 
-    folder = os.path.dirname(os.path.abspath(__file__))
+    folder = os.path.dirname(os.path.realpath(__file__))  # as the interpreter sees it
     if sys.path[:1] == [folder]:
         del sys.path[0]  # the interpreter put it there
     package = "_trireme_model_process"

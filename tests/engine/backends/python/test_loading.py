@@ -9,7 +9,8 @@ import pytest
 import trio
 from python_models import CONFIG, IDENTITY, ask, child_processes, open_descriptors, open_repository, write_model
 
-from trireme.engine.backends.python import PythonBackend, backend
+from trireme.engine.backends.python import PythonBackend
+from trireme.engine.backends.python.environments import Environments
 from trireme.engine.backends.python.launching import Interpreter
 from trireme.engine.description import ModelState
 from trireme.engine.errors import InvalidArgumentError
@@ -272,7 +273,8 @@ def test_options_of_no_sense_are_refused(options: dict[str, str]) -> None:
 
 async def test_a_process_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path, "m", IDENTITY)
-    monkeypatch.setattr(backend, "_interpreter", lambda *_: Interpreter(("sh", "-c", "exec cat /dev/zero"), {}))
+    silent = Interpreter(("sh", "-c", "exec cat /dev/zero"), {})
+    monkeypatch.setattr(Environments, "interpreter", lambda *_: silent)
     found = await reason(tmp_path, auto_complete=False, backend_config={"python": {"stub-timeout-seconds": "1"}})
     assert found == "Internal: the process of instance 'm_0' is not up after 1 s"
 
