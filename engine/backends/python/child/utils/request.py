@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
@@ -11,7 +10,7 @@ from .context import current
 from .errors import TritonModelException
 from .host import Host
 from .memory import DEFAULT_MEMORY, PreferredMemory
-from .response import Parameter, checked
+from .response import Parameter, as_json, checked
 from .sender import Answers, InferenceResponseSender
 from .tensor import Tensor
 from .trace import InferenceTrace
@@ -90,7 +89,7 @@ class InferenceRequest:
         self._correlation_id = correlation_id if isinstance(correlation_id, str) else int(correlation_id)
         self._flags = flags
         self._timeout = timeout
-        self._parameters = json.dumps(checked(parameters)) if parameters else "{}"
+        self._parameters = as_json(checked(parameters)) if parameters else "{}"
         self._requested = list(requested_output_names)
         self._trace = trace or InferenceTrace()
         self._model_name = model_name

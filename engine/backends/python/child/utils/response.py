@@ -55,7 +55,7 @@ class InferenceResponse:
 
     def parameters(self) -> str:
         """The parameters as JSON."""
-        return json.dumps(self._parameters)
+        return as_json(self._parameters)
 
     def _only(self, names: Collection[str]) -> InferenceResponse:
         """This response without the outputs that nobody asked for; itself if that is all of it."""
@@ -72,6 +72,11 @@ class InferenceResponse:
 
 def error_response(message: str, code: int = ErrorCode.INTERNAL) -> InferenceResponse:
     return InferenceResponse(error=TritonError(message, code))
+
+
+def as_json(parameters: Mapping[str, Parameter]) -> str:
+    """Without spaces, as incoming requests have their parameters."""
+    return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
 
 
 def checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:

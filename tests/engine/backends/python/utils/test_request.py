@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ def test_positions_are_those_of_triton() -> None:
 
 @pytest.mark.parametrize(
     ("given", "text"),
-    [(None, "{}"), ({}, "{}"), ({"a": 1, "b": "é", "d": True}, '{"a": 1, "b": "\\u00e9", "d": true}')],
+    [(None, "{}"), ({}, "{}"), ({"a": 1, "b": "é", "d": True}, '{"a":1,"b":"é","d":true}')],
 )
 def test_parameters_are_json_text(given: dict[str, Any] | None, text: str) -> None:
     request = InferenceRequest(model_name="a", inputs=[], requested_output_names=[], parameters=given)
@@ -91,7 +90,7 @@ def test_incoming_request_tells_what_the_client_said(host: RecordingHost) -> Non
         trace_context="{}",
     )
     assert (request.request_id(), request.correlation_id(), request.flags(), request.timeout()) == ("rid", "seq", 3, 9)
-    assert json.loads(request.parameters()) == {"p": 1}
+    assert request.parameters() == '{"p":1}'
     assert request.requested_output_names() == {"a", "b"}
     assert request.inputs() == [INPUT]
     assert request.trace().get_context() == "{}"
