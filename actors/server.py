@@ -143,7 +143,6 @@ class InferenceServer:
         self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository
         self._calls = self._backends.services.models = ModelCalls(self, self._nursery)
-        self._backends.services.call_soon = trio.lowlevel.current_trio_token().run_sync_soon
         started = False
         try:
             await self._start()

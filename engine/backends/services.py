@@ -93,11 +93,6 @@ class NoModels:
 NOT_READY = "Server not ready"
 
 
-def _now(action: Callable[[], object]) -> object:
-    """Where there is no event loop, there is nobody to wait for."""
-    return action()
-
-
 @dataclass(slots=True)
 class Services:
     """What the server offers.
@@ -106,9 +101,7 @@ class Services:
         custom_metrics: where a backend's, or a model's, own metrics are kept and printed from; callable from any
             thread.
         models: the server's models.
-        call_soon: has something done on the event loop, from any thread.
     """
 
     custom_metrics: CustomMetrics = field(default_factory=CustomMetrics)
     models: ModelAccess = field(default_factory=NoModels)
-    call_soon: Callable[[Callable[[], object]], object] = field(default=_now)

@@ -157,11 +157,6 @@ class Lender:
                 wanted = max(self._recent_bytes - self._lent_bytes, LEAST_KEPT_BYTES)
                 self._trim(min(wanted, MOST_KEPT_BYTES))
 
-    def trim(self) -> None:
-        """Drop all that is free."""
-        with self._lock:
-            self._trim(0)
-
     def _trim(self, keep_bytes: float) -> None:
         """Drop free segments, those that were free longest first, until no more than `keep_bytes` are left."""
         kept = sum([segment.nbytes for segment in self._free])

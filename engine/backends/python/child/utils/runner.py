@@ -140,17 +140,6 @@ class Runner:
             answers = self._failed(requests, error)
         over(answers)
 
-    async def execute_async(self, requests: list[InferenceRequest]) -> results.Answered:
-        """The same on the event loop of the caller, for a model whose ``execute`` is a coroutine."""
-        try:
-            with context.entered(self._context):
-                returned = self._execute(requests)
-                if inspect.isawaitable(returned):
-                    returned = await returned
-            return results.checked(requests, returned, self._host)
-        except Exception as error:  # noqa: BLE001 - user code; the host's cancellation passes
-            return self._failed(requests, error)
-
     @property
     def checks(self) -> bool:
         """Whether the model says of itself if it is ready."""

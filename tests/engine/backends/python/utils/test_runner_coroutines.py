@@ -181,17 +181,3 @@ def test_readiness_may_be_a_coroutine(make: Make) -> None:
             return False
     """)
     assert runner.is_ready() is False
-
-
-async def test_coroutine_can_run_on_the_callers_loop(make: Make, host: RecordingHost) -> None:
-    """Here it is trio's, as in the server's own process."""
-    host.decoupled = False
-    runner = make("""
-        async def execute(self, requests):
-            import trio
-            await trio.lowlevel.checkpoint()
-            return [answer() for _ in requests]
-    """)
-    (response,) = await runner.execute_async([host.request(1)])
-    assert isinstance(response, InferenceResponse)
-    assert threading.current_thread() is threading.main_thread()
