@@ -20,14 +20,18 @@ PATIENCE_S = 60.0
 class ServeProcess:
     """A running `trireme serve`.
 
+    Args:
+        stdin: a descriptor; default is this process's own.
+
     Attributes:
         stdout, stderr: the lines so far.
     """
 
-    def __init__(self, repository: Path, *flags: str) -> None:
+    def __init__(self, repository: Path, *flags: str, stdin: int | None = None) -> None:
         command = [str(Path(sys.executable).with_name("trireme")), "serve", "--model-repository", str(repository)]
         command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True)
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self._more = threading.Condition()
@@ -101,12 +105,12 @@ class ServeProcess:
 
 
 @contextmanager
-def serve_process(repository: Path, *flags: str, wait: bool = True) -> Iterator[ServeProcess]:
+def serve_process(repository: Path, *flags: str, wait: bool = True, stdin: int | None = None) -> Iterator[ServeProcess]:
     """A `ServeProcess` on free ports unless `flags` name others; waits until all are open unless told not to."""
     ports = [
         word for name in ("--http-port", "--grpc-port", "--metrics-port") if name not in flags for word in (name, "0")
     ]
-    server = ServeProcess(repository, *ports, *flags)
+    server = ServeProcess(repository, *ports, *flags, stdin=stdin)
     try:
         if wait:
             server.wait_for("Started HTTPService")
