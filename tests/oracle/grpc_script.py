@@ -16,8 +16,6 @@ from grpc_infer_script import bad_core, bad_inputs, order, outputs, parameters, 
 from grpc_stream_script import decoupled_streams, ending_streams, plain_streams
 
 CLIENT_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-LATER = "trace settings come later; until then they are switched off, as over HTTP"
-TRACE_OFF = failed("UNIMPLEMENTED", "trace settings are not supported by this version of the server yet")
 
 
 def script() -> Iterator[Call]:
@@ -132,11 +130,11 @@ def _shared_memory() -> Iterator[Call]:
 
 
 def _settings() -> Iterator[Call]:
-    yield unary("trace settings", "TraceSetting", newer=LATER, expected=TRACE_OFF)
+    yield unary("trace settings", "TraceSetting")
     of_model = pb.TraceSettingRequest(model_name="plain")
-    yield unary("trace settings of a model", "TraceSetting", of_model, newer=LATER, expected=TRACE_OFF)
+    yield unary("trace settings of a model", "TraceSetting", of_model)
     file = pb.TraceSettingRequest(settings={"trace_file": pb.TraceSettingRequest.SettingValue(value=["f"])})
-    yield unary("trace file", "TraceSetting", file, newer=LATER, expected=TRACE_OFF)
+    yield unary("trace file", "TraceSetting", file)
     yield ask("log settings", "LogSettings")
     log = pb.LogSettingsRequest(settings={"log_info": pb.LogSettingsRequest.SettingValue(string_param="x")})
     yield unary("log setting of the wrong type", "LogSettings", log)
