@@ -88,9 +88,11 @@ class Soak:
             while time.monotonic() - self._began_s < duration_s:
                 self.samples.append(self.sample())
                 await asyncio.sleep(interval_s)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            left = set(tasks)
+            while left:  # a client library may take a cancellation for an error of its own, and the task goes on
+                for task in left:
+                    task.cancel()
+                _, left = await asyncio.wait(left, timeout=1.0)
 
     async def _keep_doing(self, name: str, action: Action, rest_s: float, chance: random.Random) -> None:
         while True:
