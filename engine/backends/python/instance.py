@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -113,7 +114,7 @@ class PythonInstance(ProcessInstance):
         self._logs = {pipe: OutputLog(pipe, spec.name) for pipe in pipes}
         self._model = (config.name, int(settings["args"]["model_version"]))
         self._calls = Calls(services, self._tell)
-        self._keys = 0
+        self._keys = itertools.count()
         self._open: dict[int, _Open] = {}
         self._batches: dict[int, _Held] = {}
         self._most_batches = most_batches
@@ -127,16 +128,13 @@ class PythonInstance(ProcessInstance):
         if batch.rows > self._max_rows > 0:
             raise InternalError(f"batch size {batch.rows} for '{self.name}', max allowed is {self._max_rows}")
         payload = Payload()
-        requests = []
-        first = self._keys
-        for key, job in enumerate(batch.jobs, first):
-            requests.append(write_job(job, key, payload, self._outputs))
-        self._keys += len(requests)
+        keys = [next(self._keys) for _ in batch.jobs]  # several threads may do this at once
+        requests = [write_job(job, key, payload, self._outputs) for key, job in zip(keys, batch.jobs, strict=True)]
         try:
             letter = self._channel.prepare((protocol.EXECUTE, tuple(requests)), payload)
         except OSError as error:
             raise InternalError(f"no shared memory for the inputs of '{self.name}': {error}") from None
-        return list(range(first, self._keys)), letter
+        return keys, letter
 
     def begin(self, batch: ExecutionBatch, prepared: tuple[list[int], Letter]) -> None:
         keys, letter = prepared

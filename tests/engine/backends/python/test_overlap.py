@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -10,7 +13,11 @@ from calling_models import HEAD, answer
 from python_models import CONFIG, ask, child_processes, open_repository, until, until_alive, write_model
 
 from trireme.actors import InferenceServer
+from trireme.actors.process_executor import COPIED_IN_PLACE_BYTES
+from trireme.engine.backends.python import instance
+from trireme.engine.backends.python.wire import write_job
 from trireme.engine.errors import InternalError, TriremeError
+from trireme.engine.job import Job
 
 MEETING = (
     HEAD
@@ -103,7 +110,11 @@ async def test_requests_that_wait_for_later_ones_are_answered_when_these_have_co
     assert list(outcomes.items()) == [(2, 2.0), (3, 3.0), (1, 1.0)], "each is answered when it is over itself"
 
 
-async def test_large_requests_overlap_too(tmp_path: Path) -> None:
+async def test_large_requests_overlap_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are put together on threads, the first two here at the same time."""
+    meeting = threading.Barrier(2)
+    write_large = partial(_meet_and_write, meeting)
+    monkeypatch.setattr(instance, "write_job", write_large)
     write_model(tmp_path, "m", MEETING)
     async with open_repository(tmp_path) as server, trio.open_nursery() as nursery:
         nursery.start_soon(server.infer, ask("m", 1, *[0.0] * 100_000))
@@ -111,6 +122,12 @@ async def test_large_requests_overlap_too(tmp_path: Path) -> None:
         await begun(server, 2)
         for value in (-2, -1):
             await server.infer(ask("m", value, *[0.0] * 100_000))
+
+
+def _meet_and_write(meeting: threading.Barrier, job: Job, *rest: Any) -> Any:
+    if job.nbytes > COPIED_IN_PLACE_BYTES and job.inputs["INPUT0"].array[0, 0] > 0:
+        meeting.wait(30)
+    return write_job(job, *rest)
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -65,5 +65,5 @@ def forget(package: str, directory: str) -> None:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         if name == package or name.startswith(f"{package}.") or file.startswith(inside):
-            del sys.modules[name]
+            sys.modules.pop(name, None)  # another thread may be importing, or forgetting, at the same time
     sys.path[:] = [path for path in sys.path if not os.path.join(path, "").startswith(inside)]
