@@ -126,7 +126,7 @@ class Instance:
         )
         scheduler.attach(self.identity, address)
         task_status.started()
-        if isinstance(copy, ProcessInstance) and not scheduler.limited:
+        if not scheduler.limited:
             self._credits = copy.credits
         if self._credits == 1:
             await self._serve(copy, None)

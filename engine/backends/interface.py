@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..config.model import ModelConfig, ModelInput, ModelOutput
-from ..errors import TriremeError
+from ..errors import InternalError, TriremeError
 from ..execution import ExecutionBatch
 from ..response_statistics import MemoryUsage
 from .services import Services
@@ -85,9 +85,15 @@ class Completion:
 
 
 class ModelInstance(ABC):
-    """One executable copy of a model. Executes one batch at a time."""
+    """One executable copy of a model.
+
+    Attributes:
+        credits: most batches that it may have at once; known when it has been made, or, of a process, when that has
+            started. A blocking instance executes one at a time.
+    """
 
     mode: ClassVar[ExecutionMode] = ExecutionMode.BLOCKING
+    credits: int = 1
     thread_bound: bool = True
     """Whether `execute` must always run on the instance's own thread. Only where neither the thread matters nor the
     time depends on more than the amount of data may this be False."""
@@ -115,7 +121,6 @@ class ProcessInstance(ModelInstance):
         up: the process has said something.
         launch_limit_s: most seconds until then.
         started: batches may be given to it.
-        credits: most batches that it may have at once; known when it has started.
         checks_itself: the model says of itself whether it is ready; known when it has started.
         on_ready: called with why it is not, or None, once `ask_ready` has been called.
         on_finished: called with a batch that is over: ``batch.finish`` has been called.
@@ -128,7 +133,6 @@ class ProcessInstance(ModelInstance):
     up: bool = False
     launch_limit_s: float = 30.0
     started: bool = False
-    credits: int = 1
     checks_itself: bool = False
     on_ready: Callable[[TriremeError | None], None]
     on_finished: Callable[[ExecutionBatch], None]
@@ -172,6 +176,53 @@ class ProcessInstance(ModelInstance):
     @abstractmethod
     def abandon(self, error: TriremeError) -> None:
         """The process is gone: answer with `error` what it has not answered, and give everything back."""
+
+
+class StreamInstance(ModelInstance):
+    """An instance on a GPU: it enqueues a batch, and the device says when it is over. Nobody waits for it on a thread.
+
+    `launch`, like `close`, is called on the instance's own thread, `collect` and `healthy` on the event loop.
+
+    Attributes:
+        credits: two, so that the copies of one batch go on while another one is computed.
+    """
+
+    mode = ExecutionMode.ENQUEUE
+    credits = 2
+
+    def execute(self, batch: ExecutionBatch) -> None:
+        raise InternalError("a batch of a GPU instance is launched, not executed")
+
+    @abstractmethod
+    def launch(self, batch: ExecutionBatch, on_landed: Callable[[], None]) -> Any:
+        """Enqueue a batch.
+
+        Args:
+            on_landed: to be called, from any thread, when the device has done everything and the results are there.
+
+        Returns:
+            What `collect` needs.
+
+        Raises:
+            SickDeviceError: the device has failed; so has the instance.
+            Exception: why the batch cannot be executed; the instance lives on.
+        """
+
+    @abstractmethod
+    def collect(self, batch: ExecutionBatch, launched: Any) -> None:
+        """Answer the batch, which has landed, and mark its phases. Takes no longer than making views takes.
+
+        Raises:
+            SickDeviceError, Exception: as `launch` does.
+        """
+
+    @abstractmethod
+    def healthy(self, launched: Any) -> None:
+        """Look whether a batch that has not landed still may.
+
+        Raises:
+            SickDeviceError: it never will.
+        """
 
 
 class LoadedModel(ABC):

@@ -1,0 +1,133 @@
+"""What the server needs from a GPU: streams, events, memory. Frameworks and the simulator implement it.
+
+Everything that is put into a stream is done by the device in order, later, while the caller goes on. What one stream
+has done becomes known to another one by an event, and to the server by a function that the stream calls.
+
+Rules:
+ 1. Nothing here waits for the device, but for `Event.elapsed_ns`, `Device.capture` and what allocates when the pool is
+    exhausted.
+ 2. An array that is used by a stream lives until the stream has done with it: whoever enqueues holds it until then.
+ 3. Host memory that is copied from or to is pinned, or the copy would be waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import FailureReason, InternalError, UnavailableError
+
+DeviceArray = Any
+"""A tensor in the device's memory, of the framework's own kind: a torch tensor, a cupy array, ..."""
+
+
+class OutOfDeviceMemoryError(UnavailableError):
+    """The device has no memory left for a batch; the batch fails, and its instance lives on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason=FailureReason.BACKEND)
+
+
+class SickDeviceError(InternalError):
+    """The device has failed in a way that stays: what is in flight there is lost, and so is the instance."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason=FailureReason.BACKEND)
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def reached(self) -> bool:
+        """Whether the stream has come to it.
+
+        Raises:
+            SickDeviceError: it never will.
+        """
+        ...
+
+    def elapsed_ns(self, later: Event) -> int:
+        """Nanoseconds of the device's time from here to a `later` event; both must have been reached."""
+        ...
+
+
+class Stream(Protocol):
+    """A queue of work on one device. All methods but `handle` enqueue, and raise `SickDeviceError` if that is in vain.
+
+    Attributes:
+        handle: what CUDA calls it (``cudaStream_t``), for libraries that enqueue by themselves.
+    """
+
+    handle: int
+
+    def record(self) -> Event:
+        """An event behind all that has been enqueued."""
+        ...
+
+    def wait(self, event: Event) -> None:
+        """Let what is enqueued from now on wait for an event of another stream."""
+        ...
+
+    def upload(self, host: np.ndarray) -> DeviceArray:
+        """Copy a pinned array to the device.
+
+        Raises:
+            OutOfDeviceMemoryError: there is no room for it.
+        """
+        ...
+
+    def download(self, array: DeviceArray) -> np.ndarray:
+        """Copy an array to pinned host memory, which holds it when the stream has come so far; dtype and shape are the
+        array's.
+
+        Raises:
+            OutOfDeviceMemoryError: there is no pinned memory for it.
+        """
+        ...
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function, on a thread of the driver's, when all that has been enqueued is done. It must be short and
+        must not use the device. On a sick device it is never called."""
+        ...
+
+
+class Graph(Protocol):
+    """Work that was captured once, to be enqueued as a whole (a CUDA graph)."""
+
+    def launch(self, stream: Stream) -> None: ...
+
+
+class Device(Protocol):
+    """One GPU.
+
+    Attributes:
+        index: its number.
+    """
+
+    index: int
+
+    def stream(self, priority: int = 0) -> Stream:
+        """A new stream.
+
+        Args:
+            priority: 0, or -1 to come before others, as far as the device has such levels.
+        """
+        ...
+
+    def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """Pinned host memory, from a pool that it goes back to when nothing refers to it any more.
+
+        Raises:
+            OutOfDeviceMemoryError: the pool's limit is reached.
+        """
+        ...
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+        """Capture what `work` enqueues on a stream; it is not done.
+
+        Raises:
+            InternalError: it does something that cannot be captured; the text says what.
+        """
+        ...
