@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -84,7 +85,8 @@ class Pipeline:
         """
         self._clear_wrecks()
         held: list[object] = [inputs]
-        try:
+        with ExitStack() as failed:
+            failed.callback(self._wreck, held)
             started = self._copies_in.record()
             arrays = []
             for array in inputs:
@@ -102,9 +104,7 @@ class Pipeline:
                 held.append(outputs[-1])
             landed = self._copies_out.record()
             self._copies_out.call(on_landed)
-        except BaseException:
-            self._wreck(held)
-            raise
+            failed.pop_all()
         return Flight(outputs, (started, begun, computed, landed), held)
 
     def _wreck(self, held: object) -> None:
