@@ -11,17 +11,19 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
 from ..execution import ExecutionBatch, Phase
-from .device import Device, DeviceArray, Event, Stream
+from .device import Device, DeviceArray, Event, OutOfDeviceMemoryError, Stream
 
 Compute = Callable[[Stream, Sequence[DeviceArray]], Sequence[DeviceArray]]
 """Enqueues a batch's computation on a stream, and gives the arrays that will hold its results."""
+
+
+MOST_WRECKS = 8
 
 
 class Flight:
@@ -70,7 +72,7 @@ class Pipeline:
         self._copies_in = device.stream(priority)
         self.compute = device.stream(priority)
         self._copies_out = device.stream(priority)
-        self._wrecks: deque[tuple[Event, object]] = deque()
+        self._wrecks: list[tuple[Event, object]] = []
 
     def launch(self, inputs: Sequence[np.ndarray], compute: Compute, on_landed: Callable[[], None]) -> Flight:
         """Enqueue a batch.
@@ -115,7 +117,9 @@ class Pipeline:
 
     def _clear_wrecks(self) -> None:
         while self._wrecks and self._wrecks[0][0].reached():
-            self._wrecks.popleft()
+            del self._wrecks[0]
+        if len(self._wrecks) >= MOST_WRECKS:
+            raise OutOfDeviceMemoryError(f"the device still holds the memory of {MOST_WRECKS} batches that failed")
 
     def close(self) -> None:
         """Nothing more will be launched, and everything has landed."""
