@@ -37,9 +37,10 @@ class PyTorchBackend(Backend):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._inter_op = InterOpThreads()
+        self._reading_program = threading.Lock()  # torch.export.load is for one thread at a time
 
     def load(self, config: ModelConfig, files: ModelFiles) -> PyTorchModel:
-        return PyTorchModel(import_torch(), config, files, self._inter_op)
+        return PyTorchModel(import_torch(), config, files, self._inter_op, self._reading_program)
 
 
 class InterOpThreads:
@@ -73,7 +74,14 @@ class PyTorchModel(LoadedModel):
     The first instance is made from the module that the check has loaded.
     """
 
-    def __init__(self, torch: Any, config: ModelConfig, files: ModelFiles, inter_op: InterOpThreads) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        config: ModelConfig,
+        files: ModelFiles,
+        inter_op: InterOpThreads,
+        reading_program: threading.Lock,
+    ) -> None:
         self._torch = torch
         self._config = config
         self._settings = settings = Settings.of(config)
@@ -85,6 +93,7 @@ class PyTorchModel(LoadedModel):
         self._layout = BatchLayout(config, text=True)
         self._threads = settings.intra_op_threads or _fair_share(config)
         self._lock = threading.Lock()
+        self._reading_program = reading_program
         self._shared: dict[str, Program] = {}
         if settings.inter_op_threads:
             inter_op.ask(torch, config.name, settings.inter_op_threads)
@@ -167,7 +176,8 @@ class PyTorchModel(LoadedModel):
     def _load(self, device: Any) -> Program:
         torch, name, names = self._torch, self._config.name, self._names
         if self._config.platform == _EXPORTED:
-            return load_exported(torch, self._path, name, names, device or torch.device("cpu"))
+            with self._reading_program:
+                return load_exported(torch, self._path, name, names, device or torch.device("cpu"))
         if self._is_python:
             module = self._compiled(load_python_module(torch, self._path, name, device))
             return python_program(torch, module, names, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch_modules import Scale, Tree
 
+from trireme.engine.backends.pytorch import PyTorchBackend
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError
 
@@ -110,3 +112,15 @@ def test_a_compiled_package_answers_as_its_program(
     runner = begin(pytorch_config(PLATFORM, tensors(["ARGS[0]"], ["RESULT"])))
     (answer,) = runner.run({"ARGS[0]": tensor("ARGS[0]", FP32, [[1, 2]] * 3)})
     assert answer["RESULT"].tolist() == [[2.0, 4.0]] * 3
+
+
+def test_programs_may_be_loaded_at_the_same_time(models: Any, pytorch_config: Any) -> None:
+    """torch can read one at a time only."""
+    export_tree(models)
+    (scale, x, a), outputs = NAMES["index"]
+    config = pytorch_config(PLATFORM, tensors([scale, x, a], list(outputs)))
+    backend = PyTorchBackend({})
+    with ThreadPoolExecutor(8) as threads:
+        loads = [threads.submit(backend.load, config, models.files) for _ in range(16)]
+    for load in loads:
+        load.result().close()
