@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,6 +88,19 @@ class Stream(Protocol):
         """
         ...
 
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
+        """Room on the device for what this stream is to write, with anything in it. It goes back to the pool when
+        nothing refers to it any more; rule 2.
+
+        Raises:
+            OutOfDeviceMemoryError: there is no room for it.
+        """
+        ...
+
+    def copy(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Copy an array of the device into another one of the same shape and dtype."""
+        ...
+
     def call(self, function: Callable[[], None]) -> None:
         """Call a function, on a thread of the driver's, when all that has been enqueued is done. It must be short and
         must not use the device. On a sick device it is never called."""
@@ -122,6 +136,15 @@ class Device(Protocol):
         Raises:
             OutOfDeviceMemoryError: the pool's limit is reached.
         """
+        ...
+
+    def address(self, array: DeviceArray) -> int:
+        """Where a contiguous array is in the device's memory, for libraries that compute by themselves; 0 may stand for
+        an empty one."""
+        ...
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make it the calling thread's current device for a while, for libraries that ask CUDA which one that is."""
         ...
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
