@@ -3,33 +3,25 @@
 An executor runs one thing at a time. `run` is for making and closing an instance, `execute` for its batches. What a
 backend raises inside a batch is answered to that batch's requests and the executor lives on; anything else that goes
 wrong is raised to the instance actor, which dies of it and is replaced by its supervisor.
-
-A thread cannot be killed. When the task that waits for it is cancelled (a batch outlived the hang limit, or the
-server's time to stop is up), the thread is abandoned: it ends by itself when the backend returns, and nobody listens.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-import outcome
 import trio
 
-from ..engine.backends.interface import ExecutionMode, ModelInstance
-from ..engine.errors import FailureReason, InternalError, TriremeError
+from ..engine.backends.interface import ModelInstance, ProcessInstance, StreamInstance
+from ..engine.errors import backend_failure
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.placement import Placement
 from .process_executor import ProcessExecutor
+from .stream_executor import StreamExecutor
+from .work_thread import WorkThread, run_on
 
 T = TypeVar("T")
-
-
-class ExecutorDiedError(Exception):
-    """The executor failed outside the backend's own error handling; its instance is lost."""
 
 
 class Executor(Protocol):
@@ -81,8 +73,8 @@ class Executor(Protocol):
 class Executors(Protocol):
     """Makes executors, and runs loading work; injected into the server."""
 
-    def instance_executor(self, name: str, mode: ExecutionMode) -> Executor:
-        """For an instance that behaves like that."""
+    def instance_executor(self, name: str, kind: type[ModelInstance]) -> Executor:
+        """For an instance of that kind (`LoadedModel.instance_class`)."""
         ...
 
     async def offload(self, work: Callable[[], T]) -> T:
@@ -94,10 +86,8 @@ def run_backend(instance: ModelInstance, batch: ExecutionBatch) -> None:
     """Run a batch to its end on the calling thread: the backend's errors become the requests' answers."""
     try:
         instance.execute(batch)
-    except TriremeError as error:
-        batch.finish(error)
     except Exception as error:  # noqa: BLE001 - the boundary to foreign code: whatever it raises is its requests' answer
-        batch.finish(InternalError(f"{type(error).__name__}: {error}", reason=FailureReason.BACKEND))
+        batch.finish(backend_failure(error))
     else:
         batch.finish()
 
@@ -118,18 +108,13 @@ class ThreadExecutor:
 
     def __init__(self, name: str) -> None:
         self.placement = Placement()
-        self._work: SimpleQueue[_Work | None] = SimpleQueue()  # bounded by the one caller, who waits for each result
-        self._token = trio.lowlevel.current_trio_token()
-        self._thread = threading.Thread(target=_serve, args=(self._work, self._token), name=name, daemon=True)
-        self._thread.start()
+        self._thread = WorkThread(name)
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         await life()
 
     async def run(self, work: Callable[[], T]) -> T:
-        item = _Work(work, trio.lowlevel.current_task())
-        self._work.put(item)
-        return await trio.lowlevel.wait_task_rescheduled(item.abandon)
+        return await run_on(self._thread, work)
 
     async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
         await self.run(partial(_execute, instance, batch))
@@ -145,7 +130,7 @@ class ThreadExecutor:
         try:
             _execute(instance, batch)
         except SystemExit as error:  # on its thread this ends the instance; here it must not end the server
-            batch.finish(InternalError(f"the backend called exit ({error.code})", reason=FailureReason.BACKEND))
+            batch.finish(backend_failure(error))
         self._measure(batch, nbytes)
         return True
 
@@ -161,45 +146,10 @@ class ThreadExecutor:
         self.placement.measured(nbytes, batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START])
 
     def close(self) -> None:
-        self._work.put(None)
+        self._thread.close()
 
     def __repr__(self) -> str:
-        return f"<ThreadExecutor {self._thread.name}{'' if self._thread.is_alive() else ' (ended)'}>"
-
-
-class _Work:
-    """One piece of work and the task that waits for it."""
-
-    __slots__ = ("task", "work")
-
-    def __init__(self, work: Callable[[], object], task: trio.lowlevel.Task) -> None:
-        self.work = work
-        self.task: trio.lowlevel.Task | None = task
-
-    def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self.task = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    def done(self, result: outcome.Outcome[object]) -> None:
-        """On the event loop: hand the result to the task, if it is still there."""
-        if self.task is not None:
-            trio.lowlevel.reschedule(self.task, result)
-
-
-def _serve(queue: SimpleQueue[_Work | None], token: trio.lowlevel.TrioToken) -> None:
-    """The thread: work until told to stop, or until the event loop is gone."""
-    while (item := queue.get()) is not None:
-        try:
-            result: outcome.Outcome[object] = outcome.Value(item.work())
-        except Exception as error:  # noqa: BLE001 - carried to the waiting task, which raises it
-            result = outcome.Error(error)
-        except SystemExit as error:  # a backend called sys.exit(): its instance is lost, the server is not
-            result = outcome.Error(ExecutorDiedError(f"the backend ended its thread (exit status {error.code})"))
-        try:
-            token.run_sync_soon(item.done, result)
-        except trio.RunFinishedError:
-            return
-        del item, result  # whoever waits for the next one does not hold on to the data of the last one
+        return f"<ThreadExecutor on {self._thread!r}>"
 
 
 class ThreadExecutors:
@@ -212,8 +162,12 @@ class ThreadExecutors:
     def __init__(self, load_threads: int) -> None:
         self._limiter = trio.CapacityLimiter(load_threads)
 
-    def instance_executor(self, name: str, mode: ExecutionMode) -> Executor:
-        return ProcessExecutor(name) if mode is ExecutionMode.ENQUEUE else ThreadExecutor(name)
+    def instance_executor(self, name: str, kind: type[ModelInstance]) -> Executor:
+        if issubclass(kind, ProcessInstance):
+            return ProcessExecutor(name)
+        if issubclass(kind, StreamInstance):
+            return StreamExecutor(name, WorkThread(name))
+        return ThreadExecutor(name)
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self._limiter)

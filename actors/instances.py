@@ -187,7 +187,8 @@ class Instances:
 
     def _make(self, order: InstanceOrder) -> Instance:
         self._identities += 1
-        executor = self._surroundings.executors.instance_executor(order.spec.name, self._model.instance_mode)
+        kind = self._model.instance_class(order.spec)
+        executor = self._surroundings.executors.instance_executor(order.spec.name, kind)
         limit_s = self._surroundings.options.hang_limit_s
         return Instance(
             self._identities,

@@ -19,6 +19,7 @@ import trio
 from ..engine.backends.interface import ModelInstance, ProcessInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
+from .exception_groups import first_error
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class ProcessExecutor:
                 await life()
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            error = _first(group)
+            error = first_error(group)
         finally:
             self._nursery = None
             await self._bury(error)
@@ -168,16 +169,3 @@ class ProcessExecutor:
 
     def __repr__(self) -> str:
         return f"<ProcessExecutor of {self._instance or self._name}>"
-
-
-def _first(group: BaseExceptionGroup) -> BaseException:
-    """What a group of exceptions is about: one error is enough, and the others often say the same."""
-    leaves: list[BaseException] = []
-    groups: list[BaseExceptionGroup] = [group]
-    while groups:
-        for part in groups.pop().exceptions:
-            if isinstance(part, BaseExceptionGroup):
-                groups.append(part)
-            else:
-                leaves.append(part)
-    return next((leaf for leaf in leaves if isinstance(leaf, Exception)), group)

@@ -92,3 +92,12 @@ class InternalError(TriremeError):
 def request_prefix(request_id: str) -> str:
     """``[request id: ID] ``, the prefix of many texts; an absent id prints as ``<id_unknown>`` (http.md §4.9)."""
     return f"[request id: {request_id or '<id_unknown>'}] "
+
+
+def backend_failure(error: BaseException) -> TriremeError:
+    """What a backend raised, as the answer to its requests. It does not refer to the frames that it passed."""
+    if isinstance(error, TriremeError):
+        return error.with_traceback(None)
+    if isinstance(error, SystemExit):
+        return InternalError(f"the backend called exit ({error.code})", reason=FailureReason.BACKEND)
+    return InternalError(f"{type(error).__name__}: {error}", reason=FailureReason.BACKEND)

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 import trio
 
-from ..actors.executors import Executor, ExecutorDiedError, run_backend
-from ..engine.backends.interface import ExecutionMode, ModelInstance
+from ..actors.executors import Executor, run_backend
+from ..actors.work_thread import ExecutorDiedError
+from ..engine.backends.interface import ModelInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from .clock import Sleeper
@@ -127,7 +128,7 @@ class VirtualExecutors:
         self._recorder = recorder
         self._load = load
 
-    def instance_executor(self, name: str, mode: ExecutionMode) -> Executor:
+    def instance_executor(self, name: str, kind: type[ModelInstance]) -> Executor:
         return VirtualExecutor() if self._recorder is None else RecordingExecutor(self._recorder)
 
     async def offload(self, work: Callable[[], T]) -> T:

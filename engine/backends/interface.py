@@ -15,7 +15,6 @@ text.
 
 from __future__ import annotations
 
-import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,13 +26,6 @@ from ..errors import InternalError, TriremeError
 from ..execution import ExecutionBatch
 from ..response_statistics import MemoryUsage
 from .services import Services
-
-
-class ExecutionMode(enum.Enum):
-    """How `ModelInstance.execute` behaves."""
-
-    BLOCKING = "blocking"  # returns when the batch is over
-    ENQUEUE = "enqueue"  # returns at once; the backend calls ``batch.finish`` later, from any thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +84,6 @@ class ModelInstance(ABC):
             started. A blocking instance executes one at a time.
     """
 
-    mode: ClassVar[ExecutionMode] = ExecutionMode.BLOCKING
     credits: int = 1
     thread_bound: bool = True
     """Whether `execute` must always run on the instance's own thread. Only where neither the thread matters nor the
@@ -128,7 +119,6 @@ class ProcessInstance(ModelInstance):
             be written.
     """
 
-    mode = ExecutionMode.ENQUEUE
     ended: int
     up: bool = False
     launch_limit_s: float = 30.0
@@ -187,7 +177,6 @@ class StreamInstance(ModelInstance):
         credits: two, so that the copies of one batch go on while another one is computed.
     """
 
-    mode = ExecutionMode.ENQUEUE
     credits = 2
 
     def execute(self, batch: ExecutionBatch) -> None:
@@ -230,11 +219,14 @@ class LoadedModel(ABC):
 
     Attributes:
         memory_usage: the memory that it takes, for the statistics; may be replaced at any time, from any thread.
-        instance_mode: of the instances that it makes.
     """
 
     memory_usage: tuple[MemoryUsage, ...] = ()
-    instance_mode: ExecutionMode = ExecutionMode.BLOCKING
+
+    def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
+        """What kind of instance `create_instance` makes for this: a `ProcessInstance`, a `StreamInstance`, or, as here,
+        one that executes batches on its thread."""
+        return ModelInstance
 
     @abstractmethod
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:

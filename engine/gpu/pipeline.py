@@ -4,41 +4,57 @@ Rules:
  1. Inputs are copied on the first stream, computed with on the second, outputs copied on the third. A stream waits for
     the one before it by an event, never the server.
  2. Batches pass every stream in the order in which they were launched.
- 3. Whatever the device uses for a batch is held until the batch has landed, or, if launching it failed halfway, until
-    the device has passed what was enqueued (a wreck): memory that goes back early may be another batch's by then.
- 4. A batch lands when the third stream has passed everything of it.
+ 3. Whatever the device uses for a batch is held until the batch has landed: memory that goes back early may be another
+    batch's by then.
+ 4. A batch lands when the third stream has passed everything of it. One that failed while it was being launched lands
+    as well, with what was enqueued of it, and tells then what went wrong: so no more memory is held than that of the
+    batches in flight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 
 import numpy as np
 
 from ..execution import ExecutionBatch, Phase
-from .device import Device, DeviceArray, Event, OutOfDeviceMemoryError, Stream
+from .device import Device, DeviceArray, Event, SickDeviceError, Stream
 
 Compute = Callable[[Stream, Sequence[DeviceArray]], Sequence[DeviceArray]]
-"""Enqueues a batch's computation on a stream, and gives the arrays that will hold its results."""
-
-
-MOST_WRECKS = 8
+"""Enqueues a batch's computation on a stream, and gives the arrays that will hold its results. No later batch may write
+to these (a captured graph's are copied first, on the stream): they are copied out while the next batch is computed."""
 
 
 class Flight:
-    """A batch that was launched.
+    """A batch that was launched."""
 
-    Attributes:
-        outputs: pinned arrays, one for each result; they hold it once the batch has landed.
-    """
+    __slots__ = ("_computed", "_error", "_held", "_landed", "_outputs")
 
-    __slots__ = ("_held", "_marks", "outputs")
-
-    def __init__(self, outputs: list[np.ndarray], marks: Sequence[Event], held: object) -> None:
-        self.outputs = outputs
-        self._marks = marks
+    def __init__(
+        self,
+        outputs: list[np.ndarray],
+        computed: tuple[Event, Event] | None,
+        landed: Event,
+        held: object,
+        error: BaseException | None,
+    ) -> None:
+        self._outputs = outputs
+        self._computed = computed
+        self._landed = landed
         self._held = held
+        self._error = error
+
+    @property
+    def outputs(self) -> list[np.ndarray]:
+        """Pinned arrays, one for each result; they hold it once the batch has landed.
+
+        Raises:
+            OutOfDeviceMemoryError: there was not enough memory for the batch.
+            Exception: what its computation raised.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._outputs
 
     def reached(self) -> bool:
         """Whether it has landed.
@@ -46,14 +62,15 @@ class Flight:
         Raises:
             SickDeviceError: it never will.
         """
-        return self._marks[-1].reached()
+        return self._landed.reached()
 
     def mark(self, batch: ExecutionBatch) -> None:
         """Take the batch's time marks, when it has landed: the phases as long as the device says, up to now."""
-        _, begun, computed, landed = self._marks
-        now_ns = batch.now_ns()
-        batch.marks[Phase.OUTPUT_START] = output_ns = now_ns - computed.elapsed_ns(landed)
-        batch.marks[Phase.INFER_START] = output_ns - begun.elapsed_ns(computed)
+        if self._computed is not None:
+            begun, computed = self._computed
+            output_ns = batch.now_ns() - computed.elapsed_ns(self._landed)
+            batch.marks[Phase.OUTPUT_START] = output_ns
+            batch.marks[Phase.INFER_START] = output_ns - begun.elapsed_ns(computed)
 
     def release(self) -> None:
         """The batch has landed: what only the device needed goes back."""
@@ -72,55 +89,45 @@ class Pipeline:
         self._copies_in = device.stream(priority)
         self.compute = device.stream(priority)
         self._copies_out = device.stream(priority)
-        self._wrecks: list[tuple[Event, object]] = []
 
     def launch(self, inputs: Sequence[np.ndarray], compute: Compute, on_landed: Callable[[], None]) -> Flight:
         """Enqueue a batch.
 
         Args:
             inputs: pinned (`Device.pinned`).
-            on_landed: called from a thread of the driver's.
+            on_landed: called from a thread of the driver's, also when the batch has failed (`Flight.outputs`).
 
         Raises:
-            OutOfDeviceMemoryError, SickDeviceError: see `Stream`.
-            Exception: what `compute` raises.
+            SickDeviceError: see `Stream`.
         """
-        self._clear_wrecks()
         held: list[object] = [inputs]
-        with ExitStack() as failed:
-            failed.callback(self._wreck, held)
-            started = self._copies_in.record()
-            arrays = []
-            for array in inputs:
-                arrays.append(self._copies_in.upload(array))
-                held.append(arrays[-1])
+        outputs: list[np.ndarray] = []
+        computed = error = None
+        try:
+            computed = self._enqueue(inputs, compute, held, outputs)
+        except SickDeviceError:
+            raise
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - foreign code may raise anything; see rule 4
+            error = failure.with_traceback(None)  # which refers to arrays
             self.compute.wait(self._copies_in.record())
-            begun = self.compute.record()
-            results = compute(self.compute, arrays)
-            held.append(results)
-            computed = self.compute.record()
-            self._copies_out.wait(computed)
-            outputs = []
-            for result in results:
-                outputs.append(self._copies_out.download(result))
-                held.append(outputs[-1])
-            landed = self._copies_out.record()
-            self._copies_out.call(on_landed)
-            failed.pop_all()
-        return Flight(outputs, (started, begun, computed, landed), held)
+            self._copies_out.wait(self.compute.record())
+        landed = self._copies_out.record()
+        self._copies_out.call(on_landed)
+        return Flight(outputs, computed, landed, held, error)
 
-    def _wreck(self, held: object) -> None:
-        """Rule 3, for what was enqueued of a batch."""
+    def _enqueue(
+        self, inputs: Sequence[np.ndarray], compute: Compute, held: list[object], outputs: list[np.ndarray]
+    ) -> tuple[Event, Event]:
+        """Rules 1 and 3; gives the events at which the computation begins and ends."""
+        arrays = []
+        for array in inputs:
+            arrays.append(self._copies_in.upload(array))
+            held.append(arrays[-1])
         self.compute.wait(self._copies_in.record())
-        self._copies_out.wait(self.compute.record())
-        self._wrecks.append((self._copies_out.record(), held))
-
-    def _clear_wrecks(self) -> None:
-        while self._wrecks and self._wrecks[0][0].reached():
-            del self._wrecks[0]
-        if len(self._wrecks) >= MOST_WRECKS:
-            raise OutOfDeviceMemoryError(f"the device still holds the memory of {MOST_WRECKS} batches that failed")
-
-    def close(self) -> None:
-        """Nothing more will be launched, and everything has landed."""
-        self._wrecks.clear()
+        begun = self.compute.record()
+        results = compute(self.compute, arrays)
+        held.append(results)
+        computed = self.compute.record()
+        self._copies_out.wait(computed)
+        outputs.extend(self._copies_out.download(result) for result in results)  # which keeps what there is of them
+        return begun, computed

@@ -8,7 +8,8 @@ import threading
 import pytest
 import trio
 
-from trireme.actors.executors import ExecutorDiedError, ThreadExecutor, ThreadExecutors
+from trireme.actors.executors import ThreadExecutor, ThreadExecutors
+from trireme.actors.work_thread import ExecutorDiedError
 
 
 async def test_work_runs_on_one_thread_of_its_own() -> None:

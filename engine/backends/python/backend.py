@@ -8,7 +8,7 @@ from typing import Any
 
 from ...config.model import ModelConfig
 from ...errors import InternalError
-from ..interface import Backend, Completion, ExecutionMode, InstanceSpec, LoadedModel, ModelFiles
+from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
 from ..services import Services
 from .auto_complete import completed_config
 from .environments import Environments
@@ -69,8 +69,6 @@ class PythonBackend(Backend):
 class PythonModel(LoadedModel):
     """A model whose file is there; whether it can be imported, its instances find out."""
 
-    instance_mode = ExecutionMode.ENQUEUE
-
     def __init__(
         self,
         config: ModelConfig,
@@ -85,6 +83,9 @@ class PythonModel(LoadedModel):
         self._timeout_s = timeout_s
         self._services = services
         self._most_batches = most_batches(config)
+
+    def instance_class(self, spec: InstanceSpec) -> type[PythonInstance]:
+        return PythonInstance
 
     def create_instance(self, spec: InstanceSpec) -> PythonInstance:
         in_process = runs_in_process(self._config)

@@ -1,0 +1,111 @@
+"""A thread of an instance's own: one piece of work after the other, results back on the event loop.
+
+A thread cannot be killed. When nobody waits for it any more (a batch outlived the hang limit, or the server's time to
+stop is up), it is abandoned: it ends by itself when the backend returns, and nobody listens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
+
+import outcome
+import trio
+
+T = TypeVar("T")
+
+
+class ExecutorDiedError(Exception):
+    """The executor failed outside the backend's own error handling; its instance is lost."""
+
+
+class Piece(Protocol):
+    """A piece of work."""
+
+    def work(self) -> object:
+        """Done by the worker; what it raises becomes its result."""
+        ...
+
+    def done(self, result: outcome.Outcome[object]) -> None:
+        """Told on the event loop, later. Must not raise."""
+        ...
+
+
+class Worker(Protocol):
+    """Does pieces of work, one after the other, while the event loop goes on."""
+
+    def put(self, piece: Piece) -> None: ...
+
+    def close(self) -> None:
+        """Nothing more will come. Does not wait."""
+        ...
+
+
+class WorkThread:
+    """A worker with a daemon thread."""
+
+    def __init__(self, name: str) -> None:
+        self._pieces: SimpleQueue[Piece | None] = SimpleQueue()  # bounded by its callers: a batch for each credit
+        self._token = trio.lowlevel.current_trio_token()
+        self._thread = threading.Thread(target=_serve, args=(self._pieces, self._token), name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, piece: Piece) -> None:
+        self._pieces.put(piece)
+
+    def close(self) -> None:
+        self._pieces.put(None)
+
+    def __repr__(self) -> str:
+        return f"<WorkThread {self._thread.name}{'' if self._thread.is_alive() else ' (ended)'}>"
+
+
+def _serve(pieces: SimpleQueue[Piece | None], token: trio.lowlevel.TrioToken) -> None:
+    """The thread: work until told to stop, or until the event loop is gone."""
+    while (piece := pieces.get()) is not None:
+        result = result_of(piece)
+        try:
+            token.run_sync_soon(piece.done, result)
+        except trio.RunFinishedError:
+            return
+        del piece, result  # whoever waits for the next one does not hold on to the data of the last one
+
+
+def result_of(piece: Piece) -> outcome.Outcome[object]:
+    """Do a piece of work."""
+    try:
+        return outcome.Value(piece.work())
+    except Exception as error:  # noqa: BLE001 - carried to whoever waits for it
+        return outcome.Error(error)
+    except SystemExit as error:  # a backend called sys.exit(): its instance is lost, the server is not
+        return outcome.Error(ExecutorDiedError(f"the backend ended its thread (exit status {error.code})"))
+
+
+async def run_on(worker: Worker, work: Callable[[], T]) -> T:
+    """Have `work` done and wait for its result; what it raises is raised here. Cancelling this abandons it."""
+    piece = _Awaited(work, trio.lowlevel.current_task())
+    worker.put(piece)
+    return await trio.lowlevel.wait_task_rescheduled(piece.abandon)
+
+
+class _Awaited:
+    """One piece of work and the task that waits for it."""
+
+    __slots__ = ("_task", "_work")
+
+    def __init__(self, work: Callable[[], object], task: trio.lowlevel.Task) -> None:
+        self._work = work
+        self._task: trio.lowlevel.Task | None = task
+
+    def work(self) -> object:
+        return self._work()
+
+    def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def done(self, result: outcome.Outcome[object]) -> None:
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task, result)
