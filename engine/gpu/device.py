@@ -88,15 +88,6 @@ class Stream(Protocol):
         """
         ...
 
-    def empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
-        """Room on the device for what this stream is to write, with anything in it. It goes back to the pool when
-        nothing refers to it any more; rule 2.
-
-        Raises:
-            OutOfDeviceMemoryError: there is no room for it.
-        """
-        ...
-
     def copy(self, source: DeviceArray, target: DeviceArray) -> None:
         """Copy an array of the device into another one of the same shape and dtype."""
         ...
@@ -138,12 +129,20 @@ class Device(Protocol):
         """
         ...
 
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
+        """An array on the device whose contents are arbitrary; see rule 2.
+
+        Raises:
+            OutOfDeviceMemoryError: there is no room for it.
+        """
+        ...
+
     def address(self, array: DeviceArray) -> int:
         """Where a contiguous array is in the device's memory, for libraries that compute by themselves; 0 may stand for
         an empty one."""
         ...
 
-    def current(self) -> AbstractContextManager[None]:
+    def active(self) -> AbstractContextManager[None]:
         """Make it the calling thread's current device for a while, for libraries that ask CUDA which one that is."""
         ...
 
