@@ -27,7 +27,7 @@ from .tensor import Buffer
 
 HANDLE_BYTES = 64
 
-_LIBRARY = "libcuda.so.1"
+LIBRARY = "libcuda.so.1"
 _LAZY_ENABLE_PEER_ACCESS = 1
 _INVALID = "failed to register shared memory region: invalid args"
 
@@ -138,15 +138,20 @@ class CudaDriver:
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status:
-            text = ctypes.c_char_p()
-            self._library.cuGetErrorString(ctypes.c_int(status), ctypes.byref(text))
-            raise CudaError(f"{name}: {(text.value or b'error').decode()} ({status})")
+            raise CudaError(f"{name}: {error_text(self._library, status)}")
+
+
+def error_text(library: Any, status: int) -> str:
+    """What an error of the driver is called, and its number."""
+    text = ctypes.c_char_p()
+    library.cuGetErrorString(ctypes.c_int(status), ctypes.byref(text))
+    return f"{(text.value or b'error').decode()} ({status})"
 
 
 def find_cuda() -> CudaDriver | None:
     """The machine's driver; None where there is none, or no GPU."""
     try:
-        return CudaDriver(ctypes.CDLL(_LIBRARY))
+        return CudaDriver(ctypes.CDLL(LIBRARY))
     except (OSError, CudaError):
         return None
 

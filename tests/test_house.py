@@ -60,6 +60,10 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "actors/instances.py"): "the supervisor of instances",
     (errors_are_caught_by_name, "actors/stream_executor.py"): "the boundary to foreign code, as in executors.py",
     (errors_are_caught_by_name, "actors/work_thread.py"): "carries what foreign code raises to who waits for it",
+    (
+        errors_are_caught_by_name,
+        "engine/gpu/host_callback.py",
+    ): "what waits for one stream is not for the others to pay",
     (errors_are_caught_by_name, "engine/gpu/pipeline.py"): "a batch may fail halfway, of whatever its backend raises",
     (errors_are_caught_by_name, "actors/model.py"): "loading foreign code, and the supervisor of its scheduler",
     (errors_are_caught_by_name, "engine/backends/python/child/utils/failures.py"): "the text of a user's exception",

@@ -5,13 +5,23 @@ reference, not against a GPU."""
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from trireme.engine.cuda_memory import IpcMemHandle
 
 SUCCESS, INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE, INVALID_DEVICE, INVALID_CONTEXT = 0, 1, 3, 100, 101, 201
-_TEXTS = {1: b"invalid argument", 3: b"initialization error", 100: b"no CUDA-capable device", 201: b"invalid context"}
+INVALID_HANDLE, ILLEGAL_ADDRESS = 400, 700
+_TEXTS = {
+    1: b"invalid argument",
+    3: b"initialization error",
+    100: b"no CUDA-capable device",
+    201: b"invalid context",
+    400: b"invalid resource handle",
+    700: b"an illegal memory access was encountered",
+}
+_HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 @dataclass
@@ -32,6 +42,7 @@ class FakeCuda:
         allocations: what there is to open.
         mapped: addresses of what is open, and how often each was opened.
         current: stack of current contexts.
+        streams: by handle, what enqueues something on a stream and returns the driver's status.
     """
 
     devices: int = 1
@@ -39,6 +50,7 @@ class FakeCuda:
     allocations: list[Allocation] = field(default_factory=list)
     mapped: dict[int, Allocation] = field(default_factory=dict)
     current: list[int] = field(default_factory=list)
+    streams: dict[int, Callable[[Callable[[], None]], int]] = field(default_factory=dict)
     broken: bool = False
     _initialised: bool = False
     _next_address: int = 0x7F00_0000_0000
@@ -127,6 +139,17 @@ class FakeCuda:
         assert source.value is not None
         allocation.memory[offset : offset + size.value] = ctypes.string_at(source.value, size.value)
         return SUCCESS
+
+    def cuLaunchHostFunc(self, stream: ctypes.c_void_p, function: ctypes.c_void_p, data: ctypes.c_void_p) -> int:  # noqa: N802
+        assert isinstance(stream, ctypes.c_void_p)
+        assert isinstance(function, ctypes.c_void_p)
+        assert isinstance(data, ctypes.c_void_p)
+        assert function.value is not None
+        enqueue = self.streams.get(stream.value or 0)
+        if enqueue is None:
+            return INVALID_HANDLE
+        native = _HOST_FUNCTION(function.value)
+        return enqueue(lambda: native(data))
 
     def cuGetErrorString(self, status: ctypes.c_int, text: Any) -> int:  # noqa: N802
         if status.value not in _TEXTS:

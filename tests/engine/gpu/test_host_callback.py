@@ -1,0 +1,150 @@
+"""Functions that a CUDA stream calls, against a stand-in for the driver; the bells are real."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import pytest
+from fake_cuda import ILLEGAL_ADDRESS, SUCCESS, FakeCuda
+
+from trireme.engine.gpu.device import SickDeviceError
+from trireme.engine.gpu.host_callback import HostCallbacks
+
+PATIENCE_S = 10
+
+
+class Streams:
+    """Streams of a driver, which do something only when told to."""
+
+    def __init__(self, driver: FakeCuda) -> None:
+        self.waiting: dict[int, deque[Callable[[], None]]] = {}
+        self.statuses: deque[int] = deque()
+        self._driver = driver
+
+    def make(self, handle: int) -> int:
+        self.waiting[handle] = deque()
+        self._driver.streams[handle] = lambda work: self._enqueue(handle, work)
+        return handle
+
+    def _enqueue(self, handle: int, work: Callable[[], None]) -> int:
+        status = self.statuses.popleft() if self.statuses else SUCCESS
+        if status == SUCCESS:
+            self.waiting[handle].append(work)
+        return status
+
+    def go_on(self, handle: int) -> None:
+        while self.waiting[handle]:
+            self.waiting[handle].popleft()()
+
+
+@pytest.fixture
+def driver() -> FakeCuda:
+    return FakeCuda()
+
+
+@pytest.fixture
+def streams(driver: FakeCuda) -> Streams:
+    return Streams(driver)
+
+
+@pytest.fixture
+def callbacks(driver: FakeCuda) -> Iterator[HostCallbacks]:
+    callbacks = HostCallbacks(driver)
+    yield callbacks
+    callbacks.close()
+
+
+def test_a_function_is_called_when_its_stream_has_come_so_far_whatever_others_do(
+    callbacks: HostCallbacks, streams: Streams
+) -> None:
+    first, second = streams.make(11), streams.make(12)
+    called: list[str] = []
+    done = {name: threading.Event() for name in ("one", "two", "three")}
+
+    def note(name: str) -> Callable[[], None]:
+        return lambda: (called.append(name), done[name].set())[0]
+
+    callbacks.call(first, note("one"))
+    callbacks.call(second, note("two"))
+    callbacks.call(second, note("three"))
+    streams.go_on(second)
+    assert done["three"].wait(PATIENCE_S)
+    assert called == ["two", "three"], "the first stream has not come so far"
+    streams.go_on(first)
+    assert done["one"].wait(PATIENCE_S)
+
+
+def test_it_is_called_on_another_thread_than_the_driver_s(callbacks: HostCallbacks, streams: Streams) -> None:
+    stream = streams.make(11)
+    threads: list[threading.Thread] = []
+    done = threading.Event()
+    callbacks.call(stream, lambda: (threads.append(threading.current_thread()), done.set())[1])
+    streams.go_on(stream)
+    assert done.wait(PATIENCE_S)
+    assert threads != [threading.current_thread()], "which is where the stand-in calls"
+
+
+def test_a_function_lives_until_it_was_called_and_no_longer(callbacks: HostCallbacks, streams: Streams) -> None:
+    stream = streams.make(11)
+    done = threading.Event()
+
+    class Function:
+        def __call__(self) -> None:
+            done.set()
+
+    function = Function()
+    alive = weakref.ref(function)
+    callbacks.call(stream, function)
+    del function
+    gc.collect()
+    assert alive() is not None
+    streams.go_on(stream)
+    assert done.wait(PATIENCE_S)
+    again = threading.Event()
+    callbacks.call(stream, again.set)  # when this has been called, the thread has let go of the last one
+    streams.go_on(stream)
+    assert again.wait(PATIENCE_S)
+    assert alive() is None
+
+
+def test_what_it_raises_is_logged_and_the_next_one_is_called(
+    callbacks: HostCallbacks, streams: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = streams.make(11)
+    done = threading.Event()
+
+    def fail() -> None:
+        raise RuntimeError("nobody home")
+
+    callbacks.call(stream, fail)
+    callbacks.call(stream, done.set)
+    with caplog.at_level(logging.ERROR):
+        streams.go_on(stream)
+        assert done.wait(PATIENCE_S)
+    assert "nobody home" in caplog.text
+
+
+@pytest.mark.parametrize("statuses", [[ILLEGAL_ADDRESS], [SUCCESS, ILLEGAL_ADDRESS]])
+def test_a_refusal_is_a_sick_device_and_the_function_is_never_called(
+    callbacks: HostCallbacks, streams: Streams, statuses: list[int]
+) -> None:
+    stream = streams.make(11)
+    streams.statuses.extend(statuses)
+    called: list[int] = []
+    with pytest.raises(SickDeviceError, match=r"cuLaunchHostFunc: an illegal memory access was encountered \(700\)"):
+        callbacks.call(stream, lambda: called.append(1))
+    done = threading.Event()
+    callbacks.call(stream, done.set)
+    streams.go_on(stream)
+    assert done.wait(PATIENCE_S)
+    assert called == []
+
+
+def test_an_unknown_stream_is_refused(callbacks: HostCallbacks) -> None:
+    with pytest.raises(SickDeviceError, match="invalid resource handle"):
+        callbacks.call(99, lambda: None)
