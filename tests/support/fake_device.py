@@ -173,7 +173,7 @@ class FakeStream:
 
     def upload(self, host: np.ndarray) -> FakeArray:
         source = self.device.late_host_view(host)
-        array = self.empty(host.shape, host.dtype)
+        array = self.device.empty(host.shape, host.dtype)
         self._put_copy("upload", source, array.late_view())
         return array
 
@@ -182,13 +182,6 @@ class FakeStream:
         host = self.device.pinned(array.shape, array.dtype)
         self._put_copy("download", array.late_view(), self.device.late_host_view(host))
         return host
-
-    def empty(self, shape: Sequence[int], dtype: np.dtype) -> FakeArray:
-        self.device.used("empty")
-        array = FakeArray(self.device.memory, shape, dtype)
-        if self.device.graph is not None:
-            self.device.graph.held.append(array.lease)
-        return array
 
     def copy(self, source: FakeArray, target: FakeArray) -> None:
         self.device.expect(source, target)
@@ -280,19 +273,26 @@ class FakeDevice:
         lease = Lease(self.pinned_memory, math.prod(shape) * dtype.itemsize)
         return np.asarray(lease).view(dtype).reshape(shape)
 
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> FakeArray:
+        self.used("empty")
+        array = FakeArray(self.memory, shape, dtype)
+        if self.graph is not None:
+            self.graph.held.append(array.lease)
+        return array
+
     def address(self, array: FakeArray) -> int:
         self.expect(array)
         return array.lease.block.address if array.nbytes else 0
 
     @contextmanager
-    def current(self) -> Iterator[None]:
-        self.used("current")
-        before = self.is_current
-        self._local.current = True
+    def active(self) -> Iterator[None]:
+        self.used("active")
+        before = self.is_active
+        self._local.active = True
         try:
             yield
         finally:
-            self._local.current = before
+            self._local.active = before
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> FakeGraph:
         self.used("capture")
@@ -333,9 +333,9 @@ class FakeDevice:
         self._sick = message
 
     @property
-    def is_current(self) -> bool:
+    def is_active(self) -> bool:
         """Whether it is the calling thread's current device."""
-        return getattr(self._local, "current", False)
+        return getattr(self._local, "active", False)
 
     def at(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """For stand-ins of libraries that are given addresses: a late view of what is there."""

@@ -164,7 +164,7 @@ def test_a_sick_device_refuses_everything_and_never_calls(device: FakeDevice, st
         stream.record,
         lambda: stream.upload(pinned),
         lambda: stream.download(array),
-        lambda: stream.empty((1,), FLOAT),
+        lambda: device.empty((1,), FLOAT),
         lambda: stream.call(lambda: None),
         lambda: stream.wait(event),
         lambda: device.pinned((1,), FLOAT),
@@ -190,10 +190,10 @@ def test_functions_are_called_on_a_thread_that_must_not_use_the_device(device: F
 
 
 def test_a_graph_does_each_time_what_was_captured(device: FakeDevice, stream: FakeStream) -> None:
-    x, y = stream.empty((4,), FLOAT), stream.empty((4,), FLOAT)
+    x, y = device.empty((4,), FLOAT), device.empty((4,), FLOAT)
 
     def work() -> None:
-        between = stream.empty((4,), FLOAT)  # the graph's own, for as long as it lives
+        between = device.empty((4,), FLOAT)  # the graph's own, for as long as it lives
         stream.kernel(lambda a, b: np.add(a, 1, out=b), x, between)
         stream.kernel(lambda a, b: np.multiply(a, 2, out=b), between, y)
 
@@ -229,7 +229,7 @@ def test_libraries_find_arrays_by_address_and_streams_by_handle(device: FakeDevi
     assert device.stream_of(stream.handle) is stream
     with pytest.raises(MisuseError):
         device.at(1, (4,), FLOAT)
-    assert not device.is_current
-    with device.current():
-        assert device.is_current
-    assert not device.is_current
+    assert not device.is_active
+    with device.active():
+        assert device.is_active
+    assert not device.is_active
