@@ -1,0 +1,218 @@
+"""A GPU, by cupy: for frameworks that take addresses of memory and handles of streams, and have neither to offer.
+
+Rules:
+ 1. The device is current while anything is asked of it, and whatever was current before is so again afterwards: the
+    thread may belong to others.
+ 2. Memory goes back to cupy's pool as soon as nothing refers to it, whatever the device still does with it (cupy's
+    pool knows one stream only, the current one, which is never ours). So arrays are held until the streams that use
+    them are done.
+ 3. What CUDA reports as out of memory fails a batch; what can only be a wrong call of ours, or of a library, likewise.
+    All else stays as long as the process does: the device is sick.
+ 4. A function that a stream calls has nothing above it but the driver, in C: what it raises is logged.
+
+Written after cupy's reference and sources (14) and tested against a stand-in for it; no GPU has seen it yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..errors import FailureReason, InternalError, TriremeError
+from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
+from .pinned_pool import PinnedBlock, PinnedPool
+
+logger = logging.getLogger("trireme.gpu")
+
+_SUCCESS, _INVALID_VALUE, _MEMORY_ALLOCATION, _INVALID_HANDLE, _NOT_READY = 0, 1, 2, 400, 600  # cudaError_t
+_CAPTURE_ERRORS = range(900, 909)
+_WRONG_CALLS = {_INVALID_VALUE, _INVALID_HANDLE, _NOT_READY, *_CAPTURE_ERRORS}
+
+
+class CupyDevice:
+    """See `device.Device`. Callable from any thread; each of its streams from one at a time.
+
+    Args:
+        cupy: the package, or what behaves like it.
+        index: the device's number, as CUDA counts.
+        pinned: where pinned memory comes from; may be that of several devices.
+        memory_limit_bytes: most that the arrays made here take together; 0 for as much as there is.
+
+    Raises:
+        TriremeError: there is no such device, or it is sick.
+    """
+
+    def __init__(self, cupy: Any, index: int, pinned: PinnedPool, memory_limit_bytes: int = 0) -> None:
+        self.index = index
+        self._cupy = cupy
+        self._pinned = pinned
+        self._pool = cupy.cuda.MemoryPool()
+        with self.active():
+            self._pool.set_limit(size=memory_limit_bytes)
+
+    def stream(self, priority: int = 0) -> CupyStream:
+        with self.active():
+            return CupyStream(self, self._cupy.cuda.Stream(non_blocking=True, priority=priority))
+
+    def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        with self.active():
+            return self._pinned.take(shape, np.dtype(dtype))
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
+        """An array whose contents are arbitrary: a ``cupy.ndarray``, whose address is ``array.data.ptr``.
+
+        Raises:
+            OutOfDeviceMemoryError: there is no room for it.
+        """
+        dtype = np.dtype(dtype)
+        with self.active():
+            memory = self._pool.malloc(math.prod(shape) * dtype.itemsize)
+            return self._cupy.ndarray(tuple(shape), dtype, memory)
+
+    def view(self, address: int, shape: Sequence[int], dtype: np.dtype, owner: object) -> DeviceArray:
+        """Memory that a library has allocated on this device as an array, which keeps `owner` alive."""
+        dtype = np.dtype(dtype)
+        with self.active():
+            memory = self._cupy.cuda.UnownedMemory(address, math.prod(shape) * dtype.itemsize, owner, self.index)
+            return self._cupy.ndarray(tuple(shape), dtype, self._cupy.cuda.MemoryPointer(memory, 0))
+
+    def capture(self, stream: Any, work: Callable[[], None]) -> CupyGraph:
+        """See `device.Device.capture`. What the work uses must live as long as the graph."""
+        with self.active():
+            stream.raw.begin_capture()
+            try:
+                work()
+            except BaseException:
+                self._abandon_capture(stream)
+                raise
+            return CupyGraph(self, stream.raw.end_capture())
+
+    def _abandon_capture(self, stream: Any) -> None:
+        """The stream must leave its capture, whatever became of that, or it is of no use any more."""
+        try:
+            stream.raw.end_capture()
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            logger.debug("GPU %d: the end of a capture that had failed: %s", self.index, error)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Rule 1; and CUDA's errors become ours (rule 3)."""
+        cuda = self._cupy.cuda
+        try:
+            with cuda.Device(self.index):
+                yield
+        except cuda.memory.OutOfMemoryError as error:
+            raise OutOfDeviceMemoryError(
+                f"GPU {self.index} has no memory left for this batch: {error}; let batches be smaller, have fewer "
+                "instances there, or raise the limit of its pool (--cuda-memory-pool-byte-size)"
+            ) from None
+        except cuda.runtime.CUDARuntimeError as error:
+            raise self.failure(error.status, str(error)) from None
+
+    def failure(self, status: int, text: str) -> TriremeError:
+        """The error that one of CUDA's is (rule 3)."""
+        if status == _MEMORY_ALLOCATION:
+            return OutOfDeviceMemoryError(f"GPU {self.index}, or the host's pinned memory, is exhausted: {text}")
+        if status in _WRONG_CALLS:
+            return InternalError(f"GPU {self.index}: {text}", reason=FailureReason.BACKEND)
+        return SickDeviceError(f"GPU {self.index} has failed: {text}; what was in flight there is lost")
+
+    def __repr__(self) -> str:
+        return f"<CupyDevice {self.index}>"
+
+
+class CupyStream:
+    """See `device.Stream`.
+
+    Attributes:
+        raw: the ``cupy.cuda.Stream``.
+    """
+
+    def __init__(self, device: CupyDevice, raw: Any) -> None:
+        self.handle: int = raw.ptr
+        self.raw = raw
+        self._device = device
+
+    def record(self) -> CupyEvent:
+        with self._device.active():
+            return CupyEvent(self._device, self.raw.record())
+
+    def wait(self, event: Any) -> None:
+        with self._device.active():
+            self.raw.wait_event(event.raw)
+
+    def upload(self, host: np.ndarray) -> DeviceArray:
+        if not host.flags.c_contiguous:
+            raise InternalError("only an array without gaps can be copied to a GPU")
+        with self._device.active():
+            array = self._device.empty(host.shape, host.dtype)
+            array.data.copy_from_host_async(host.ctypes.data, host.nbytes, self.raw)
+        return array
+
+    def download(self, array: DeviceArray) -> np.ndarray:
+        if not array.flags.c_contiguous:
+            raise InternalError("only an array without gaps can be copied from a GPU")
+        with self._device.active():
+            host = self._device.pinned(array.shape, array.dtype)
+            array.data.copy_to_host_async(host.ctypes.data, host.nbytes, self.raw)
+        return host
+
+    def call(self, function: Callable[[], None]) -> None:
+        with self._device.active():
+            self.raw.launch_host_func(_run, function)  # cupy holds the function until it has been called
+
+    def __repr__(self) -> str:
+        return f"<CupyStream {self.handle:#x} of GPU {self._device.index}>"
+
+
+class CupyEvent:
+    """See `device.Event`."""
+
+    __slots__ = ("_device", "raw")
+
+    def __init__(self, device: CupyDevice, raw: Any) -> None:
+        self.raw = raw
+        self._device = device
+
+    def reached(self) -> bool:
+        # `raw.done` would be False for ever where the device has failed.
+        with self._device.active():
+            status = self._device._cupy.cuda.runtime.eventQuery(self.raw.ptr)
+        if status not in (_SUCCESS, _NOT_READY):
+            raise self._device.failure(status, f"cudaEventQuery reports error {status}")
+        return status == _SUCCESS
+
+    def elapsed_ns(self, later: Any) -> int:
+        with self._device.active():
+            return round(self._device._cupy.cuda.get_elapsed_time(self.raw, later.raw) * 1e6)
+
+
+class CupyGraph:
+    """See `device.Graph`."""
+
+    def __init__(self, device: CupyDevice, raw: Any) -> None:
+        self._device = device
+        self._raw = raw
+
+    def launch(self, stream: Any) -> None:
+        with self._device.active():
+            self._raw.launch(stream.raw)
+
+
+def pinned_blocks(cupy: Any) -> Callable[[int], PinnedBlock]:
+    """What gets pinned memory from the driver, for all devices, for `PinnedPool`."""
+    portable = cupy.cuda.runtime.hostAllocPortable
+    return lambda nbytes: cupy.cuda.PinnedMemory(nbytes, portable)
+
+
+def _run(function: Callable[[], None]) -> None:
+    """Rule 4."""
+    try:
+        function()
+    except Exception:  # see rule 4
+        logger.exception("a function that a stream calls has failed")

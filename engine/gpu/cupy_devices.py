@@ -1,0 +1,78 @@
+"""Which GPUs there are to cupy: each made when it is first needed, and shared by everybody."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import UnavailableError
+from .cupy_device import CupyDevice, pinned_blocks
+from .pinned_pool import DEFAULT_LIMIT_BYTES, PinnedPool
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """How much the server may take.
+
+    Attributes:
+        pinned_bytes: of pinned host memory, for all devices together.
+        device_bytes: of each device's memory, by its number; of a device that is not there, and for 0, as much as
+            there is.
+    """
+
+    pinned_bytes: int = DEFAULT_LIMIT_BYTES
+    device_bytes: Mapping[int, int] = field(default_factory=dict)
+
+
+class CupyDevices:
+    """Callable from any thread.
+
+    Args:
+        load: gives the package.
+    """
+
+    def __init__(self, limits: MemoryLimits | None = None, load: Callable[[], Any] | None = None) -> None:
+        self._limits = limits or MemoryLimits()
+        self._load = load or import_cupy
+        self._lock = threading.Lock()
+        self._pinned: PinnedPool | None = None
+        self._devices: dict[int, CupyDevice] = {}
+
+    def get(self, index: int) -> CupyDevice:
+        """A GPU, always the same object.
+
+        Raises:
+            UnavailableError: cupy is not installed, or there is no such GPU.
+            TriremeError: the GPU is sick.
+        """
+        with self._lock:
+            if index not in self._devices:
+                self._devices[index] = self._make(index)
+            return self._devices[index]
+
+    def _make(self, index: int) -> CupyDevice:
+        cupy = self._load()
+        try:
+            count = cupy.cuda.runtime.getDeviceCount()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise UnavailableError(f"GPU {index} cannot be used: {error}; is NVIDIA's driver installed?") from None
+        if index not in range(count):
+            raise UnavailableError(f"there is no GPU {index}: CUDA knows {count}, numbered from 0")
+        if self._pinned is None:
+            self._pinned = PinnedPool(pinned_blocks(cupy), self._limits.pinned_bytes)
+        return CupyDevice(cupy, index, self._pinned, self._limits.device_bytes.get(index, 0))
+
+
+def import_cupy() -> Any:
+    """The package.
+
+    Raises:
+        UnavailableError: it is not installed, or does not find CUDA's libraries.
+    """
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        raise UnavailableError(f"GPUs need the package cupy: pip install trireme[gpu] ({error})") from error

@@ -1,0 +1,335 @@
+"""A GPU by cupy, on a stand-in for it that does everything late: what is promised by `trireme.engine.gpu.device`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_cupy import FakeCupy
+from fake_gpu import EARLY, FakeGpus, Misuse, Operation
+
+from trireme.engine.errors import InternalError, UnavailableError
+from trireme.engine.gpu.cupy_device import CupyDevice, CupyStream
+from trireme.engine.gpu.cupy_devices import CupyDevices, MemoryLimits
+from trireme.engine.gpu.device import Device, OutOfDeviceMemoryError, SickDeviceError, Stream
+from trireme.engine.gpu.pipeline import Pipeline
+
+F32 = np.dtype(np.float32)
+
+
+@pytest.fixture
+def gpus() -> FakeGpus:
+    return FakeGpus(count=2)
+
+
+@pytest.fixture
+def devices(gpus: FakeGpus) -> CupyDevices:
+    cupy = FakeCupy(gpus)
+    return CupyDevices(load=lambda: cupy)
+
+
+@pytest.fixture
+def device(devices: CupyDevices) -> CupyDevice:
+    return devices.get(1)
+
+
+def pinned(device: CupyDevice, values: Any) -> np.ndarray:
+    source = np.asarray(values, np.float32)
+    array = device.pinned(source.shape, source.dtype)
+    array[...] = source
+    return array
+
+
+def kernel(gpus: FakeGpus, function: Callable[[np.ndarray], Any]) -> Any:
+    """A computation as `Pipeline` takes it: `function` of the one input, done late."""
+
+    def compute(stream: Stream, inputs: Sequence[Any]) -> list[Any]:
+        (source,) = inputs
+        target = device_of(stream).empty(source.shape, source.dtype)
+
+        def run() -> None:
+            values = gpus.memory(source.data.ptr, source.nbytes).view(source.dtype)
+            gpus.memory(target.data.ptr, target.nbytes).view(target.dtype)[:] = function(values)
+
+        gpus.enqueue(stream.handle, Operation("kernel", run))
+        return [target]
+
+    return compute
+
+
+def device_of(stream: Any) -> CupyDevice:
+    return stream._device
+
+
+def test_it_is_a_device(device: CupyDevice) -> None:
+    as_device: Device = device  # checked by pyright
+    assert as_device.index == 1
+    assert device.stream().handle != device.stream().handle
+
+
+def test_a_device_is_made_once(devices: CupyDevices) -> None:
+    assert devices.get(0) is devices.get(0)
+    assert devices.get(0) is not devices.get(1)
+
+
+def test_copies_are_done_when_the_stream_comes_to_them(gpus: FakeGpus, device: CupyDevice) -> None:
+    stream = device.stream()
+    host = pinned(device, [[1, 2], [3, 4]])
+    array = stream.upload(host)
+    back = stream.download(array)
+    assert (array.shape, back.shape, back.dtype) == ((2, 2), (2, 2), F32)
+    assert (back.view(np.uint8) == EARLY).all(), "nothing has been done yet"
+    gpus.run()
+    assert back.tolist() == [[1, 2], [3, 4]]
+
+
+def test_empty_arrays_and_scalars_are_copied_too(gpus: FakeGpus, device: CupyDevice) -> None:
+    stream = device.stream()
+    for shape in ((0, 3), ()):
+        host = device.pinned(shape, F32)
+        host[...] = 5
+        back = stream.download(stream.upload(host))
+        gpus.run()
+        assert back.shape == shape
+        assert (back == 5).all()
+
+
+def test_an_array_with_gaps_is_refused(device: CupyDevice) -> None:
+    with pytest.raises(InternalError, match="without gaps"):
+        device.stream().upload(device.pinned((4, 4), F32)[:, ::2])
+
+
+def test_memory_that_is_not_pinned_is_caught_by_the_stand_in(device: CupyDevice) -> None:
+    with pytest.raises(Misuse):
+        device.stream().upload(np.zeros(4, np.float32))
+
+
+def test_a_stream_waits_for_an_event_of_another_one(gpus: FakeGpus, device: CupyDevice) -> None:
+    first, second = device.stream(), device.stream()
+    host = pinned(device, [1, 2])
+    array = first.upload(host)
+    second.wait(first.record())
+    back = second.download(array)
+    gpus.run()
+    assert back.tolist() == [1, 2]
+    assert gpus.done.index("copy in") < gpus.done.index("copy out")
+
+
+def test_events_tell_when_they_are_reached_and_how_far_apart(gpus: FakeGpus, device: CupyDevice) -> None:
+    stream = device.stream()
+    start = stream.record()
+    held = stream.upload(pinned(device, np.zeros(10_000)))
+    end = stream.record()
+    gpus.advance()
+    assert (start.reached(), end.reached()) == (True, False)
+    with pytest.raises(InternalError):
+        start.elapsed_ns(end)
+    gpus.run()
+    assert end.reached()
+    assert start.elapsed_ns(end) == 5000, f"a step, and {held.nbytes} bytes"
+
+
+def test_a_function_is_called_behind_what_was_enqueued_before_it(gpus: FakeGpus, device: CupyDevice) -> None:
+    stream = device.stream()
+    said: list[bool] = []
+    host = pinned(device, [3])
+    back = stream.download(stream.upload(host))
+    stream.call(lambda: said.append(back[0] == 3))
+    assert said == []
+    gpus.run()
+    assert said == [True]
+
+
+def test_what_a_called_function_raises_is_logged_and_goes_no_further(
+    gpus: FakeGpus, device: CupyDevice, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ValueError("too late")
+
+    stream = device.stream()
+    stream.call(fail)
+    gpus.run()
+    assert "too late" in caplog.text
+    assert gpus.done == ["call"]
+
+
+def test_the_thread_keeps_its_current_device(gpus: FakeGpus, devices: CupyDevices) -> None:
+    cupy = devices.get(0)._cupy
+    with cupy.cuda.Device(0):
+        devices.get(1).stream().record()
+        assert cupy.cuda._current() == 0
+
+
+def test_two_batches_on_their_way_do_not_mix(gpus: FakeGpus, device: CupyDevice) -> None:
+    """Memory of the first one, given back too early, would be the second one's: the pool gives it again at once."""
+    pipeline = Pipeline(device)
+    landed: list[int] = []
+    flights = [
+        pipeline.launch([pinned(device, [at, at + 10])], kernel(gpus, lambda x: x * 2), lambda at=at: landed.append(at))
+        for at in range(4)
+    ]
+    assert not any(flight.reached() for flight in flights)
+    gpus.run()
+    assert landed == [0, 1, 2, 3]
+    assert [flight.outputs[0].tolist() for flight in flights] == [[2 * at, 2 * at + 20] for at in range(4)]
+
+
+def test_the_copies_of_a_batch_overlap_the_computation_of_another(gpus: FakeGpus, device: CupyDevice) -> None:
+    pipeline = Pipeline(device)
+    flights = [pipeline.launch([pinned(device, [at])], kernel(gpus, lambda x: x), lambda: None) for at in range(2)]
+    gpus.run()
+    work = [name for name in gpus.done if name in ("copy in", "kernel", "copy out")]
+    assert work == ["copy in", "kernel", "copy in", "copy out", "kernel", "copy out"]
+    assert len(flights) == 2
+
+
+def test_memory_goes_back_when_a_batch_has_landed(gpus: FakeGpus, device: CupyDevice) -> None:
+    pipeline = Pipeline(device)
+    before = device._pinned.used_bytes
+    flight = None
+    for _ in range(20):
+        flight = pipeline.launch([pinned(device, np.zeros(1000))], kernel(gpus, lambda x: x), lambda: None)
+        gpus.run()
+        flight.release()
+    used = sum(device._pool._totals.values())
+    assert used <= 3 * 4096, "no batch needs more than the first"
+    del flight
+    assert device._pinned.used_bytes == before
+
+
+def test_a_graph_is_captured_once_and_launched_often(gpus: FakeGpus, device: CupyDevice) -> None:
+    stream = device.stream()
+    host = pinned(device, [1])
+    array = stream.upload(host)
+
+    def double() -> None:
+        def run() -> None:
+            gpus.memory(array.data.ptr, 4).view(np.float32)[:] *= 2
+
+        gpus.enqueue(stream.handle, Operation("kernel", run))
+
+    graph = device.capture(stream, double)
+    gpus.run()
+    assert "kernel" not in gpus.done, "captured, not done"
+    for _ in range(3):
+        graph.launch(stream)
+    back = stream.download(array)
+    gpus.run()
+    assert back.tolist() == [8]
+
+
+def test_a_capture_that_fails_leaves_the_stream_usable(gpus: FakeGpus, device: CupyDevice) -> None:
+    stream = device.stream()
+
+    def fail() -> None:
+        stream.record()
+        raise ValueError("not this")
+
+    with pytest.raises(ValueError, match="not this"):
+        device.capture(stream, fail)
+    host = pinned(device, [4])
+    back = stream.download(stream.upload(host))
+    gpus.run()
+    assert back.tolist() == [4]
+
+
+def test_what_cannot_be_captured_is_an_error_that_says_so(device: CupyDevice) -> None:
+    stream = device.stream()
+    with pytest.raises(InternalError, match="GPU 1: cudaError904"):
+        device.capture(stream, lambda: stream.record() and None)
+
+
+def test_memory_of_a_library_is_seen_as_an_array(gpus: FakeGpus, device: CupyDevice) -> None:
+    address = gpus.allocate(1, 8)
+    gpus.memory(address, 8).view(np.float32)[:] = [5, 6]
+    owner = object()
+    array = device.view(address, (2,), F32, owner)
+    back = device.stream().download(array)
+    gpus.run()
+    assert back.tolist() == [5, 6]
+
+
+# When it goes wrong
+
+
+def test_a_device_without_memory_fails_the_batch_and_says_what_to_do(gpus: FakeGpus) -> None:
+    cupy = FakeCupy(gpus)
+    device = CupyDevices(MemoryLimits(device_bytes={0: 8192}), lambda: cupy).get(0)
+    held = device.empty((4096,), np.dtype(np.uint8))
+    with pytest.raises(OutOfDeviceMemoryError) as caught:
+        device.empty((8192,), np.dtype(np.uint8))
+    assert caught.value.message == (
+        "GPU 0 has no memory left for this batch: Out of memory allocating 8,192 bytes (allocated so far: 4,096 bytes, "
+        "limit set to: 8,192 bytes).; let batches be smaller, have fewer instances there, or raise the limit of its "
+        "pool (--cuda-memory-pool-byte-size)"
+    )
+    assert device.empty((4096,), np.dtype(np.uint8)).shape == held.shape
+
+
+def test_the_limit_of_pinned_memory_holds_for_all_devices_together(gpus: FakeGpus) -> None:
+    cupy = FakeCupy(gpus)
+    devices = CupyDevices(MemoryLimits(pinned_bytes=8192), lambda: cupy)
+    held = devices.get(0).pinned((4096,), np.dtype(np.uint8)), devices.get(1).pinned((4096,), np.dtype(np.uint8))
+    with pytest.raises(OutOfDeviceMemoryError, match="--pinned-memory-pool-byte-size"):
+        devices.get(1).pinned((1,), np.dtype(np.uint8))
+    assert len(held) == 2
+
+
+def test_a_sick_device_is_told_from_everything_that_is_asked_of_it(gpus: FakeGpus, device: CupyDevice) -> None:
+    stream = device.stream()
+    host = pinned(device, [1])
+    array = stream.upload(host)
+    event = stream.record()
+    gpus.sick = 700
+    asked: list[Callable[[], Any]] = [
+        event.reached,
+        stream.record,
+        lambda: stream.wait(event),
+        lambda: stream.upload(host),
+        lambda: stream.download(array),
+        lambda: stream.call(lambda: None),
+        lambda: device.stream(),
+        lambda: device.capture(stream, lambda: None),
+    ]
+    for ask in asked:
+        with pytest.raises(SickDeviceError, match=r"GPU 1 has failed: .*(error |cudaError)700"):
+            ask()
+
+
+def test_a_wrong_call_is_no_sickness(device: CupyDevice) -> None:
+    stream: CupyStream = device.stream()
+    with device.active():
+        stream.raw.begin_capture()
+    with pytest.raises(InternalError) as caught:
+        device.capture(stream, lambda: None)
+    assert not isinstance(caught.value, SickDeviceError)
+
+
+def test_a_gpu_that_is_not_there(devices: CupyDevices) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        devices.get(2)
+    assert caught.value.message == "there is no GPU 2: CUDA knows 2, numbered from 0"
+
+
+def test_a_machine_without_gpus() -> None:
+    with pytest.raises(UnavailableError, match=r"GPU 0 cannot be used: cudaError100.*is NVIDIA's driver installed\?"):
+        CupyDevices(load=lambda: FakeCupy(FakeGpus(count=0))).get(0)
+
+
+def test_a_machine_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    with pytest.raises(UnavailableError, match=r"GPUs need the package cupy: pip install trireme\[gpu\]"):
+        CupyDevices().get(0)
+
+
+def test_devices_are_asked_for_by_many_threads(devices: CupyDevices) -> None:
+    found: list[CupyDevice] = []
+    threads = [threading.Thread(target=lambda: found.append(devices.get(0))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
