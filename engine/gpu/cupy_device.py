@@ -8,7 +8,7 @@ Rules:
     them are done.
  3. What CUDA reports as out of memory fails a batch; what can only be a wrong call of ours, or of a library, likewise.
     All else stays as long as the process does: the device is sick.
- 4. A function that a stream calls has nothing above it but the driver, in C: what it raises is logged.
+ 4. Functions are not called by cupy, whose way is Python on the driver's thread, but as `host_callback` does it.
 
 Written after cupy's reference and sources (14) and tested against a stand-in for it; no GPU has seen it yet.
 """
@@ -18,13 +18,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
 from ..errors import FailureReason, InternalError, TriremeError
 from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
+from .host_callback import HostCallbacks
 from .pinned_pool import PinnedBlock, PinnedPool
 
 logger = logging.getLogger("trireme.gpu")
@@ -40,15 +41,18 @@ class CupyDevice:
     Args:
         cupy: the package, or what behaves like it.
         index: the device's number, as CUDA counts.
-        pinned: where pinned memory comes from; may be that of several devices.
+        pinned, callbacks: where pinned memory comes from, and who calls functions; may be those of several devices.
         memory_limit_bytes: most that the arrays made here take together; 0 for as much as there is.
 
     Raises:
         TriremeError: there is no such device, or it is sick.
     """
 
-    def __init__(self, cupy: Any, index: int, pinned: PinnedPool, memory_limit_bytes: int = 0) -> None:
+    def __init__(
+        self, cupy: Any, index: int, pinned: PinnedPool, callbacks: HostCallbacks, memory_limit_bytes: int = 0
+    ) -> None:
         self.index = index
+        self.callbacks = callbacks
         self._cupy = cupy
         self._pinned = pinned
         self._pool = cupy.cuda.MemoryPool()
@@ -64,15 +68,13 @@ class CupyDevice:
             return self._pinned.take(shape, np.dtype(dtype))
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
-        """An array whose contents are arbitrary: a ``cupy.ndarray``, whose address is ``array.data.ptr``.
-
-        Raises:
-            OutOfDeviceMemoryError: there is no room for it.
-        """
         dtype = np.dtype(dtype)
         with self.active():
             memory = self._pool.malloc(math.prod(shape) * dtype.itemsize)
             return self._cupy.ndarray(tuple(shape), dtype, memory)
+
+    def address(self, array: DeviceArray) -> int:
+        return array.data.ptr
 
     def view(self, address: int, shape: Sequence[int], dtype: np.dtype, owner: object) -> DeviceArray:
         """Memory that a library has allocated on this device as an array, which keeps `owner` alive."""
@@ -85,11 +87,10 @@ class CupyDevice:
         """See `device.Device.capture`. What the work uses must live as long as the graph."""
         with self.active():
             stream.raw.begin_capture()
-            try:
+            with ExitStack() as failed:
+                failed.callback(self._abandon_capture, stream)
                 work()
-            except BaseException:
-                self._abandon_capture(stream)
-                raise
+                failed.pop_all()
             return CupyGraph(self, stream.raw.end_capture())
 
     def _abandon_capture(self, stream: Any) -> None:
@@ -107,17 +108,14 @@ class CupyDevice:
             with cuda.Device(self.index):
                 yield
         except cuda.memory.OutOfMemoryError as error:
-            raise OutOfDeviceMemoryError(
-                f"GPU {self.index} has no memory left for this batch: {error}; let batches be smaller, have fewer "
-                "instances there, or raise the limit of its pool (--cuda-memory-pool-byte-size)"
-            ) from None
+            raise OutOfDeviceMemoryError(f"GPU {self.index}: {error}") from None
         except cuda.runtime.CUDARuntimeError as error:
             raise self.failure(error.status, str(error)) from None
 
     def failure(self, status: int, text: str) -> TriremeError:
         """The error that one of CUDA's is (rule 3)."""
         if status == _MEMORY_ALLOCATION:
-            return OutOfDeviceMemoryError(f"GPU {self.index}, or the host's pinned memory, is exhausted: {text}")
+            return OutOfDeviceMemoryError(f"GPU {self.index}, or the host's memory that it can reach: {text}")
         if status in _WRONG_CALLS:
             return InternalError(f"GPU {self.index}: {text}", reason=FailureReason.BACKEND)
         return SickDeviceError(f"GPU {self.index} has failed: {text}; what was in flight there is lost")
@@ -162,9 +160,15 @@ class CupyStream:
             array.data.copy_to_host_async(host.ctypes.data, host.nbytes, self.raw)
         return host
 
+    def copy(self, source: DeviceArray, target: DeviceArray) -> None:
+        if not (source.flags.c_contiguous and target.flags.c_contiguous and source.nbytes == target.nbytes):
+            raise InternalError("only arrays without gaps, of equal size, can be copied to one another")
+        with self._device.active():
+            target.data.copy_from_device_async(source.data, source.nbytes, self.raw)
+
     def call(self, function: Callable[[], None]) -> None:
         with self._device.active():
-            self.raw.launch_host_func(_run, function)  # cupy holds the function until it has been called
+            self._device.callbacks.call(self.handle, function)
 
     def __repr__(self) -> str:
         return f"<CupyStream {self.handle:#x} of GPU {self._device.index}>"
@@ -208,11 +212,3 @@ def pinned_blocks(cupy: Any) -> Callable[[int], PinnedBlock]:
     """What gets pinned memory from the driver, for all devices, for `PinnedPool`."""
     portable = cupy.cuda.runtime.hostAllocPortable
     return lambda nbytes: cupy.cuda.PinnedMemory(nbytes, portable)
-
-
-def _run(function: Callable[[], None]) -> None:
-    """Rule 4."""
-    try:
-        function()
-    except Exception:  # see rule 4
-        logger.exception("a function that a stream calls has failed")

@@ -5,39 +5,37 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UnavailableError
 from .cupy_device import CupyDevice, pinned_blocks
+from .host_callback import HostCallbacks, load_driver
 from .pinned_pool import DEFAULT_LIMIT_BYTES, PinnedPool
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryLimits:
-    """How much the server may take.
-
-    Attributes:
-        pinned_bytes: of pinned host memory, for all devices together.
-        device_bytes: of each device's memory, by its number; of a device that is not there, and for 0, as much as
-            there is.
-    """
-
-    pinned_bytes: int = DEFAULT_LIMIT_BYTES
-    device_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
 class CupyDevices:
     """Callable from any thread.
 
     Args:
+        pinned_bytes: most pinned host memory, for all devices together.
+        device_bytes: most of each device's memory, by its number; for a device that is not there, as much as it has.
         load: gives the package.
+        load_driver: gives CUDA's driver library.
     """
 
-    def __init__(self, limits: MemoryLimits | None = None, load: Callable[[], Any] | None = None) -> None:
-        self._limits = limits or MemoryLimits()
+    def __init__(
+        self,
+        pinned_bytes: int = DEFAULT_LIMIT_BYTES,
+        device_bytes: Mapping[int, int] | None = None,
+        load: Callable[[], Any] | None = None,
+        load_driver: Callable[[], Any] = load_driver,
+    ) -> None:
+        self._pinned_bytes = pinned_bytes
+        self._device_bytes = dict(device_bytes or {})
         self._load = load or import_cupy
+        self._load_driver = load_driver
         self._lock = threading.Lock()
+        self._callbacks: HostCallbacks | None = None
         self._pinned: PinnedPool | None = None
         self._devices: dict[int, CupyDevice] = {}
 
@@ -61,9 +59,10 @@ class CupyDevices:
             raise UnavailableError(f"GPU {index} cannot be used: {error}; is NVIDIA's driver installed?") from None
         if index not in range(count):
             raise UnavailableError(f"there is no GPU {index}: CUDA knows {count}, numbered from 0")
-        if self._pinned is None:
-            self._pinned = PinnedPool(pinned_blocks(cupy), self._limits.pinned_bytes)
-        return CupyDevice(cupy, index, self._pinned, self._limits.device_bytes.get(index, 0))
+        if self._pinned is None or self._callbacks is None:
+            self._pinned = PinnedPool(pinned_blocks(cupy), self._pinned_bytes)
+            self._callbacks = HostCallbacks(self._load_driver())
+        return CupyDevice(cupy, index, self._pinned, self._callbacks, self._device_bytes.get(index, 0))
 
 
 def import_cupy() -> Any:

@@ -87,7 +87,7 @@ class PinnedPool:
         if self._held_bytes + size > self.limit_bytes:
             raise OutOfDeviceMemoryError(
                 f"the pool of pinned memory has no room for {size} bytes: {self._used_bytes} of its {self.limit_bytes} "
-                "bytes are in use; start the server with a larger --pinned-memory-pool-byte-size"
+                "bytes are in use"
             )
         block = self._allocate(size)
         self._held_bytes += size

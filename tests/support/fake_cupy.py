@@ -7,10 +7,12 @@ Names, arguments and errors are those of cupy's reference and sources (14). Anyt
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from fake_cuda import FakeCuda
 from fake_gpu import POISON, FakeEvent, FakeGpus, Misuse, Operation
 
 _TEXTS = {1: "invalid argument", 2: "out of memory", 100: "no CUDA-capable device is detected", 600: "not ready"}
@@ -151,12 +153,6 @@ class Stream:
         assert isinstance(event, Event)
         self._gpus.enqueue(self.ptr, Operation("wait", lambda: None, 0, event._event))
 
-    def launch_host_func(self, callback: Any, arg: Any) -> None:
-        self._cuda._check(self._device)
-        if self._gpus.stream(self.ptr).captured is not None:
-            raise Misuse("a call of the host within a graph")
-        self._gpus.call(self.ptr, lambda: callback(arg))
-
     def begin_capture(self) -> None:
         self._cuda._check(self._device)
         stream = self._gpus.stream(self.ptr)
@@ -267,11 +263,37 @@ class MemoryPointer:
         if size:
             stream._gpus.copy_in(stream.ptr, self.ptr, mem, size)
 
+    def copy_from_device_async(self, src: MemoryPointer, size: int, stream: Stream) -> None:
+        stream._cuda._check(stream._device)
+        assert isinstance(src, MemoryPointer)
+        if size:
+            stream._gpus.copy(stream.ptr, src.ptr, self.ptr, size)
+
     def copy_to_host_async(self, mem: int, size: int, stream: Stream) -> None:
         stream._cuda._check(stream._device)
         assert isinstance(mem, int)
         if size:
             stream._gpus.copy_out(stream.ptr, mem, self.ptr, size)
+
+
+def fake_driver(gpus: FakeGpus) -> FakeCuda:
+    """CUDA's driver library on the same devices."""
+    return FakeCuda(streams=_DriverStreams(gpus))
+
+
+class _DriverStreams(dict[int, Callable[[Callable[[], None]], int]]):
+    """What enqueues a function, by the handle of the stream."""
+
+    def __init__(self, gpus: FakeGpus) -> None:
+        self._gpus = gpus
+
+    def get(self, key: int, default: object = None) -> Callable[[Callable[[], None]], int]:
+        def enqueue(function: Callable[[], None]) -> int:
+            if self._gpus.sick is None:
+                self._gpus.call(key, function)
+            return self._gpus.sick or 0
+
+        return enqueue
 
 
 class ndarray:  # noqa: N801

@@ -200,6 +200,16 @@ class FakeGpus:
         self.host(target, nbytes)[:] = EARLY
         self.enqueue(handle, Operation("copy out", copy, _STEP_NS + nbytes // _BYTES_PER_NS))
 
+    def copy(self, handle: int, source: int, target: int, nbytes: int) -> None:
+        device = self.stream(handle).device
+
+        def copy() -> None:
+            self.memory(target, nbytes, device)[:] = self.memory(source, nbytes, device)
+
+        self.memory(source, nbytes, device)
+        self.memory(target, nbytes, device)
+        self.enqueue(handle, Operation("copy", copy))
+
     def call(self, handle: int, function: Callable[[], None]) -> None:
         def do() -> None:
             self._calling.active = True

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_cupy import FakeCupy
+from fake_cupy import FakeCupy, fake_driver
 from fake_gpu import EARLY, FakeGpus, Misuse, Operation
 
 from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.gpu.cupy_device import CupyDevice, CupyStream
-from trireme.engine.gpu.cupy_devices import CupyDevices, MemoryLimits
+from trireme.engine.gpu.cupy_devices import CupyDevices
 from trireme.engine.gpu.device import Device, OutOfDeviceMemoryError, SickDeviceError, Stream
 from trireme.engine.gpu.pipeline import Pipeline
 
 F32 = np.dtype(np.float32)
+
+
+def fake_devices(gpus: FakeGpus, **limits: Any) -> CupyDevices:
+    cupy = FakeCupy(gpus)
+    return CupyDevices(load=lambda: cupy, load_driver=lambda: fake_driver(gpus), **limits)
 
 
 @pytest.fixture
@@ -27,8 +33,7 @@ def gpus() -> FakeGpus:
 
 @pytest.fixture
 def devices(gpus: FakeGpus) -> CupyDevices:
-    cupy = FakeCupy(gpus)
-    return CupyDevices(load=lambda: cupy)
+    return fake_devices(gpus)
 
 
 @pytest.fixture
@@ -134,26 +139,13 @@ def test_events_tell_when_they_are_reached_and_how_far_apart(gpus: FakeGpus, dev
 
 def test_a_function_is_called_behind_what_was_enqueued_before_it(gpus: FakeGpus, device: CupyDevice) -> None:
     stream = device.stream()
-    said: list[bool] = []
+    said: queue.SimpleQueue[float] = queue.SimpleQueue()
     host = pinned(device, [3])
     back = stream.download(stream.upload(host))
-    stream.call(lambda: said.append(back[0] == 3))
-    assert said == []
+    stream.call(lambda: said.put(back[0]))
+    assert said.empty()
     gpus.run()
-    assert said == [True]
-
-
-def test_what_a_called_function_raises_is_logged_and_goes_no_further(
-    gpus: FakeGpus, device: CupyDevice, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> None:
-        raise ValueError("too late")
-
-    stream = device.stream()
-    stream.call(fail)
-    gpus.run()
-    assert "too late" in caplog.text
-    assert gpus.done == ["call"]
+    assert said.get(timeout=10) == 3
 
 
 def test_the_thread_keeps_its_current_device(gpus: FakeGpus, devices: CupyDevices) -> None:
@@ -166,14 +158,14 @@ def test_the_thread_keeps_its_current_device(gpus: FakeGpus, devices: CupyDevice
 def test_two_batches_on_their_way_do_not_mix(gpus: FakeGpus, device: CupyDevice) -> None:
     """Memory of the first one, given back too early, would be the second one's: the pool gives it again at once."""
     pipeline = Pipeline(device)
-    landed: list[int] = []
+    landed: queue.SimpleQueue[int] = queue.SimpleQueue()
     flights = [
-        pipeline.launch([pinned(device, [at, at + 10])], kernel(gpus, lambda x: x * 2), lambda at=at: landed.append(at))
+        pipeline.launch([pinned(device, [at, at + 10])], kernel(gpus, lambda x: x * 2), lambda at=at: landed.put(at))
         for at in range(4)
     ]
     assert not any(flight.reached() for flight in flights)
     gpus.run()
-    assert landed == [0, 1, 2, 3]
+    assert [landed.get(timeout=10) for _ in range(4)] == [0, 1, 2, 3]
     assert [flight.outputs[0].tolist() for flight in flights] == [[2 * at, 2 * at + 20] for at in range(4)]
 
 
@@ -182,7 +174,8 @@ def test_the_copies_of_a_batch_overlap_the_computation_of_another(gpus: FakeGpus
     flights = [pipeline.launch([pinned(device, [at])], kernel(gpus, lambda x: x), lambda: None) for at in range(2)]
     gpus.run()
     work = [name for name in gpus.done if name in ("copy in", "kernel", "copy out")]
-    assert work == ["copy in", "kernel", "copy in", "copy out", "kernel", "copy out"]
+    second_copy = len(work) - 1 - work[::-1].index("copy in")
+    assert second_copy < work.index("copy out"), f"the second batch comes while the first is there: {work}"
     assert len(flights) == 2
 
 
@@ -242,6 +235,19 @@ def test_what_cannot_be_captured_is_an_error_that_says_so(device: CupyDevice) ->
         device.capture(stream, lambda: stream.record() and None)
 
 
+def test_an_array_is_copied_into_another_one_on_the_device(gpus: FakeGpus, device: CupyDevice) -> None:
+    stream = device.stream()
+    host = pinned(device, [1, 2])
+    source, target = stream.upload(host), device.empty((2,), F32)
+    stream.copy(source, target)
+    back = stream.download(target)
+    assert device.address(source) != device.address(target)
+    gpus.run()
+    assert back.tolist() == [1, 2]
+    with pytest.raises(InternalError, match="of equal size"):
+        stream.copy(source, device.empty((3,), F32))
+
+
 def test_memory_of_a_library_is_seen_as_an_array(gpus: FakeGpus, device: CupyDevice) -> None:
     address = gpus.allocate(1, 8)
     gpus.memory(address, 8).view(np.float32)[:] = [5, 6]
@@ -255,25 +261,21 @@ def test_memory_of_a_library_is_seen_as_an_array(gpus: FakeGpus, device: CupyDev
 # When it goes wrong
 
 
-def test_a_device_without_memory_fails_the_batch_and_says_what_to_do(gpus: FakeGpus) -> None:
-    cupy = FakeCupy(gpus)
-    device = CupyDevices(MemoryLimits(device_bytes={0: 8192}), lambda: cupy).get(0)
+def test_a_device_without_memory_says_how_much_there_is(gpus: FakeGpus) -> None:
+    device = fake_devices(gpus, device_bytes={0: 8192}).get(0)
     held = device.empty((4096,), np.dtype(np.uint8))
     with pytest.raises(OutOfDeviceMemoryError) as caught:
         device.empty((8192,), np.dtype(np.uint8))
     assert caught.value.message == (
-        "GPU 0 has no memory left for this batch: Out of memory allocating 8,192 bytes (allocated so far: 4,096 bytes, "
-        "limit set to: 8,192 bytes).; let batches be smaller, have fewer instances there, or raise the limit of its "
-        "pool (--cuda-memory-pool-byte-size)"
+        "GPU 0: Out of memory allocating 8,192 bytes (allocated so far: 4,096 bytes, limit set to: 8,192 bytes)."
     )
     assert device.empty((4096,), np.dtype(np.uint8)).shape == held.shape
 
 
 def test_the_limit_of_pinned_memory_holds_for_all_devices_together(gpus: FakeGpus) -> None:
-    cupy = FakeCupy(gpus)
-    devices = CupyDevices(MemoryLimits(pinned_bytes=8192), lambda: cupy)
+    devices = fake_devices(gpus, pinned_bytes=8192)
     held = devices.get(0).pinned((4096,), np.dtype(np.uint8)), devices.get(1).pinned((4096,), np.dtype(np.uint8))
-    with pytest.raises(OutOfDeviceMemoryError, match="--pinned-memory-pool-byte-size"):
+    with pytest.raises(OutOfDeviceMemoryError, match="pool of pinned memory has no room for 4096 bytes"):
         devices.get(1).pinned((1,), np.dtype(np.uint8))
     assert len(held) == 2
 
@@ -295,7 +297,7 @@ def test_a_sick_device_is_told_from_everything_that_is_asked_of_it(gpus: FakeGpu
         lambda: device.capture(stream, lambda: None),
     ]
     for ask in asked:
-        with pytest.raises(SickDeviceError, match=r"GPU 1 has failed: .*(error |cudaError)700"):
+        with pytest.raises(SickDeviceError, match=r"error 700|cudaError700|\(700\)"):
             ask()
 
 
