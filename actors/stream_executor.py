@@ -12,6 +12,7 @@ supervisor. What the driver says afterwards, even after the event loop has ended
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -119,11 +120,9 @@ class StreamExecutor:
         self._worker.put(_Launch(ticket, partial(self._tell_landed, ticket), self._hear))
 
     def _tell_landed(self, ticket: Ticket) -> None:
-        """On a thread of the driver's."""
-        try:
+        """On any thread."""
+        with contextlib.suppress(trio.RunFinishedError):  # nobody is there any more who waits for it
             self._token.run_sync_soon(self._hear, BatchLanded(ticket))
-        except trio.RunFinishedError:
-            ticket.kept = ticket
 
     def _hear(self, message: BatchLaunched | BatchLanded) -> None:
         if self._alive:

@@ -65,8 +65,6 @@ class Ticket:
         on_over: whom to tell.
         launched: what `StreamInstance.launch` gave; set by the thread that launches, at once.
         asked_at_s: when to ask after it.
-        kept: itself, if nobody is left who could give its memory back on a thread that may use the device: then that
-            is up to the garbage collector, some time.
     """
 
     instance: StreamInstance
@@ -75,7 +73,6 @@ class Ticket:
     state: FlightState = FlightState.LAUNCHING
     launched: Any = None
     asked_at_s: float = math.inf
-    kept: Ticket | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,18 +44,6 @@ class Flight:
         self._held = held
         self._error = error
 
-    @property
-    def outputs(self) -> list[np.ndarray]:
-        """Pinned arrays, one for each result; they hold it once the batch has landed.
-
-        Raises:
-            OutOfDeviceMemoryError: there was not enough memory for the batch.
-            Exception: what its computation raised.
-        """
-        if self._error is not None:
-            raise self._error
-        return self._outputs
-
     def reached(self) -> bool:
         """Whether it has landed.
 
@@ -64,17 +52,32 @@ class Flight:
         """
         return self._landed.reached()
 
-    def mark(self, batch: ExecutionBatch) -> None:
-        """Take the batch's time marks, when it has landed: the phases as long as the device says, up to now."""
-        if self._computed is not None:
-            begun, computed = self._computed
-            output_ns = batch.now_ns() - computed.elapsed_ns(self._landed)
-            batch.marks[Phase.OUTPUT_START] = output_ns
-            batch.marks[Phase.INFER_START] = output_ns - begun.elapsed_ns(computed)
+    def collect(self, batch: ExecutionBatch) -> list[np.ndarray]:
+        """What the batch has come to, once, when it has landed. Takes the batch's time marks: the phases as long as the
+        device says, up to now. What only the device needed goes back.
 
-    def release(self) -> None:
-        """The batch has landed: what only the device needed goes back."""
+        Returns:
+            Pinned arrays, one for each result, for as long as somebody refers to them.
+
+        Raises:
+            OutOfDeviceMemoryError: there was not enough memory for the batch.
+            SickDeviceError: the device has failed meanwhile.
+            Exception: what its computation raised.
+        """
+        if self._computed is None:
+            self._held = self._outputs = []
+            raise self._take_error()
+        begun, computed = self._computed
+        output_ns = batch.now_ns() - computed.elapsed_ns(self._landed)
+        batch.marks[Phase.OUTPUT_START] = output_ns
+        batch.marks[Phase.INFER_START] = output_ns - begun.elapsed_ns(computed)
         self._held = None
+        return self._outputs
+
+    def _take_error(self) -> BaseException:
+        error, self._error = self._error, None
+        assert error is not None, "collected once"
+        return error.with_traceback(None)
 
 
 class Pipeline:
@@ -95,7 +98,7 @@ class Pipeline:
 
         Args:
             inputs: pinned (`Device.pinned`).
-            on_landed: called from a thread of the driver's, also when the batch has failed (`Flight.outputs`).
+            on_landed: called from a thread of the driver's, also when the batch has failed (`Flight.collect`).
 
         Raises:
             SickDeviceError: see `Stream`.
@@ -108,7 +111,7 @@ class Pipeline:
         except SickDeviceError:
             raise
         except (Exception, SystemExit) as failure:  # noqa: BLE001 - foreign code may raise anything; see rule 4
-            error = failure.with_traceback(None)  # which refers to arrays
+            error = failure  # whose traceback holds what it was working with: the device may be at it still
             self.compute.wait(self._copies_in.record())
             self._copies_out.wait(self.compute.record())
         landed = self._copies_out.record()

@@ -250,7 +250,8 @@ class FakeDevice:
         self.streams: list[FakeStream] = []
         self.misuses: list[str] = []
         self.graph: FakeGraph | None = None
-        self._sick = ""
+        self._sick = self._sickness = ""
+        self._uses_left = 0
         self._number = 0
         self._lock = threading.RLock()
         self._callers: set[int] = set()
@@ -328,9 +329,15 @@ class FakeDevice:
         self._perform(stream)
         return True
 
-    def sicken(self, message: str = "an illegal memory access was encountered") -> None:
-        """From now on everything fails, and nothing goes on."""
-        self._sick = message
+    def sicken(self, message: str = "an illegal memory access was encountered", *, after: int = 0) -> None:
+        """From now on everything fails, and nothing goes on.
+
+        Args:
+            after: it can be used so often before.
+        """
+        self._sickness, self._uses_left = message, after
+        if not after:
+            self._sick = message
 
     @property
     def is_active(self) -> bool:
@@ -354,8 +361,10 @@ class FakeDevice:
         """Something was asked of the device."""
         if threading.get_ident() in self._callers:
             self.refuse(f"{what}: a function that a stream calls must not use the device")
-        if self._sick:
+        if self._sickness and not self._uses_left:
+            self._sick = self._sickness
             raise SickDeviceError(self._sick)
+        self._uses_left -= 1
 
     def refuse(self, text: str) -> NoReturn:
         self.misuses.append(text)
