@@ -41,6 +41,7 @@ from ..engine.statistics import ModelStatistics
 from ..engine.tracing.following import TracedReply
 from .mailbox import Mailbox
 from .messages import QUEUE_CHANGED, QueueChanged
+from .recursion import refuse_recursion
 from .reply import WINDOW
 from .scheduler import SchedulerStatistics
 
@@ -174,6 +175,8 @@ class Ensemble:
         try:
             model = self._find(request)
             inputs, rows = model.validator.check(request)
+            if request.callers:
+                refuse_recursion(request, model)
             nbytes = sum(tensor.nbytes for tensor in inputs.values())
             step = _Step(self, call, call.step.decoupled)
             now_ns = self._clock.now_ns()

@@ -4,8 +4,7 @@ Rules:
  1. A request that a model makes does not wait for room in the server's budget. The request that the model is serving
     holds a share of that until it is answered, so if its own requests had to wait, they could wait for ever. They are
     counted, though, and clients wait for them.
- 2. A request that all instances of its model wait for (because they made it, or made the one that made it) could never
-    be executed. It is refused.
+ 2. A request that could never be executed, since its model waits for the answer to it, is refused (`recursion`).
  3. While the server starts it answers nothing of this kind: models are not there yet, and waiting for them could mean
     to wait for oneself.
 """
@@ -56,12 +55,6 @@ class ModelCalls:
                 f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the "
                 "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
                 "calls for decoupled models.'"
-            )
-        waiting = {instance for model, instance in request.callers if model == (name, description.version)}
-        if waiting and len(waiting) >= server.instance_count(name, description.version):
-            raise UnavailableError(
-                f"all {len(waiting)} instances of model '{name}' wait for the answer to this very request, so that it "
-                "could never be executed"
             )
         reply = server.submit_inner(request)
         reply.notify_each(on_answer)

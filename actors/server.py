@@ -47,6 +47,7 @@ from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .rate_limiter import RateLimiter
 from .readiness import all_pass
+from .recursion import refuse_recursion
 from .reply import Reply
 from .repository import LoadProgress
 from .surroundings import Surroundings
@@ -264,10 +265,12 @@ class InferenceServer:
         is to be called before the calling task waits for anything.
 
         Raises:
-            TriremeError: refused: no such model, invalid, queue full, stopping.
+            TriremeError: refused: no such model, invalid, queue full, stopping, or waiting for itself (`recursion`).
         """
         received_ns = self._clock.now_ns()
         model, inputs, rows, nbytes = self._check(request)
+        if request.callers:
+            refuse_recursion(request, model)
         self._budget.take(nbytes)
         return self._queue(model, request, inputs, rows, nbytes, received_ns, attended=True)
 
@@ -428,14 +431,6 @@ class InferenceServer:
     def agents_used(self) -> list[tuple[str, str]]:
         """Name and place of the repository agents that models have asked for."""
         return self._agents.used()
-
-    def instance_count(self, name: str, version: int) -> int:
-        """How many instances a model version is to have.
-
-        Raises:
-            TriremeError: it is not ready.
-        """
-        return self._repository.find(name, version).actor_statistics().instances
 
     def model_statistics(self) -> list[ModelActorStatistics]:
         """How the model actors are: states, instances alive, restarts, abandoned threads."""

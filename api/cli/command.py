@@ -55,8 +55,9 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
     _check_restrictions(flags)
     _check_supported(flags)
     _check_ports(flags)
-    if flags["hang-limit-secs"] < 0:
-        raise UsageError(f"Error: --hang-limit-secs must not be negative. Got {flags['hang-limit-secs']}")
+    for name in ("hang-limit-secs", "restart-window-secs"):
+        if flags[name] < 0:
+            raise UsageError(f"Error: --{name} must not be negative. Got {flags[name]}")
     server = _server_options(flags, environment)
     return ServeCommand(
         server=server,
@@ -163,6 +164,8 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         max_inflight_requests=flags["max-inflight-requests"],
         max_inflight_bytes=flags["max-inflight-bytes"],
         hang_limit_s=flags["hang-limit-secs"],
+        restart_limit=flags["restart-limit"],
+        restart_window_s=flags["restart-window-secs"],
         summary_latencies=flags["allow-metrics"] and metrics_config(flags, "summary_latencies", "true"),
         histogram_latencies=flags["allow-metrics"] and metrics_config(flags, "histogram_latencies", "true"),
         rate_limit=flags["rate-limit"] == "execution_count",

@@ -251,6 +251,14 @@ _LIMITS = Group(
             "Seconds after which a batch's execution counts as hung, and its instance is replaced; 0 for never.",
             0.0,
         ),
+        Flag(
+            "restart-limit",
+            Kind("<integer>", in_range(read_int, 0, INT32_MAX, "Error: --restart-limit must be at least 0.")),
+            "How many deaths of an instance within --restart-window-secs are forgiven. At one more it is not started "
+            "again, and its model is not ready any more.",
+            5,
+        ),
+        Flag("restart-window-secs", FLOAT, "Seconds for which a death counts.", 60.0),
     ),
 )
 

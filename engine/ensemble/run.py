@@ -344,6 +344,7 @@ class EnsembleRun:
             call.sequence.correlation_id,
             call.sequence.start,
             call.sequence.end,
+            callers=request.callers,
         )
 
     def _response(self, at: Iteration) -> InferenceResponse:

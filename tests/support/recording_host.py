@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from trireme.engine.backends.python.child.utils.errors import HostError
 from trireme.engine.backends.python.child.utils.request import InferenceRequest, incoming
 from trireme.engine.backends.python.child.utils.response import InferenceResponse
+from trireme.engine.backends.python.child.utils.results import Answered
+from trireme.engine.backends.python.child.utils.runner import Runner
 from trireme.engine.backends.python.child.utils.tensor import Tensor
 
 
@@ -129,3 +132,10 @@ class RecordingHost:
     def _refuse(self, method: str) -> None:
         if method in self.refusals:
             raise HostError(self.refusals[method])
+
+
+def executed(runner: Runner, requests: list[InferenceRequest]) -> Answered:
+    """Execute a batch, and wait for its answers."""
+    answers: Future[Answered] = Future()
+    runner.begin(requests, answers.set_result)
+    return answers.result(30)

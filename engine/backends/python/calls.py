@@ -6,7 +6,8 @@ Rules:
  2. Of the responses to a request, `protocol.WINDOW` may be on their way; the model that gives them is held back until
     the asking one has taken some.
  3. A request that was made while a batch was executed is cancelled when all requests of that batch have been, for then
-    nobody is there who could want its answer.
+    nobody is there who could want its answer. The model is told at once, and not when the request is over: it may be
+    in the queue of an instance that waits for this very model.
  4. Metrics are gone when the instance is.
 """
 
@@ -17,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from ...custom_metrics import MetricKind
-from ...errors import InvalidArgumentError, TriremeError
+from ...errors import CancelledError, InvalidArgumentError, TriremeError
 from ...execution import ExecutionBatch
 from ...request import Caller, InferenceRequest
 from ...response import InferenceResponse
@@ -27,6 +28,8 @@ from .child.codec import MessageError, Payload
 from .wire import SEQUENCE_END, SEQUENCE_START, read_tensor, write_error, write_tensor
 
 Tell = Callable[[tuple[Any, ...], Payload], None]
+
+_GIVEN_UP = write_error(CancelledError("All clients that this request was made for have gone."))
 
 
 class Calls:
@@ -106,9 +109,11 @@ class Calls:
 
     def cancel_made_for(self, batch: ExecutionBatch) -> None:
         """Rule 3."""
-        for asked in list(self._asked.values()):
+        for number, asked in list(self._asked.items()):
             if asked.batch is batch:
+                del self._asked[number]
                 asked.question.cancel()
+                self._tell((protocol.CALL_RESPONSE, number, True, _GIVEN_UP), Payload())
 
     def close(self) -> None:
         """The process is gone."""
@@ -140,7 +145,10 @@ class Calls:
     def _pass_on(self, number: int, question: Question) -> None:
         """Send what a model has answered (rule 2)."""
         asked = self._asked.get(number)
-        if asked is None or asked.room <= 0:
+        if asked is None:
+            question.take()  # nobody wants it any more
+            return
+        if asked.room <= 0:
             return
         for outcome, final in question.take():
             asked.room -= 1

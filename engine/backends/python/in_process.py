@@ -57,9 +57,6 @@ class ModelThread:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def terminate(self) -> None:
-        """Nothing can be done but what `kill` does."""
-
     def kill(self) -> None:
         """Say nothing more to it, and hear nothing more."""
         self.channel.hang_up()

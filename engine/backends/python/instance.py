@@ -181,13 +181,10 @@ class PythonInstance(ProcessInstance):
         if process.wait(self._finalize_s):
             return
         logger.warning(
-            "instance '%s' did not end within %g s of being told to; it is terminated", self.name, self._finalize_s
+            "instance '%s' did not end within %g s of being told to; it is killed", self.name, self._finalize_s
         )
-        process.terminate()
-        if not process.wait(min(2.0, self._finalize_s)):
-            logger.warning("instance '%s' does not end; it is killed", self.name)
-            process.kill()
-            process.wait(self._finalize_s)
+        process.kill()
+        process.wait(self._finalize_s)
 
     def kill(self) -> None:
         self._process.kill()

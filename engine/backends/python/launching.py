@@ -93,11 +93,6 @@ class Process:
         """Its exit status, negative for a signal; None while it runs."""
         return self._popen.poll()
 
-    def terminate(self) -> None:
-        """Ask it to end, as the system does."""
-        with contextlib.suppress(ProcessLookupError):
-            self._popen.send_signal(signal.SIGTERM)
-
     def kill(self) -> None:
         """End it."""
         with contextlib.suppress(ProcessLookupError):

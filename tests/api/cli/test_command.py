@@ -47,6 +47,8 @@ def test_server_options_take_the_flags_values() -> None:
         "--max-inflight-requests=10",
         "--max-inflight-bytes=20",
         "--hang-limit-secs=1.5",
+        "--restart-limit=0",
+        "--restart-window-secs=2.5",
     ).server
     assert server.model_repository == (Path("a"), Path("b"))
     assert server.server_id == "me"
@@ -58,6 +60,7 @@ def test_server_options_take_the_flags_values() -> None:
     assert server.model_load_thread_count == 1
     assert server.options_for_backend("onnxruntime") == {"threads": "1", "default-max-batch-size": "2"}
     assert (server.max_inflight_requests, server.max_inflight_bytes, server.hang_limit_s) == (10, 20, 1.5)
+    assert (server.restart_limit, server.restart_window_s) == (0, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +282,7 @@ def test_quantiles(settings: list[str], quantiles: tuple[float, ...]) -> None:
             ),
         ),
         ("--hang-limit-secs=-1", "Error: --hang-limit-secs must not be negative. Got -1.0"),
+        ("--restart-window-secs=-1", "Error: --restart-window-secs must not be negative. Got -1.0"),
     ],
 )
 def test_contradictions_are_refused(words: str, message: str) -> None:

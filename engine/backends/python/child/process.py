@@ -36,7 +36,7 @@ _ORPHANED = 1
 
 def run(descriptor: int, bell: int) -> None:
     """Serve one model instance, over the socket with this descriptor; the bell's is the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the server, which tells us what to do
+    _leave_signals_to_the_server()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -51,6 +51,28 @@ def run(descriptor: int, bell: int) -> None:
     except ChannelClosedError:
         os._exit(_ORPHANED)
     sys.stdout.flush()
+
+
+def _leave_signals_to_the_server() -> None:
+    """What a terminal or a container sends to all processes at once does not concern us: the server tells us what to
+    do, when it has finished. What the model starts is ended by SIGTERM as ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _do_nothing)  # to ignore it would be inherited by programs that the model starts
+    term = (signal.SIGTERM,)
+    os.register_at_fork(  # one that comes before a fork has its own handler waits for that
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, term),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, term),
+        after_in_child=_be_terminated_again,
+    )
+
+
+def _do_nothing(*_signal: object) -> None:
+    """A signal has come."""
+
+
+def _be_terminated_again() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
 
 
 def _end_with_the_server(descriptor: int) -> None:

@@ -1,7 +1,7 @@
 """Drives a user's ``TritonPythonModel`` (python-backend.md §2, §4, §5, §6, §9).
 
-Rules of `execute`:
- 1. Its result has an element a request: the response that ends the request, or None.
+Rules of `begin`:
+ 1. The answers to a batch have an element a request: the response that ends the request, or None.
  2. None stands for a request that its sender has answered, will answer, or that is to come again (its release flags).
  3. What user code raises, or returns against the rules, is an error for every request of the batch that is still open.
  4. A request that nobody can answer any more, since neither a response nor a sender exists, is abandoned, and so
@@ -99,32 +99,18 @@ class Runner:
                 self._model.initialize(self._args)
         self._context.serving = True
 
-    def execute(self, requests: list[InferenceRequest]) -> results.Answered:
-        """Execute a batch: see the rules above. Never raises.
-
-        A coroutine runs on the event loop's thread: of a decoupled model on its own, so that this returns at once; else
-        this returns when it has ended.
-        """
-        try:
-            with context.entered(self._context):
-                returned = self._execute(requests)
-            if returned.__class__ is not list and inspect.isawaitable(returned):
-                if self._host.decoupled:
-                    self._loop.spawn(self._execute_apart(returned, requests))
-                    return [None] * len(requests)
-                returned = self._loop.run(self._entered(returned))
-            return results.checked(requests, returned, self._host)
-        except BaseException as error:  # noqa: BLE001 - user code, which may even call sys.exit
-            return self._failed(requests, error)
-
     @property
     def overlaps(self) -> bool:
         """Whether batches may be begun while others run: ``execute`` is a coroutine, which answers at its end."""
         return inspect.iscoroutinefunction(getattr(self._class, "execute", None)) and not self._host.decoupled
 
     def begin(self, requests: list[InferenceRequest], over: Callable[[results.Answered], object]) -> None:
-        """The same, but nobody waits for a coroutine: when it has ended, `over` is called on the event loop's thread.
-        Otherwise that is called here. It must not raise."""
+        """Execute a batch: see the rules above. Never raises.
+
+        Args:
+            over: called with the answers, and must not raise: here, or, when the coroutine of a model that is not
+                decoupled has ended, on the event loop's thread.
+        """
         try:
             with context.entered(self._context):
                 returned = self._execute(requests)

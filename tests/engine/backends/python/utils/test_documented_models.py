@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recording_host import ListedResponses, RecordingHost
+from recording_host import ListedResponses, RecordingHost, executed
 
 from trireme.engine.backends.python.child.utils.response import InferenceResponse, error_response
 from trireme.engine.backends.python.child.utils.runner import Runner
@@ -39,14 +39,14 @@ def make(tmp_path: Path, host: RecordingHost) -> Iterator[Make]:
 
 
 def test_shouting(make: Make, host: RecordingHost) -> None:
-    (response,) = make("upper").execute([host.request(1, Tensor("TEXT", np.array([[b"a", b"b"]], object)))])
+    (response,) = executed(make("upper"), [host.request(1, Tensor("TEXT", np.array([[b"a", b"b"]], object)))])
     assert response is not None
     assert response.output_tensors()[0].as_numpy().tolist() == [["A!", "B!"]]
 
 
 def test_counting_down(make: Make, host: RecordingHost) -> None:
     host.decoupled = True
-    make("count_down").execute([host.request(1, Tensor("START", np.array([3], np.int32)))])
+    executed(make("count_down"), [host.request(1, Tensor("START", np.array([3], np.int32)))])
     for thread in threading.enumerate():
         if "count_down" in thread.name:
             thread.join(10)
@@ -58,7 +58,7 @@ def test_counting_down(make: Make, host: RecordingHost) -> None:
 def test_asking(make: Make, host: RecordingHost) -> None:
     answer = InferenceResponse([Tensor("PROBABILITIES", np.zeros((1, 10)))])
     host.answers["digits"] = ListedResponses([answer, error_response("busy")])
-    first, second = make("digits").execute([host.request(1), host.request(2)])
+    first, second = executed(make("digits"), [host.request(1), host.request(2)])
     assert first is not None
     assert second is not None
     assert first.output_tensors() == answer.output_tensors()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recording_host import RecordingHost
+from recording_host import RecordingHost, executed
 
 from trireme.engine.backends.python.child.utils.errors import TritonError
 from trireme.engine.backends.python.child.utils.failures import ModelError
@@ -106,14 +106,14 @@ def test_life_of_a_model(make: Make, host: RecordingHost, tmp_path: Path) -> Non
                 pb_utils.Logger.log_warn("finalized")
     """)
     told = ["1.model", "1.helper", "helper", "5", "1", str(tmp_path / "m" / "1")]
-    assert [outputs(response) for response in runner.execute(requests_of(host, 2))] == [[told]] * 2
+    assert [outputs(response) for response in executed(runner, requests_of(host, 2))] == [[told]] * 2
     runner.finalize()
     assert [(level, message) for level, _, _, message in host.logged] == [("WARNING", "finalized")]
 
 
 def test_model_without_initialize_and_finalize(make: Make, host: RecordingHost) -> None:
     runner = make(body="return [answer() for _ in requests]")
-    assert outputs(runner.execute(requests_of(host, 1))[0]) == [[7]]
+    assert outputs(executed(runner, requests_of(host, 1))[0]) == [[7]]
 
 
 def test_exception_fails_the_batch_and_is_logged_with_the_users_line(
@@ -129,7 +129,7 @@ def test_exception_fails_the_batch_and_is_logged_with_the_users_line(
     """)
     path = tmp_path / "m" / "1" / "model.py"
     text = f"{WRAPPED}ValueError: no way 1\n\nAt:\n  {path}(3): helper\n  {path}(7): execute\n"
-    assert texts(runner.execute(requests_of(host, 2))) == [text, text]
+    assert texts(executed(runner, requests_of(host, 2))) == [text, text]
     assert host.logged == [("ERROR", str(path), 3, text)]
 
 
@@ -146,7 +146,7 @@ def test_exception_fails_the_batch_and_is_logged_with_the_users_line(
 )
 def test_exceptions_are_told_as_triton_does(make: Make, host: RecordingHost, raised: str, text: str) -> None:
     runner = make(body=f"raise {raised}")
-    (told,) = texts(runner.execute(requests_of(host, 1)))
+    (told,) = texts(executed(runner, requests_of(host, 1)))
     assert told is not None
     assert told.startswith(f"{WRAPPED}{text}\n\nAt:\n")
     assert told.endswith("(10): execute\n")
@@ -180,32 +180,32 @@ def test_exceptions_are_told_as_triton_does(make: Make, host: RecordingHost, rai
 def test_wrong_results_fail_the_batch(make: Make, host: RecordingHost, body: str, text: str) -> None:
     text = text.replace("<class '1.unheard.InferenceResponse'>", str(InferenceResponse))
     requests = requests_of(host, 2)
-    assert texts(make(body=body).execute(requests)) == [WRAPPED + text] * 2
+    assert texts(executed(make(body=body), requests)) == [WRAPPED + text] * 2
     assert [request._release_flags for request in requests] == [1, 1]
 
 
 def test_responses_with_errors_stand_as_they_are(make: Make, host: RecordingHost) -> None:
     error = "pb_utils.InferenceResponse(error=pb_utils.TritonError('mine', pb_utils.TritonError.NOT_FOUND))"
-    assert texts(make(body=f"return [answer(), {error}]").execute(requests_of(host, 2))) == ["", "mine"]
+    assert texts(executed(make(body=f"return [answer(), {error}]"), requests_of(host, 2))) == ["", "mine"]
 
 
 def test_model_without_execute(make: Make, host: RecordingHost, tmp_path: Path) -> None:
     path = tmp_path / "m" / "1" / "model.py"
     runner = make("class TritonPythonModel: ...")
     text = f"{WRAPPED}Python model {path} does not implement `execute` method."
-    assert texts(runner.execute(requests_of(host, 1))) == [text]
+    assert texts(executed(runner, requests_of(host, 1))) == [text]
 
 
 def test_none_is_right_for_what_a_sender_has_answered(make: Make, host: RecordingHost) -> None:
     runner = make(body="requests[0].get_response_sender().send(answer(), 1)\nreturn [None, answer()]")
-    assert texts(runner.execute(requests_of(host, 2))) == [None, ""]
+    assert texts(executed(runner, requests_of(host, 2))) == [None, ""]
     assert [(key, flags) for key, _, flags in host.sent] == [(0, 1)]
 
 
 def test_second_response_fails_only_what_is_open(make: Make, host: RecordingHost) -> None:
     runner = make(body="requests[0].get_response_sender().send(answer(), 1)\nreturn [answer(), answer()]")
     text = f"{WRAPPED}Unable to send response. Non-decoupled model cannot send more than one response."
-    assert texts(runner.execute(requests_of(host, 2))) == [None, text]
+    assert texts(executed(runner, requests_of(host, 2))) == [None, text]
 
 
 @pytest.mark.parametrize("body", ["return None", "return [None]", "requests[0].get_response_sender()"])
@@ -213,7 +213,7 @@ def test_request_that_nobody_can_answer_is_abandoned(make: Make, host: Recording
     for decoupled in (False, True):
         host.decoupled = decoupled
         runner = make(body=body if not decoupled else "return None")
-        assert runner.execute(requests_of(host, 1)) == [None]
+        assert executed(runner, requests_of(host, 1)) == [None]
         gc.collect()
         assert host.abandoned == [0]
         host.abandoned.clear()
@@ -221,7 +221,7 @@ def test_request_that_nobody_can_answer_is_abandoned(make: Make, host: Recording
 
 def test_request_that_is_kept_can_be_answered_later(make: Make, host: RecordingHost) -> None:
     runner = make(body="self.kept = requests")
-    assert runner.execute(requests_of(host, 1)) == [None]
+    assert executed(runner, requests_of(host, 1)) == [None]
     gc.collect()
     assert host.abandoned == []
     runner._model.kept[0].get_response_sender().send(InferenceResponse([]))
@@ -232,7 +232,7 @@ def test_rescheduled_request_is_neither_answered_nor_abandoned(make: Make, host:
     host.decoupled = True
     runner = make(body="for r in requests: r.get_response_sender(); r.set_release_flags(2)")
     requests = requests_of(host, 1)
-    assert runner.execute(requests) == [None]
+    assert executed(runner, requests) == [None]
     assert requests[0]._release_flags == 2
     del requests
     gc.collect()
@@ -242,7 +242,7 @@ def test_rescheduled_request_is_neither_answered_nor_abandoned(make: Make, host:
 def test_decoupled_model_must_return_none(make: Make, host: RecordingHost) -> None:
     host.decoupled = True
     text = f"{WRAPPED}Python model 'm_0' is using the decoupled mode and the execute function must return None."
-    assert texts(make(body="return []").execute(requests_of(host, 1))) == [text]
+    assert texts(executed(make(body="return []"), requests_of(host, 1))) == [text]
 
 
 def test_exception_of_a_decoupled_model_ends_what_is_open(make: Make, host: RecordingHost) -> None:
@@ -251,7 +251,7 @@ def test_exception_of_a_decoupled_model_ends_what_is_open(make: Make, host: Reco
         body="requests[0].get_response_sender().send(flags=1)\nself.s = requests[1].get_response_sender()\n"
         "self.s.send(answer())\nraise ValueError('dec')"
     )
-    first, second = texts(runner.execute(requests_of(host, 2)))
+    first, second = texts(executed(runner, requests_of(host, 2)))
     assert first is None
     assert second is not None
     assert "ValueError: dec" in second
@@ -404,7 +404,7 @@ def test_other_models_may_be_asked_during_execute_only(make: Make, host: Recordi
             def finalize(self):
                 pb_utils.Logger.log_info(str([*self.told, ask()]))
     """)
-    runner.execute(requests_of(host, 1))
+    executed(runner, requests_of(host, 1))
     runner.finalize()
     refused = "BLS is only supported during the 'execute' function."
     assert host.logged[-1][3] == str([refused, "asked", refused])
@@ -442,7 +442,7 @@ def test_two_models_in_one_process_keep_to_themselves(tmp_path: Path, host: Reco
         runners.append(Runner(host, str(directory / "model.py"), args, package=f"model_{name}"))
     for runner, name in zip(runners, ("a", "b"), strict=True):
         runner.initialize()
-        (text,) = texts(runner.execute(requests_of(host, 1)))
+        (text,) = texts(executed(runner, requests_of(host, 1)))
         assert text is not None
         assert f"ValueError: {name}\n" in text
     for runner in runners:

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from recording_host import ListedResponses, RecordingHost
+from recording_host import ListedResponses, RecordingHost, executed
 
 from trireme.engine.backends.python.child.utils.response import InferenceResponse
 from trireme.engine.backends.python.child.utils.runner import Runner
@@ -78,7 +78,7 @@ def test_default_mode_waits_for_the_coroutine(make: Make, host: RecordingHost) -
             return [answer() for _ in requests]
     """)
     for _ in range(2):
-        assert [type(response) for response in runner.execute([host.request(1), host.request(2)])] == [
+        assert [type(response) for response in executed(runner, [host.request(1), host.request(2)])] == [
             InferenceResponse,
             InferenceResponse,
         ]
@@ -91,7 +91,7 @@ def test_what_a_coroutine_raises_fails_the_batch(make: Make, host: RecordingHost
             await asyncio.sleep(0)
             raise ValueError("late")
     """)
-    (response,) = runner.execute([host.request(1)])
+    (response,) = executed(runner, [host.request(1)])
     assert response is not None
     assert response._error is not None
     assert "ValueError: late\n\nAt:\n" in response._error.message()
@@ -107,7 +107,7 @@ def test_requests_to_other_models_are_awaited_together(make: Make, host: Recordi
             answers = await asyncio.gather(*[request.async_exec() for request in asked])
             return [pb_utils.InferenceResponse([output for given in answers for output in given.output_tensors()])]
     """)
-    (response,) = runner.execute([host.request(1)])
+    (response,) = executed(runner, [host.request(1)])
     assert response is not None
     assert [output.name() for output in response.output_tensors()] == ["A", "B"]
 
@@ -125,8 +125,8 @@ def test_batches_of_a_decoupled_model_overlap(make: Make, host: TellingHost) -> 
             for request in requests:
                 request.get_response_sender().send(answer(), 1)
     """)
-    assert runner.execute([host.request(1, request_id="first")]) == [None]
-    assert runner.execute([host.request(2)]) == [None]
+    assert executed(runner, [host.request(1, request_id="first")]) == [None]
+    assert executed(runner, [host.request(2)]) == [None]
     host.wait_for_answers(2)
     assert sorted(key for key, _, _ in host.sent) == [1, 2]
 
@@ -137,7 +137,7 @@ def test_exception_of_a_decoupled_coroutine_ends_what_is_open(make: Make, host: 
             requests[0].get_response_sender().send(answer(), 1)
             raise ValueError("late")
     """)
-    runner.execute([host.request(1), host.request(2)])
+    executed(runner, [host.request(1), host.request(2)])
     host.wait_for_answers(2)
     (first, _, _), (second, response, flags) = host.sent
     assert (first, second, flags) == (1, 2, 1)
@@ -151,7 +151,7 @@ def test_decoupled_coroutine_that_answers_nothing_abandons_its_requests(make: Ma
         async def execute(self, requests):
             pass
     """)
-    runner.execute([host.request(1)])
+    executed(runner, [host.request(1)])
     runner.finalize()
     gc.collect()
     assert host.abandoned == [1]
@@ -166,7 +166,7 @@ def test_unload_cancels_what_still_runs(make: Make, host: TellingHost) -> None:
             finally:
                 pb_utils.Logger.log_info("cancelled")
     """)
-    runner.execute([host.request(1)])
+    executed(runner, [host.request(1)])
     host.wait_for_answers(1)
     runner.finalize()
     gc.collect()

@@ -1,0 +1,54 @@
+"""Signals that a terminal, or a container, sends to all processes at once are for the server to act on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+from calling_models import HEAD
+from python_models import ask, child_processes, open_repository, until, write_model
+
+CHATTY = (
+    HEAD
+    + """
+        def execute(self, requests):
+            import subprocess, sys
+            if value_of(requests[0]) == 1:
+                open(os.path.join(pb_utils.get_model_dir(), "began"), "w").close()
+                while not os.path.exists(os.path.join(pb_utils.get_model_dir(), "enough")):
+                    time.sleep(0.01)
+                return [response(1)]
+            sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+            forked = os.fork()
+            if not forked:
+                time.sleep(60)
+            sleeper.terminate()
+            os.kill(forked, signal.SIGTERM)
+            return [response(sleeper.wait(), os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]))]
+"""
+).replace("import os\n", "import os\n    import signal\n", 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signals_for_everybody_do_not_disturb_what_is_executed(tmp_path: Path, number: signal.Signals) -> None:
+    directory = write_model(tmp_path, "m", CHATTY) / "1"
+    async with open_repository(tmp_path) as server, trio.open_nursery() as nursery:
+
+        async def go() -> None:
+            assert (await server.infer(ask("m", 1))).outputs[0].array.tolist() == [[1]]
+
+        nursery.start_soon(go)
+        await until((directory / "began").exists)
+        for pid in child_processes():
+            os.kill(pid, number)
+        (directory / "enough").touch()
+    assert server.model_statistics()[0].restarts == 0
+
+
+async def test_what_a_model_starts_can_be_terminated(tmp_path: Path) -> None:
+    write_model(tmp_path, "m", CHATTY)
+    async with open_repository(tmp_path) as server:
+        assert (await server.infer(ask("m", 2))).outputs[0].array.tolist() == [[-signal.SIGTERM, -signal.SIGTERM]]
