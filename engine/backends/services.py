@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ..custom_metrics import CustomMetrics
 from ..errors import TriremeError, UnavailableError
+from ..gpu.cupy_devices import CupyDevices
 from ..job import Outcome
 from ..request import InferenceRequest
 
@@ -101,7 +102,9 @@ class Services:
         custom_metrics: where a backend's, or a model's, own metrics are kept and printed from; callable from any
             thread.
         models: the server's models.
+        gpus: the machine's GPUs, for frameworks that have no streams and memory of their own to offer.
     """
 
     custom_metrics: CustomMetrics = field(default_factory=CustomMetrics)
     models: ModelAccess = field(default_factory=NoModels)
+    gpus: CupyDevices = field(default_factory=CupyDevices)
