@@ -16,6 +16,7 @@ from .config.model import Dims, ModelConfig, ModelInput
 from .datatypes import BYTES
 from .errors import InvalidArgumentError, request_prefix
 from .request import InferenceRequest
+from .shape_tensors import shape_values
 from .tensor import Buffer, IncompleteLengthError, Tensor, iter_spans, pack_bytes
 
 _UNSET = frozenset({-1, 2**64 - 1})  # -1, and how HTTP, whose dimensions are unsigned, spells it
@@ -57,7 +58,7 @@ class _InputRule:
 class RequestValidator:
     """Checks requests against one model's configuration."""
 
-    __slots__ = ("_inputs", "_max_batch_size", "_name", "_outputs", "_raw", "_required", "_total")
+    __slots__ = ("_inputs", "_max_batch_size", "_name", "_outputs", "_raw", "_required", "_shape_tensors", "_total")
 
     def __init__(self, config: ModelConfig) -> None:
         self._name = config.name
@@ -69,6 +70,12 @@ class RequestValidator:
         self._required = tuple(tensor.name for tensor in config.input if not tensor.optional)
         self._total = len(config.input)
         self._raw = config.input[0] if self._total == 1 else None
+        batching = config.max_batch_size > 0
+        self._shape_tensors = {
+            tensor.name: tensor
+            for tensor in config.input
+            if batching and tensor.is_shape_tensor and len(tensor.dims) == 1
+        }
 
     def check(self, request: InferenceRequest) -> tuple[dict[str, Tensor], int]:
         """The inputs by name as the backend sees them, and the number of rows.
@@ -90,6 +97,24 @@ class RequestValidator:
                 raise InvalidArgumentError(f"unexpected inference output '{name}' for model '{self._name}'")
         if not len(self._required) <= len(inputs) <= self._total:
             raise self._wrong_count(request, inputs)
+        if self._shape_tensors:
+            return self._check_with_shape_tensors(request, inputs)
+        return self._check_inputs(request, inputs)
+
+    def _check_with_shape_tensors(
+        self, request: InferenceRequest, inputs: Sequence[Tensor]
+    ) -> tuple[dict[str, Tensor], int]:
+        found, rows = self._check_inputs(
+            request, [tensor for tensor in inputs if tensor.name not in self._shape_tensors]
+        )
+        for tensor in inputs:
+            if tensor.name in self._shape_tensors:
+                found[tensor.name] = shape_values(
+                    self._shape_tensors[tensor.name], tensor, rows, request.id, self._name
+                )
+        return found, rows
+
+    def _check_inputs(self, request: InferenceRequest, inputs: Sequence[Tensor]) -> tuple[dict[str, Tensor], int]:
         batch_size = 0
         if self._max_batch_size:
             batch_size = self._batch_size(request, inputs)

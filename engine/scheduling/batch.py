@@ -12,7 +12,8 @@ Rules:
  5. What is wrong with one job's data fails that job alone and drops it from the batch; the others go on. Where a row
     is the slot of a sequence (the direct strategy), the job stays, failed, with empty strings for what was wrong, so
     that the others keep their rows.
- 6. A job's response holds the outputs that it asked for, in the order of the configuration.
+ 6. Shape tensors have no batch dimension, and the same content in all jobs: that of the first one goes in.
+ 7. A job's response holds the outputs that it asked for, in the order of the configuration.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class BatchLayout:
     def __init__(self, config: ModelConfig, *, text: bool = False) -> None:
         self._text = text
         self._ragged = frozenset(tensor.name for tensor in config.input if tensor.allow_ragged_batch)
+        self._joins = {tensor.name: _join_flat for tensor in config.input if tensor.allow_ragged_batch}
+        self._joins |= {tensor.name: _join_equal for tensor in config.input if tensor.is_shape_tensor}
         self._batch_inputs = tuple((spec, _BATCH_INPUT_KINDS[spec.kind]) for spec in config.batch_input)
         scatters = {name: spec for spec in config.batch_output for name in spec.target_names}
         batching = config.max_batch_size > 0
@@ -93,10 +96,8 @@ class BatchLayout:
         for name in jobs[0].inputs:
             if name in texts:
                 inputs[name] = _join_arrays(texts[name], name in self._ragged)
-            elif name in self._ragged:
-                inputs[name] = _join_flat([job.inputs[name] for job in jobs])
             else:
-                inputs[name] = _join_rows([job.inputs[name] for job in jobs])
+                inputs[name] = self._joins.get(name, _join_rows)([job.inputs[name] for job in jobs])
         for spec, make in self._batch_inputs:
             array = _batch_input(spec, make, jobs)
             for name in spec.target_names:
@@ -176,6 +177,10 @@ def _join_flat(tensors: list[Tensor]) -> np.ndarray:
     if first.has_array or first.datatype is BYTES:
         return np.concatenate([tensor.array.reshape(-1) for tensor in tensors])
     return np.frombuffer(b"".join([tensor.buffer for tensor in tensors]), first.datatype.storage)
+
+
+def _join_equal(tensors: list[Tensor]) -> np.ndarray:
+    return _aligned(tensors[0].array)
 
 
 def _join_arrays(arrays: list[np.ndarray], flat: bool) -> np.ndarray:

@@ -1,0 +1,189 @@
+"""Does a model configuration fit an engine? (backends.md §4)
+
+The order is Triton's: number and names of the inputs, names of the outputs, types that TensorRT has, shape tensors that
+are marked as such; then types and shapes, one by one; then whether anything of the engine has been left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...config.model import Dims, ModelConfig, ModelInput, ModelOutput
+from ...config.sequence import SequenceBatching
+from ...datatypes import DataType
+from ...errors import InternalError, InvalidArgumentError
+from ..checks import shape_text
+from ..signature import GraphTensor, fed_inputs
+from .profiles import Profile, wrong_config_dims
+from .signature import EngineTensors
+
+_RUNTIME_TYPES = frozenset(
+    {"TYPE_FP32", "TYPE_FP16", "TYPE_BF16", "TYPE_INT8", "TYPE_UINT8", "TYPE_INT32", "TYPE_INT64", "TYPE_BOOL"}
+)
+
+
+def check_engine(config: ModelConfig, tensors: EngineTensors, sequences: SequenceBatching) -> None:
+    """Check a complete configuration against an engine.
+
+    Args:
+        sequences: what the configuration says about sequences; an empty one if it says nothing.
+
+    Raises:
+        TriremeError: the first thing found that does not fit.
+    """
+    signature = tensors.signature
+    if len(signature.inputs) < len(config.input):
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}', configuration expects {len(config.input)} inputs, model provides "
+            f"at most {len(signature.inputs)}"
+        )
+    _check_names("input", [tensor.name for tensor in config.input], signature.inputs)
+    _check_names("output", [tensor.name for tensor in config.output], signature.outputs)
+    for role, described in (("input", config.input), ("output", config.output)):
+        for tensor in described:
+            _check_kind(config, tensors, role, tensor)
+    scattered = frozenset(name for spec in config.batch_output for name in spec.target_names)
+    for tensor in config.input:
+        graph = signature.inputs[tensor.name]
+        _check_type(config, graph, "input", tensor.datatype)
+        if tensor.allow_ragged_batch:
+            _check_ragged(config, graph, tensor)
+        else:
+            _check_dims(config, tensors, graph, _inside(tensor))
+    for tensor in config.output:
+        graph = signature.outputs[tensor.name]
+        _check_type(config, graph, "output", tensor.datatype)
+        if tensor.name not in scattered:
+            _check_dims(config, tensors, graph, _inside(tensor))
+    _check_server_tensors(config, tensors, sequences)
+    _check_complete(config, tensors, sequences)
+
+
+def check_profiles(config: ModelConfig, profiles: Sequence[Profile]) -> None:
+    """Check that a configuration fixes no dimension that a profile has not.
+
+    Raises:
+        InvalidArgumentError: it does.
+    """
+    for profile in profiles:
+        for tensor in config.input:
+            if tensor.allow_ragged_batch or tensor.name in profile.values:
+                continue
+            dims = _complete(config, _inside(tensor))
+            wrong = wrong_config_dims(dims, profile.shapes[tensor.name])
+            if wrong:
+                raise InvalidArgumentError(
+                    f"model configuration specified invalid shape for input '{tensor.name}' for model {config.name}. "
+                    f"Error details: {wrong}"
+                )
+
+
+def _check_names(role: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    for name in names:
+        if name not in allowed:
+            raise InvalidArgumentError(
+                f"unexpected inference {role} '{name}', allowed {role}s are: {', '.join(sorted(allowed))}"
+            )
+
+
+def _check_kind(config: ModelConfig, tensors: EngineTensors, role: str, tensor: ModelInput | ModelOutput) -> None:
+    if tensor.datatype.config_name not in _RUNTIME_TYPES:
+        raise InternalError(
+            f"unsupported datatype {tensor.datatype.config_name} for {role} '{tensor.name}' for model '{config.name}'"
+        )
+    if tensor.name in tensors.shape_tensors and not tensor.is_shape_tensor:
+        raise InternalError(
+            f"{role} '{tensor.name}' for model '{config.name}' is a shape tensor but the model configuration doesn't "
+            "mark it as a shape tensor."
+        )
+    if tensor.is_shape_tensor and tensor.name not in tensors.shape_tensors:
+        raise InternalError(
+            f"{role} '{tensor.name}' for model '{config.name}' is incorrectly marked as a shape tensor in the model "
+            "configuration."
+        )
+
+
+def _check_type(config: ModelConfig, graph: GraphTensor, role: str, datatype: DataType) -> None:
+    if graph.datatype(role, config.name) is not datatype:
+        raise InvalidArgumentError(
+            f"unexpected datatype {graph.config_type} for inference {role} '{graph.name}', expecting "
+            f"{datatype.config_name} for {config.name}"
+        )
+
+
+def _check_ragged(config: ModelConfig, graph: GraphTensor, tensor: ModelInput) -> None:
+    if len(graph.dims) != 1:
+        raise InvalidArgumentError(
+            f"model '{config.name}', tensor '{graph.name}': for the model to support ragged input, the engine shape "
+            f"is: {shape_text(graph.dims)} while the model config shape is: {shape_text(tensor.dims)}"
+        )
+
+
+def _check_dims(config: ModelConfig, tensors: EngineTensors, graph: GraphTensor, dims: Dims) -> None:
+    if graph.name in tensors.shape_tensors:
+        if len(graph.dims) > 1:
+            raise InternalError(
+                f"unable to load model '{config.name}', shape binding '{graph.name}' can only be 0-d or 1-D tensor, "
+                f"got {shape_text(graph.dims)}"
+            )
+        # A batch adds a value to a shape tensor, not a dimension. A scalar has a shape in the configuration only.
+        extra = 1 if config.max_batch_size > 0 else 0
+        fits = (dims[0] + extra,) == graph.dims if len(dims) == 1 and graph.dims else dims in ((), (1,))
+    elif not graph.dims and config.max_batch_size == 0:
+        fits = all(dim == 1 for dim in dims)
+    else:
+        dims = _complete(config, dims)
+        fits = len(graph.dims) == len(dims) and all(
+            -1 in pair or pair[0] == pair[1] for pair in zip(graph.dims, dims, strict=True)
+        )
+    if not fits:
+        raise InternalError(
+            f"unable to load model '{config.name}', binding '{graph.name}' shape expected by framework "
+            f"{shape_text(graph.dims)} doesn't match model configuration shape {shape_text(dims)}"
+        )
+
+
+def _check_server_tensors(config: ModelConfig, tensors: EngineTensors, sequences: SequenceBatching) -> None:
+    """Batch inputs, controls and states: what clients do not send."""
+    inputs = tensors.signature.inputs
+    for spec in config.batch_input:
+        _check_names("input", spec.target_names, inputs)
+        for name in spec.target_names:
+            _check_type(config, inputs[name], "input", spec.datatype)
+    for control in sequences.controls:
+        _check_names("input", [control.name], inputs)
+        _check_type(config, inputs[control.name], "input", control.datatype)
+        _check_dims(config, tensors, inputs[control.name], (1,))
+    for state in sequences.states:
+        _check_names("input", [state.input_name], inputs)
+        _check_names("output", [state.output_name], tensors.signature.outputs)
+        _check_type(config, inputs[state.input_name], "input", state.datatype)
+        _check_type(config, tensors.signature.outputs[state.output_name], "output", state.datatype)
+        _check_dims(config, tensors, inputs[state.input_name], state.dims)
+
+
+def _check_complete(config: ModelConfig, tensors: EngineTensors, sequences: SequenceBatching) -> None:
+    """An engine computes with all of its inputs, and writes all of its outputs."""
+    outputs = [tensor.name for tensor in config.output] + [state.output_name for state in sequences.states]
+    for role, needed, given in (
+        ("input", tensors.signature.inputs, fed_inputs(config, sequences)),
+        ("output", tensors.signature.outputs, outputs),
+    ):
+        for name in needed:
+            if name not in given:
+                raise InvalidArgumentError(f"expected configuration for {role} '{name}' for {config.name}")
+    optional = next((tensor.name for tensor in config.input if tensor.optional), None)
+    if optional is not None:
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}', optional input '{optional}' is not supported by TensorRT, whose "
+            "engines need every input"
+        )
+
+
+def _inside(tensor: ModelInput | ModelOutput) -> Dims:
+    """A tensor's dimensions as the engine sees them, but for the batch."""
+    return tensor.dims if tensor.reshape is None else tensor.reshape
+
+
+def _complete(config: ModelConfig, dims: Dims) -> Dims:
+    return (-1, *dims) if config.max_batch_size > 0 else dims

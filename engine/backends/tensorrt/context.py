@@ -1,0 +1,182 @@
+"""An execution context under one profile, and the computation of a batch with it.
+
+Rules:
+ 1. A context is used by one thread, and enqueues on one stream. So a batch may be enqueued while the one before it is
+    still being computed: the second begins when the first has ended, and the memory that the context keeps for what is
+    in between is never in use by both. Shapes and addresses belong to the call that enqueues, and change between two.
+    Two contexts would need that memory twice, and gain nothing on the one stream.
+ 2. A context has one profile for all its life: to change it takes time, on the host and on the device.
+ 3. Memory that a batch uses is held by its `Run` until it has landed; what TensorRT reads of the host's likewise.
+ 4. TensorRT wants an address of everything, also of what has no elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...config.model import Dims
+from ...errors import InternalError
+from ...gpu.cupy_device import CupyDevice
+from ...gpu.device import DeviceArray, Stream
+from ..checks import shape_text
+from .library import Library
+from .outputs import GrowingOutput
+from .profiles import Profile
+from .signature import EngineTensors
+
+_NOTHING = np.dtype(np.uint8)
+
+
+class Run:
+    """One batch in a context.
+
+    Args:
+        names: of the inputs on the device, in the order in which they come.
+        host_inputs: pinned arrays of those that TensorRT reads on the host.
+
+    Attributes:
+        outputs: once enqueued: names of the results on the device, in the order in which they go.
+        host_outputs: pinned arrays that TensorRT writes to.
+        held: whatever else the device uses.
+    """
+
+    __slots__ = ("held", "host_inputs", "host_outputs", "names", "outputs")
+
+    def __init__(self, names: Sequence[str], host_inputs: Mapping[str, np.ndarray]) -> None:
+        self.names = names
+        self.host_inputs = host_inputs
+        self.host_outputs: dict[str, np.ndarray] = {}
+        self.outputs: list[str] = []
+        self.held: list[object] = []
+
+    def results(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name, once the batch has landed.
+
+        Args:
+            arrays: what came off the device.
+        """
+        return {**self.host_outputs, **dict(zip(self.outputs, arrays, strict=True))}
+
+
+class EngineContext:
+    """See the rules.
+
+    Args:
+        engine: the ``ICudaEngine``.
+        stream: the one that it enqueues on.
+        strategy: a name of ``ExecutionContextAllocationStrategy``.
+        instance: the name of whose it is.
+
+    Raises:
+        InternalError: TensorRT cannot make it; the text says why.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        engine: Any,
+        tensors: EngineTensors,
+        profile: Profile,
+        device: CupyDevice,
+        stream: Stream,
+        strategy: str,
+        instance: str,
+    ) -> None:
+        self.profile = profile
+        self._library = library
+        self._tensors = tensors
+        self._device = device
+        self._stream = stream
+        self._instance = instance
+        self._dtypes = {
+            name: tensor.datatype("output", instance).storage for name, tensor in tensors.signature.outputs.items()
+        }
+        self._growing: dict[str, GrowingOutput] = {}
+        self._nothing = device.empty((1,), _NOTHING)
+        with library.errors.caught() as errors:
+            self._context: Any = engine.create_execution_context(
+                getattr(library.trt.ExecutionContextAllocationStrategy, strategy)
+            )
+            if self._context is None:
+                raise self._failure("unable to create TensorRT context", errors)
+            if not self._context.set_optimization_profile_async(profile.index, stream.handle):
+                raise self._failure(f"Can not set the specified optimization profile {profile} for {instance}", errors)
+
+    def enqueue(self, run: Run, stream: Stream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+        """Enqueue a batch that the profile allows; gives what will hold the results.
+
+        Raises:
+            InternalError: TensorRT does not take it; the text says why.
+            OutOfDeviceMemoryError: there is no room for the results.
+        """
+        assert stream is self._stream, "see rule 1"
+        with self._library.errors.caught() as errors:
+            for name, array in zip(run.names, arrays, strict=True):
+                self._set_input(name, array.shape, self._device.address(array), errors)
+            for name, array in run.host_inputs.items():
+                self._set_input(name, array.shape, array.ctypes.data, errors)
+            for name in self._tensors.on_host & self._tensors.signature.outputs.keys():
+                dims = self._tensors.signature.outputs[name].dims
+                run.host_outputs[name] = array = self._device.pinned(dims, self._dtypes[name])
+                self._context.set_tensor_address(name, array.ctypes.data)
+            self._infer_shapes(errors)
+            results = self._set_outputs(run)
+            if not self._context.execute_async_v3(stream.handle):
+                self._take_growing(run, results)  # which tells of memory that was lacking
+                raise self._failure(f"unable to enqueue for inference {self._instance}", errors)
+            return self._take_growing(run, results)
+
+    def close(self) -> None:
+        """Everything has landed."""
+        self._context = None
+        self._growing.clear()
+
+    def _set_input(self, name: str, shape: Dims, address: int, errors: list[str]) -> None:
+        if -1 in self._tensors.signature.inputs[name].dims and not self._context.set_input_shape(name, shape):
+            raise self._failure(
+                f"trt failed to set binding dimension to {shape_text(shape)} for input '{name}' for {self._instance}",
+                errors,
+            )
+        self._context.set_tensor_address(name, address or self._device.address(self._nothing))
+
+    def _infer_shapes(self, errors: list[str]) -> None:
+        try:
+            missing = self._context.infer_shapes()
+        except RuntimeError as error:
+            raise self._failure(f"unable to infer shapes for {self._instance}: {error}", errors) from None
+        if missing:
+            raise self._failure(
+                f"failed to specify the dimensions of all input bindings for {self._instance}: {', '.join(missing)}",
+                errors,
+            )
+
+    def _set_outputs(self, run: Run) -> dict[str, DeviceArray | None]:
+        """Room for the outputs, by name; None for those whose shape depends on what is computed."""
+        results: dict[str, DeviceArray | None] = {}
+        for name, dtype in self._dtypes.items():
+            if name in run.host_outputs:
+                continue
+            shape = tuple(self._context.get_tensor_shape(name))
+            if -1 in shape:
+                results[name] = None
+                if name not in self._growing:
+                    self._growing[name] = growing = GrowingOutput(self._library.trt, self._device)
+                    self._context.set_output_allocator(name, growing.allocator)
+                continue
+            results[name] = array = self._device.empty(shape, dtype)
+            run.held.append(array)
+            self._context.set_tensor_address(name, self._device.address(array) or self._device.address(self._nothing))
+        return results
+
+    def _take_growing(self, run: Run, results: dict[str, DeviceArray | None]) -> list[DeviceArray]:
+        run.outputs = list(results)
+        return [
+            self._growing[name].take(name, self._dtypes[name], run.held) if array is None else array
+            for name, array in results.items()
+        ]
+
+    def _failure(self, text: str, errors: Sequence[str]) -> InternalError:
+        return InternalError(": ".join((text, "; ".join(errors))) if errors else text)
