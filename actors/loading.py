@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..engine.backends.interface import LoadedModel
-from ..engine.backends.registry import BackendRegistry
 from ..engine.config.ensemble import with_decoupled
+from ..engine.config.instance_groups import leaves_kind_open
 from ..engine.config.model import ModelConfig
 from ..engine.config.sequence import sequence_batching
 from ..engine.ensemble import EnsemblePlan
 from ..engine.errors import InvalidArgumentError
+from ..engine.gpu.discovery import Gpus
+from ..engine.gpu.load_guard import LoadGuard
+from ..engine.instance_orders import instance_orders
 from ..engine.repository.source import ModelSource
 from ..engine.scheduling.core import SchedulerCore
 from ..engine.scheduling.factory import make_scheduler
 from ..engine.scheduling.sequence.initial_state import state_layout
 from ..engine.warmup import WarmupSample, warmup_samples
+from .surroundings import Surroundings
 
 if TYPE_CHECKING:
     from .model import Model
@@ -53,17 +57,18 @@ class LoadedEnsemble:
 
 
 def load_instances(
-    source: ModelSource, config: ModelConfig, version: int, backends: BackendRegistry, *, auto_complete: bool
+    source: ModelSource, config: ModelConfig, version: int, surroundings: Surroundings
 ) -> LoadedInstances:
     """Complete the configuration from the model's files, and have the backend load them.
 
     Raises:
         TriremeError: it cannot be loaded.
     """
-    backend = backends.get(config.backend)
-    files = source.files(version)
-    completion = backend.auto_complete(config, files) if auto_complete else None
-    config = source.prepare(config, completion)
+    backend = surroundings.backends.get(config.backend)
+    gpus = gpus_for(config, surroundings)
+    files = replace(source.files(version), capabilities=gpus.capabilities)
+    completion = backend.auto_complete(config, files) if surroundings.options.auto_complete else None
+    config = source.prepare(config, completion, gpus)
     labels = source.labels(config)
     sequences = sequence_batching(config)
     states = None
@@ -73,7 +78,21 @@ def load_instances(
     warmup = warmup_samples(config, files.model_directory, states)
     core = make_scheduler(config, states)
     iterative = sequences is not None and sequences.iterative
-    return LoadedInstances(config, labels, backend.load(config, files), core, iterative, warmup)
+    guard = LoadGuard(surroundings.options.gpu_limits, gpus)
+    guard.check(order.spec for order in instance_orders(config, ()))
+    return LoadedInstances(config, labels, guard.around(backend.load(config, files)), core, iterative, warmup)
+
+
+def gpus_for(config: ModelConfig, surroundings: Surroundings) -> Gpus:
+    """The GPUs that instances of a model may be on. Imports the backend's library, if that decides.
+
+    Raises:
+        TriremeError: there is no such backend, or its library is missing.
+    """
+    gpus = surroundings.gpus
+    if not gpus.found or not leaves_kind_open(config.message):
+        return gpus
+    return replace(gpus, automatic=surroundings.backends.get(config.backend).uses_gpus())
 
 
 def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Model]) -> LoadedEnsemble:

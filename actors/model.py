@@ -37,7 +37,7 @@ from ..engine.validation import RequestValidator
 from .cached import CachedDoor, Door
 from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once, stopping_error
-from .loading import LoadedEnsemble, LoadedInstances, load_ensemble, load_instances
+from .loading import LoadedEnsemble, LoadedInstances, gpus_for, load_ensemble, load_instances
 from .members import AnsweringModel, FindModel, Members
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
@@ -274,8 +274,10 @@ class Model:
         try:
             if instances is None:
                 raise stopping_error()
-            offload = self._surroundings.executors.offload
-            config = await offload(lambda: self.source.prepare(adopt(self.config, read), None))
+            surroundings = self._surroundings
+            wanted = adopt(self.config, read)
+            prepare = self.source.prepare
+            config = await surroundings.executors.offload(lambda: prepare(wanted, None, gpus_for(wanted, surroundings)))
         except TriremeError as error:
             return f"{ModelState.UNAVAILABLE.value} state: {error.status_text}"
         error = await instances.resize(self._orders(config))
@@ -351,12 +353,7 @@ class Model:
                 members = self._members = Members(config, self._find, self._answering)
                 loaded = await offload(lambda: load_ensemble(source, config, members.steps))
             else:
-                auto_complete = surroundings.options.auto_complete
-                loaded = await offload(
-                    lambda: load_instances(
-                        source, config, self.version, surroundings.backends, auto_complete=auto_complete
-                    )
-                )
+                loaded = await offload(lambda: load_instances(source, config, self.version, surroundings))
         except TriremeError:
             raise
         except Exception as error:

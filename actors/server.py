@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +25,7 @@ from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
 from ..engine.errors import InternalError, UnavailableError, request_prefix
+from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.job import Job
 from ..engine.metrics_cache import cache_counter_families, cache_summary_families
 from ..engine.metrics_registry import MetricsRegistry, Section
@@ -115,6 +117,8 @@ class InferenceServer:
         self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
         self.custom_metrics = self._backends.services.custom_metrics
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
+        self._backends.services.gpu_limits = options.gpu_limits
+        self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
         self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)
         self._tracing = Tracing(options.tracing, clock or SystemClock())
@@ -140,7 +144,10 @@ class InferenceServer:
         self._nursery = await self._nursery_manager.__aenter__()
         self._tracing.start(self._nursery)
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
-        surroundings = Surroundings(self.options, self._clock, executors, self._backends, limiter, cache, self._agents)
+        self.gpus = usable_gpus(self.options.gpus, self.options.min_compute_capability, os.environ)
+        surroundings = Surroundings(
+            self.options, self._clock, executors, self._backends, limiter, cache, self._agents, self.gpus
+        )
         self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository
         self._calls = self._backends.services.models = ModelCalls(self, self._nursery)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ..engine.backends.registry import BackendRegistry
 from ..engine.clock import Clock
+from ..engine.gpu.discovery import NO_GPUS, Gpus
 from ..engine.options import ServerOptions
 from ..engine.repository.agent_registry import AgentRegistry
 from .cache_access import CacheAccess
@@ -24,3 +25,4 @@ class Surroundings:
     limiter: RateLimiter | None = None
     cache: CacheAccess | None = None
     agents: AgentRegistry = field(default_factory=AgentRegistry)
+    gpus: Gpus = NO_GPUS

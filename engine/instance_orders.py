@@ -50,6 +50,11 @@ def instance_orders(config: ModelConfig, limits: Sequence[RateLimit]) -> Iterato
                 yield InstanceOrder(spec, limit, (alike, device, limit))
 
 
+def first_instance(config: ModelConfig) -> InstanceSpec:
+    """The first instance that a configuration asks for: the one to make where a model is checked by making one."""
+    return next((order.spec for order in instance_orders(config, ())), InstanceSpec(config.name))
+
+
 def match(present: Sequence[InstanceOrder], wanted: Sequence[InstanceOrder]) -> tuple[set[int], list[InstanceOrder]]:
     """Use what is there (rules 2 and 3).
 

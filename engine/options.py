@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .gpu.discovery import MIN_COMPUTE_CAPABILITY, Gpu
+from .gpu.limits import GpuLimits
 from .scheduling.resources import ExplicitResource
 from .tracing.config import TraceConfig
 
@@ -43,6 +45,9 @@ class ServerOptions:
         rate_limit: whether instances share resources, as their groups say (``--rate-limit=execution_count``).
         summary_latencies, histogram_latencies: ``--metrics-config``: which distributions of latencies are kept.
         rate_limit_resources: what there is of them; if nothing is said, as much as the most demanding instance needs.
+        gpus: the GPUs that there are; None for those of the machine.
+        min_compute_capability: ``--min-supported-compute-capability``: GPUs that can do less are not used.
+        gpu_limits: how much of the GPUs may be taken.
         tracing: ``--trace-config``: which requests are traced, and what becomes of it.
     """
 
@@ -71,6 +76,9 @@ class ServerOptions:
     histogram_latencies: bool = False
     rate_limit: bool = False
     rate_limit_resources: tuple[ExplicitResource, ...] = ()
+    gpus: tuple[Gpu, ...] | None = None
+    min_compute_capability: float = MIN_COMPUTE_CAPABILITY
+    gpu_limits: GpuLimits = field(default_factory=GpuLimits)
     tracing: TraceConfig = field(default_factory=TraceConfig)
 
     def options_for_backend(self, backend: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from ..engine.backends.registry import BackendRegistry
 from ..engine.config.model import DynamicBatching, InstanceGroup, ModelConfig, ModelInput, ModelOutput
 from ..engine.datatypes import FP32
 from ..engine.execution import ExecutionBatch
+from ..engine.gpu.discovery import NO_GPUS, Gpus
 from ..engine.options import ServerOptions
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import InferenceRequest
@@ -103,7 +104,7 @@ class SimulatedModel(ModelSource):
     def files(self, version: int) -> ModelFiles:
         return ModelFiles(Path(self.name), version)
 
-    def prepare(self, config: ModelConfig, completion: Completion | None) -> ModelConfig:
+    def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
         return config
 
     def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:

@@ -99,7 +99,7 @@ class World:
         assert self._server is None, "a world has one server at a time"
         repository = SimulatedRepository(models)
         server = InferenceServer(
-            ServerOptions(**options),
+            ServerOptions(gpus=(), **options),
             source=repository,
             executors=VirtualExecutors(self.recorder, self._load),
             clock=self.clock,

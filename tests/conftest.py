@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from trireme.api.logging import Log
 from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.options import ServerOptions
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tests mean the same on every machine; a test brings its own GPUs
 
 
 @dataclass(frozen=True)

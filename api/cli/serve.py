@@ -249,7 +249,8 @@ def _settle_memory() -> None:
 async def _start_metrics(
     server: InferenceServer, settings: MetricsSettings, pinned_pool_bytes: int, nursery: trio.Nursery
 ) -> None:
-    meter = HostMeter(pinned_pool_bytes, cpu=settings.cpu, gpu=settings.gpu, environment=os.environ)
+    uuids = server.gpus.uuids
+    meter = HostMeter(pinned_pool_bytes, cpu=settings.cpu, gpu=settings.gpu, environment=os.environ, gpu_uuids=uuids)
     nursery.start_soon(meter.keep_reading, settings.interval_s)
     collector = ServerCollector(
         server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles

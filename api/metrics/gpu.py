@@ -7,18 +7,18 @@ off the bus knows nothing. Such an answer is missing until it comes again; the o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
+from ...engine.gpu.nvml import opened_nvml
 from ...engine.metrics_gpu import GpuReading
 
 logger = logging.getLogger("trireme.metrics")
 
 _MIB = 1 << 20
 _CPU_ONLY = "TRITON_SERVER_CPU_ONLY"
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_IN_VAIN = "GPU metrics will not be available"
 
 
 class GpuMeter:
@@ -26,14 +26,12 @@ class GpuMeter:
 
     Args:
         nvml: the module ``pynvml``, initialised.
-        visible: ``CUDA_VISIBLE_DEVICES``, if that is set.
 
     Attributes:
         latest: the latest reading of each GPU; empty before the first.
     """
 
-    def __init__(self, nvml: Any, visible: str | None = None) -> None:
-        self._visible = visible
+    def __init__(self, nvml: Any) -> None:
         self.latest: tuple[GpuReading, ...] = ()
         self._gpus = [_Gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
 
@@ -41,13 +39,6 @@ class GpuMeter:
         """Ask every GPU. May take milliseconds; never raises because of what a GPU does."""
         self.latest = tuple(reading for gpu in self._gpus if (reading := gpu.read()) is not None)
         return self.latest
-
-    def uuids(self) -> dict[int, str]:
-        """UUIDs by the numbers that instance groups give the GPUs: CUDA's. May be called from any thread.
-
-        A GPU that has not told its UUID is asked for it; one that does not tell is left out.
-        """
-        return cuda_order([gpu.uuid() for gpu in self._gpus], self._visible)
 
     def __repr__(self) -> str:
         return f"<GpuMeter of {len(self._gpus)} GPUs>"
@@ -119,59 +110,19 @@ class _Gpu:
         return answer
 
 
-def cuda_order(names: Sequence[str | None], visible: str | None) -> dict[int, str]:
-    """UUIDs by the numbers that CUDA gives the GPUs.
-
-    Args:
-        names: by NVML's numbers; None for one that is not known.
-        visible: ``CUDA_VISIBLE_DEVICES``: numbers and beginnings of UUIDs, up to the first that names no GPU, or
-            several; None if all are visible.
-    """
-    numbered = {str(number): name for number, name in enumerate(names)}
-    order = list(names)
-    if visible is not None:
-        order = []
-        for word in visible.split(","):
-            told = word.strip()
-            fitting = [name for name in names if told and name is not None and name.startswith(told)]
-            if told not in numbered and len(fitting) != 1:
-                break
-            order.append(numbered[told] if told in numbered else fitting[0])
-    return {number: name for number, name in enumerate(order) if name is not None}
-
-
 @contextmanager
 def gpu_meter(environment: Mapping[str, str]) -> Iterator[GpuMeter | None]:
     """The meter of this machine; None where there are no GPUs, or the environment says not to look for any."""
-    nvml = None if _CPU_ONLY in environment else _initialised_nvml()
-    if nvml is None:
+    if _CPU_ONLY in environment:
         yield None
         return
-    try:
-        yield _meter(nvml, environment.get(_VISIBLE))
-    finally:
-        nvml.nvmlShutdown()
+    with opened_nvml(_IN_VAIN, logger) as nvml:
+        yield None if nvml is None else _meter(nvml)
 
 
-def _initialised_nvml() -> Any:
+def _meter(nvml: Any) -> GpuMeter | None:
     try:
-        nvml: Any = import_module("pynvml")  # only by a server that may have GPUs
-    except ImportError as error:
-        logger.warning("GPU metrics will not be available: %s", error)
-        return None
-    try:
-        nvml.nvmlInit()
-    except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
-        return None  # the usual machine without GPUs
+        return GpuMeter(nvml)
     except nvml.NVMLError as error:
-        logger.warning("GPU metrics will not be available: %s", error)
-        return None
-    return nvml
-
-
-def _meter(nvml: Any, visible: str | None) -> GpuMeter | None:
-    try:
-        return GpuMeter(nvml, visible)
-    except nvml.NVMLError as error:
-        logger.warning("GPU metrics will not be available: %s", error)
+        logger.warning("%s: %s", _IN_VAIN, error)
         return None

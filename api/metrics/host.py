@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import trio
 
 from ...engine.metrics import HostReadings
+from ...engine.metrics_labels import NO_GPUS
 from .cpu import CpuMeter
 from .gpu import GpuMeter, gpu_meter
 
@@ -19,13 +20,23 @@ class HostMeter:
         pinned_pool_bytes: size of the pool of pinned memory.
         cpu, gpu: whether they are to be told about.
         environment: of the process; may say that there are no GPUs to look for.
+        gpu_uuids: by the numbers that instance groups give the GPUs.
     """
 
-    def __init__(self, pinned_pool_bytes: int, *, cpu: bool, gpu: bool, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        pinned_pool_bytes: int,
+        *,
+        cpu: bool,
+        gpu: bool,
+        environment: Mapping[str, str],
+        gpu_uuids: Mapping[int, str] = NO_GPUS,
+    ) -> None:
         self._pinned_pool_bytes = pinned_pool_bytes
         self._cpu = CpuMeter() if cpu else None
         self._gpus = gpu_meter(environment) if gpu else nullcontext()
         self._gpu: GpuMeter | None = None
+        self._gpu_uuids = gpu_uuids if gpu else NO_GPUS
 
     def readings(self) -> HostReadings:
         """The latest."""
@@ -33,7 +44,7 @@ class HostMeter:
             self._pinned_pool_bytes,
             cpu=None if self._cpu is None else self._cpu.latest,
             gpus=() if self._gpu is None else self._gpu.latest,
-            gpu_uuids={} if self._gpu is None else self._gpu.uuids(),
+            gpu_uuids=self._gpu_uuids,
         )
 
     async def keep_reading(self, interval_s: float) -> None:

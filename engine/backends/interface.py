@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,14 +30,27 @@ from .services import Services
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Where one version of a model is on disk."""
+    """Where one version of a model is on disk.
+
+    Attributes:
+        capabilities: compute capabilities, such as ``8.0``, of the GPUs that instances may be on, by number.
+    """
 
     model_directory: Path
     version: int
+    capabilities: Mapping[int, str] = field(default_factory=dict, compare=False)
 
     @property
     def version_directory(self) -> Path:
         return self.model_directory / str(self.version)
+
+    def model_path(self, config: ModelConfig, spec: InstanceSpec, default: str) -> Path:
+        """The file that an instance is made from: the one for its GPU's compute capability (``cc_model_filenames``),
+        else the one that the configuration names, else `default`. It need not be there."""
+        special = None
+        if spec.gpu is not None:
+            special = config.cc_model_filenames.get(self.capabilities.get(spec.gpu, ""))
+        return self.version_directory / (special or config.default_model_filename or default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +276,14 @@ class Backend(ABC):
             TriremeError: the file cannot be read, or contradicts the configuration.
         """
         return None
+
+    def uses_gpus(self) -> bool:
+        """Whether instances that may be anywhere (``KIND_AUTO``) are to be on GPUs. Asked where there is one.
+
+        Raises:
+            TriremeError: nobody knows, because the library is not there.
+        """
+        return False
 
     @abstractmethod
     def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:

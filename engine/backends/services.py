@@ -9,6 +9,7 @@ from typing import Protocol
 from ..custom_metrics import CustomMetrics
 from ..errors import TriremeError, UnavailableError
 from ..gpu.cupy_devices import CupyDevices
+from ..gpu.limits import GpuLimits
 from ..job import Outcome
 from ..request import InferenceRequest
 
@@ -103,8 +104,10 @@ class Services:
             thread.
         models: the server's models.
         gpus: the machine's GPUs, for frameworks that have no streams and memory of their own to offer.
+        gpu_limits: how much of the GPUs may be taken.
     """
 
     custom_metrics: CustomMetrics = field(default_factory=CustomMetrics)
     models: ModelAccess = field(default_factory=NoModels)
     gpus: CupyDevices = field(default_factory=CupyDevices)
+    gpu_limits: GpuLimits = field(default_factory=GpuLimits)

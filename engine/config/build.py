@@ -80,6 +80,7 @@ def model_config(message: Any) -> ModelConfig:
         has_ensemble_scheduling=message.HasField("ensemble_scheduling"),
         instance_group=tuple(_instance_group(group) for group in message.instance_group),
         default_model_filename=message.default_model_filename,
+        cc_model_filenames=dict(message.cc_model_filenames),
         metric_tags=dict(message.metric_tags),
         histogram_buckets={
             control.metric_identifier.family: tuple(control.histogram_options.buckets)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..gpu.discovery import NO_GPUS, Gpus
 from .build import model_config
 from .instance_groups import normalize_instance_groups, validate_instance_groups
 from .json_reader import read_json
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ..backends.interface import Completion
 
 
-def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: Sequence[int] = ()) -> ModelConfig:
+def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
     """Everything between the poll phase and the backend's load.
 
     Args:
         config: what `read_config` returned.
         completion: the backend's answer about the model file; None if it was not asked or has nothing to add.
-        gpus: ids of the GPUs that may be used.
+        gpus: those that may be used.
 
     Returns:
         A complete, valid configuration.

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InternalError, InvalidArgumentError
+from ..gpu.discovery import NO_GPUS, Gpus
 from .build import enum_name
 from .normalize import is_ensemble
-
-MIN_COMPUTE_CAPABILITY = 6.0
-"""GPUs below this CUDA compute capability are not used (Triton's default)."""
 
 _TWO_ON_CPU = frozenset({"tensorflow", "onnxruntime"})
 
 
-def normalize_instance_groups(message: Any, gpus: Sequence[int] = ()) -> None:
-    """Give every group a name, a kind, a count and, on GPUs, its devices; in place. An ensemble has none."""
+def leaves_kind_open(message: Any) -> bool:
+    """Whether a group, or the model that has none, asks neither for a kind of device nor for certain GPUs."""
+    groups = message.instance_group
+    return not groups or any(group.kind == group.KIND_AUTO and not group.gpus for group in groups)
+
+
+def normalize_instance_groups(message: Any, gpus: Gpus = NO_GPUS) -> None:
+    """Give every group a name, a kind, a count and, on GPUs, its devices; in place. An ensemble has none.
+
+    A group that may be anywhere goes to the GPUs if there are any, all that it lists may be used, and, where it lists
+    none, the backend uses GPUs at all.
+    """
     if is_ensemble(message):
         return
     if not message.instance_group:
@@ -26,14 +33,15 @@ def normalize_instance_groups(message: Any, gpus: Sequence[int] = ()) -> None:
         if not group.name:
             group.name = f"{message.name}_{index}"
         if group.kind == kinds.KIND_AUTO:
-            group.kind = kinds.KIND_GPU if gpus and set(group.gpus) <= set(gpus) else kinds.KIND_CPU
+            wanted = set(group.gpus) <= set(gpus.indices) if group.gpus else gpus.automatic
+            group.kind = kinds.KIND_GPU if gpus.found and wanted else kinds.KIND_CPU
         if group.count < 1:
             group.count = 2 if group.kind == kinds.KIND_CPU and message.backend in _TWO_ON_CPU else 1
         if group.kind == kinds.KIND_GPU and not group.gpus:
-            group.gpus.extend(gpus)
+            group.gpus.extend(gpus.indices)
 
 
-def validate_instance_groups(message: Any, gpus: Sequence[int] = ()) -> None:
+def validate_instance_groups(message: Any, gpus: Gpus = NO_GPUS) -> None:
     """Check normalised groups.
 
     Raises:
@@ -49,7 +57,7 @@ def validate_instance_groups(message: Any, gpus: Sequence[int] = ()) -> None:
         _validate_profiles(message, group)
 
 
-def _validate_placement(model: str, group: Any, gpus: Sequence[int]) -> None:
+def _validate_placement(model: str, group: Any, gpus: Gpus) -> None:
     kind = enum_name(group, "kind")
     who = f"instance group {group.name} of model {model}"
     if kind in ("KIND_CPU", "KIND_MODEL"):
@@ -58,13 +66,14 @@ def _validate_placement(model: str, group: Any, gpus: Sequence[int]) -> None:
     elif kind == "KIND_GPU":
         if not group.gpus:
             raise InvalidArgumentError(
-                f"{who} has kind KIND_GPU but {'specifies no GPUs' if gpus else 'no GPUs are available'}"
+                f"{who} has kind KIND_GPU but {'specifies no GPUs' if gpus.found else 'no GPUs are available'}"
             )
         for gpu in group.gpus:
-            if gpu not in gpus:
+            if gpu not in gpus.indices:
                 raise InvalidArgumentError(
                     f"{who} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required "
-                    f"CUDA compute compatibility of {MIN_COMPUTE_CAPABILITY:.6f} are: {', '.join(map(str, gpus))}"
+                    f"CUDA compute compatibility of {gpus.min_compute_capability:.6f} are: "
+                    f"{', '.join(map(str, gpus.indices))}"
                 )
     else:
         raise InternalError(f"{who} has unexpected kind {kind}")

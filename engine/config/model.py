@@ -149,6 +149,7 @@ class ModelConfig:
     has_ensemble_scheduling: bool = False
     instance_group: tuple[InstanceGroup, ...] = ()
     default_model_filename: str = ""
+    cc_model_filenames: Mapping[str, str] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     histogram_buckets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)

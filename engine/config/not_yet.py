@@ -24,6 +24,5 @@ def unused_settings(message: Any) -> list[str]:
     asked = {
         "instance_group.passive": any(group.passive for group in groups),
         "instance_group.host_policy": any(group.host_policy for group in groups),
-        "cc_model_filenames": len(message.cc_model_filenames) > 0,
     }
     return [setting for setting, given in asked.items() if given]

@@ -17,6 +17,7 @@ from ..config import prepare_for_load, read_config, read_labels, select_versions
 from ..config.model import ModelConfig
 from ..config.read import finish_config, read_message
 from ..errors import InternalError
+from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
 from .agent_registry import AgentRegistry
 from .managed import open_managed
@@ -112,8 +113,8 @@ class LocalModel(ModelSource):
     def files(self, version: int) -> ModelFiles:
         return ModelFiles(self.directory, version)
 
-    def prepare(self, config: ModelConfig, completion: Completion | None) -> ModelConfig:
-        return prepare_for_load(config, completion)
+    def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
+        return prepare_for_load(config, completion, gpus)
 
     def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
         return read_labels(self.directory, config)

@@ -11,6 +11,7 @@ from ..config.json_writer import write_json
 from ..config.model import ModelConfig
 from ..config.read import finish_config, read_message
 from ..errors import InternalError
+from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
 from .agent_registry import AgentRegistry
 from .agents import AgentChain, AgentModel
@@ -53,8 +54,8 @@ class ManagedModel(ModelSource):
     def files(self, version: int) -> ModelFiles:
         return self._model.files(version)
 
-    def prepare(self, config: ModelConfig, completion: Completion | None) -> ModelConfig:
-        return self._model.prepare(config, completion)
+    def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
+        return self._model.prepare(config, completion, gpus)
 
     def labels(self, config: ModelConfig) -> Mapping[str, tuple[str, ...]]:
         return self._model.labels(config)

@@ -13,6 +13,7 @@ from typing import Protocol
 from ..backends.interface import Completion, ModelFiles
 from ..config.model import ModelConfig
 from ..errors import UnsupportedError
+from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
 from .agent_registry import AgentRegistry
 
@@ -91,8 +92,11 @@ class ModelSource(Protocol):
 
     def files(self, version: int) -> ModelFiles: ...
 
-    def prepare(self, config: ModelConfig, completion: Completion | None) -> ModelConfig:
+    def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
         """The load phase: the configuration completed by the backend's answer, normalised and checked again.
+
+        Args:
+            gpus: those that instances may be on.
 
         Raises:
             TriremeError: it is invalid.

@@ -32,6 +32,8 @@ class FakeGpu:
     power_mw: int = 0
     limit_mw: int = 0
     energy_mj: int = 0
+    capability: tuple[int, int] = (9, 0)
+    name: str = "NVIDIA Test"
     silent: set[str] = field(default_factory=set)
 
 
@@ -71,6 +73,19 @@ class FakeNvml:
         if index not in range(len(self.gpus)):
             raise NVMLError("Invalid Argument")
         return self._answer("nvmlDeviceGetHandleByIndex", self.gpus[index], lambda gpu: gpu)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:  # noqa: N802
+        self._check_open()
+        for gpu in self.gpus:
+            if gpu.uuid == uuid:
+                return self._answer("nvmlDeviceGetHandleByUUID", gpu, lambda found: found)
+        raise NVMLError("Not Found")
+
+    def nvmlDeviceGetName(self, handle: FakeGpu) -> str:  # noqa: N802
+        return self._answer("nvmlDeviceGetName", handle, lambda gpu: gpu.name)
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: FakeGpu) -> tuple[int, int]:  # noqa: N802
+        return self._answer("nvmlDeviceGetCudaComputeCapability", handle, lambda gpu: gpu.capability)
 
     def nvmlDeviceGetUUID(self, handle: FakeGpu) -> str:  # noqa: N802
         return self._answer("nvmlDeviceGetUUID", handle, lambda gpu: gpu.uuid)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ...config.model import ModelConfig
 from ...config.sequence import SequenceBatching, sequence_batching
 from ...datatypes import BF16, BYTES
 from ...errors import InvalidArgumentError, UnsupportedError
+from ...instance_orders import first_instance
 from ...scheduling.batch import BatchLayout
 from ..checks import check_model
 from ..completion import complete, needs_completion
@@ -51,12 +51,15 @@ class OnnxRuntimeBackend(Backend):
         """
         if not needs_completion(config):
             return None
-        path = model_path(config, files)
+        path = model_path(config, files, InstanceSpec(config.name))
         session = inspection_session(self._onnxruntime(), config, path, global_threads=self._global_threads)
         return complete(config, signature_of(session), self._default_max_batch_size)
 
+    def uses_gpus(self) -> bool:
+        return "CUDAExecutionProvider" in self._onnxruntime().get_available_providers()
+
     def load(self, config: ModelConfig, files: ModelFiles) -> OnnxRuntimeModel:
-        return OnnxRuntimeModel(self._onnxruntime(), config, model_path(config, files), self._global_threads)
+        return OnnxRuntimeModel(self._onnxruntime(), config, files, self._global_threads)
 
     def _onnxruntime(self) -> Any:
         """The package, with the global pool of threads made if there is to be one."""
@@ -79,23 +82,21 @@ class OnnxRuntimeModel(LoadedModel):
     first instance that fits it takes it over.
     """
 
-    def __init__(self, runtime: Any, config: ModelConfig, path: Path, global_threads: bool) -> None:
+    def __init__(self, runtime: Any, config: ModelConfig, files: ModelFiles, global_threads: bool) -> None:
         self._runtime = runtime
         self._config = config
-        self._path = path
+        self._files = files
         self._global_threads = global_threads
         self._layout = BatchLayout(config, text=True)
-        groups = config.instance_group
-        kind = groups[0].kind if groups else "KIND_CPU"
-        device_id = groups[0].gpus[0] if groups and groups[0].gpus else 0
-        session = self._session(InstanceSpec(f"{config.name}_0", kind, device_id))
+        first = first_instance(config)
+        session = self._session(first)
         self._signature = signature_of(session)
         self._sequences = sequence_batching(config) or SequenceBatching()
         check_model(config, self._signature, self._sequences)
         _check_together(config, self._sequences)
-        self._thread_bound = bool(config.op_library_filenames) or depends_on_values(path)
+        self._thread_bound = bool(config.op_library_filenames) or depends_on_values(model_path(config, files, first))
         self._lock = threading.Lock()
-        self._spare: tuple[str, int, Any] | None = (kind, device_id, session)
+        self._spare: tuple[str, int, Any] | None = (first.kind, first.device_id, session)
 
     def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeInstance:
         session = self._take_spare(spec) or self._session(spec)
@@ -109,7 +110,8 @@ class OnnxRuntimeModel(LoadedModel):
         self._spare = None
 
     def _session(self, spec: InstanceSpec) -> Any:
-        return instance_session(self._runtime, self._config, self._path, spec, global_threads=self._global_threads)
+        path = model_path(self._config, self._files, spec)
+        return instance_session(self._runtime, self._config, path, spec, global_threads=self._global_threads)
 
     def _take_spare(self, spec: InstanceSpec) -> Any:
         with self._lock:

@@ -17,13 +17,13 @@ _DEVICE_INITIALIZERS = "session.use_device_allocator_for_initializers"
 _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 
-def model_path(config: ModelConfig, files: ModelFiles) -> Path:
-    """The model file of a version; where that is a directory, the ``model.onnx`` in it.
+def model_path(config: ModelConfig, files: ModelFiles, spec: InstanceSpec) -> Path:
+    """The model file of an instance; where that is a directory, the ``model.onnx`` in it.
 
     Raises:
         UnavailableError: there is no such file.
     """
-    path = files.version_directory / (config.default_model_filename or _DEFAULT_FILENAME)
+    path = files.model_path(config, spec, _DEFAULT_FILENAME)
     if path.is_dir():
         path /= _DEFAULT_FILENAME
     if not path.is_file():

@@ -106,7 +106,7 @@ def model_path(config: ModelConfig, files: ModelFiles) -> Path:
     Raises:
         UnavailableError: it is not there.
     """
-    path = files.version_directory / (config.default_model_filename or _DEFAULT_FILENAME)
+    path = files.model_path(config, InstanceSpec(config.name), _DEFAULT_FILENAME)  # instances are on the CPU
     if not path.exists():
         raise UnavailableError(f"unable to find '{path}' for model instance '{config.name}'")
     return path

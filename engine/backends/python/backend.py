@@ -8,6 +8,7 @@ from typing import Any
 
 from ...config.model import ModelConfig
 from ...errors import InternalError
+from ...instance_orders import first_instance
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
 from ..services import Services
 from .auto_complete import completed_config
@@ -48,6 +49,9 @@ class PythonBackend(Backend):
         settings = start_settings(config, files, InstanceSpec(config.name), self._script, auto_complete=True)
         return Completion(config.max_batch_size, rewritten=completed_config(config.name, interpreter, settings))
 
+    def uses_gpus(self) -> bool:
+        return True  # the model is told its GPU, and decides what to do with it
+
     def load(self, config: ModelConfig, files: ModelFiles) -> LoadedModel:
         interpreter = self._check(config, files)
 
@@ -57,7 +61,7 @@ class PythonBackend(Backend):
         return PythonModel(config, settings, interpreter, self._settings.timeout_s, self.services)
 
     def _check(self, config: ModelConfig, files: ModelFiles) -> Interpreter:
-        path = Path(model_path(config, files, self._script))
+        path = Path(model_path(config, files, first_instance(config), self._script))
         if path.suffix != ".py":
             raise InternalError(f"model file '{path.name}' of model '{config.name}' must end in '.py'")
         if not path.is_file():

@@ -21,9 +21,9 @@ _CHOICES = {"FORCE_CPU_ONLY_INPUT_TENSORS": ("yes", "no"), EXECUTION: ("process"
 _KINDS = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_MODEL": "MODEL"}
 
 
-def model_path(config: ModelConfig, files: ModelFiles, script: Path | None) -> str:
+def model_path(config: ModelConfig, files: ModelFiles, spec: InstanceSpec, script: Path | None) -> str:
     """The file with the model's class: the user's, or a Python-based backend's."""
-    return str(script or files.version_directory / (config.default_model_filename or DEFAULT_FILENAME))
+    return str(script or files.model_path(config, spec, DEFAULT_FILENAME))
 
 
 def check_parameters(config: ModelConfig) -> None:
@@ -56,7 +56,7 @@ def start_settings(
 ) -> dict[str, Any]:
     """The settings of one instance."""
     return {
-        "model_path": model_path(config, files, script),
+        "model_path": model_path(config, files, spec, script),
         "search_paths": () if script is None else (str(script.parent),),
         "package": f"{spec.name}_{files.version}" if runs_in_process(config) else None,
         "decoupled": config.decoupled,

@@ -12,6 +12,7 @@ from typing import Any
 from ...config.model import ModelConfig
 from ...config.sequence import SequenceBatching, sequence_batching
 from ...errors import InvalidArgumentError, UnavailableError
+from ...instance_orders import first_instance
 from ...scheduling.batch import BatchLayout
 from ..interface import Backend, InstanceSpec, LoadedModel, ModelFiles
 from ..signature import fed_inputs
@@ -38,6 +39,9 @@ class PyTorchBackend(Backend):
         super().__init__(options)
         self._inter_op = InterOpThreads()
         self._reading_program = threading.Lock()  # torch.export.load is for one thread at a time
+
+    def uses_gpus(self) -> bool:
+        return import_torch().cuda.is_available()
 
     def load(self, config: ModelConfig, files: ModelFiles) -> PyTorchModel:
         return PyTorchModel(import_torch(), config, files, self._inter_op, self._reading_program)
@@ -87,7 +91,9 @@ class PyTorchModel(LoadedModel):
         self._settings = settings = Settings.of(config)
         self._sequences = sequence_batching(config) or SequenceBatching()
         self._is_python = bool(config.runtime) and config.runtime.endswith(".py")
-        self._path = self._find(files)
+        self._files = files
+        first = first_instance(config)
+        self._find(first)
         self._names = _tensor_names(config, self._sequences)
         self._check_datatypes()
         self._layout = BatchLayout(config, text=True)
@@ -98,12 +104,8 @@ class PyTorchModel(LoadedModel):
         if settings.inter_op_threads:
             inter_op.ask(torch, config.name, settings.inter_op_threads)
         _set_jit(torch, settings)
-        groups = config.instance_group
-        kind = groups[0].kind if groups else "KIND_CPU"
-        device_id = groups[0].gpus[0] if groups and groups[0].gpus else 0
         self._spare: tuple[str, int, Program] | None = None
-        spec = InstanceSpec(f"{config.name}_0", kind, device_id)
-        self._spare = (kind, device_id, self._program(spec))
+        self._spare = (first.kind, first.device_id, self._program(first))
 
     def create_instance(self, spec: InstanceSpec) -> PyTorchInstance:
         with self._lock:
@@ -123,11 +125,13 @@ class PyTorchModel(LoadedModel):
         self._spare = None
         self._shared = {}
 
-    def _find(self, files: ModelFiles) -> Path:
+    def _find(self, spec: InstanceSpec) -> Path:
+        files = self._files
         if self._is_python:
-            return find_python_model(files.version_directory, self._config.default_model_filename)
+            path = files.model_path(self._config, spec, "model.py")
+            return find_python_model(files.version_directory, str(path.relative_to(files.version_directory)))
         default = "model.pt2" if self._config.platform == _EXPORTED else "model.pt"
-        path = files.version_directory / (self._config.default_model_filename or default)
+        path = files.model_path(self._config, spec, default)
         if not path.is_file():
             raise UnavailableError(f"unable to find '{path}' for model instance '{self._config.name}'")
         return path
@@ -156,8 +160,9 @@ class PyTorchModel(LoadedModel):
     def _program(self, spec: InstanceSpec) -> Program:
         device = self._device(spec)
         if not self._settings.share_weights:
-            return self._load(device)
-        return self._shared.setdefault(str(device), self._shared.get(str(device)) or self._load(device))
+            return self._load(device, self._find(spec))
+        key = str(device)
+        return self._shared.setdefault(key, self._shared.get(key) or self._load(device, self._find(spec)))
 
     def _device(self, spec: InstanceSpec) -> Any:
         """None for KIND_MODEL, where the model decides."""
@@ -173,22 +178,22 @@ class PyTorchModel(LoadedModel):
             )
         return torch.device("cuda", spec.device_id)
 
-    def _load(self, device: Any) -> Program:
+    def _load(self, device: Any, path: Path) -> Program:
         torch, name, names = self._torch, self._config.name, self._names
         if self._config.platform == _EXPORTED:
             with self._reading_program:
-                return load_exported(torch, self._path, name, names, device or torch.device("cpu"))
+                return load_exported(torch, path, name, names, device or torch.device("cpu"))
         if self._is_python:
-            module = self._compiled(load_python_module(torch, self._path, name, device))
+            module = self._compiled(load_python_module(torch, path, name, device), path)
             return python_program(torch, module, names, device)
-        module = load_torchscript(torch, self._path, name, device)
-        return TorchScriptProgram(torch, self._compiled(module), name, names, device)
+        module = load_torchscript(torch, path, name, device)
+        return TorchScriptProgram(torch, self._compiled(module, path), name, names, device)
 
-    def _compiled(self, module: Any) -> Any:
+    def _compiled(self, module: Any, path: Path) -> Any:
         options = self._settings.compile
         if options is None:
             return module
-        if self._path.suffix == ".pt":
+        if path.suffix == ".pt":
             _log.warning(
                 "model '%s' is TorchScript, which torch.compile does not take: not compiled", self._config.name
             )

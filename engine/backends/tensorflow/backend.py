@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ...config.model import ModelConfig
 from ...config.sequence import SequenceBatching, sequence_batching
 from ...errors import InvalidArgumentError, UnavailableError
+from ...instance_orders import first_instance
 from ...scheduling.batch import BatchLayout
 from ..checks import check_tensors
 from ..completion import complete, needs_completion
@@ -46,6 +46,9 @@ class TensorFlowBackend(Backend):
         graph = _load(import_tensorflow(), config, files, InstanceSpec(config.name))
         return complete(config, graph.signature, self._default_max_batch_size)
 
+    def uses_gpus(self) -> bool:
+        return bool(import_tensorflow().config.list_physical_devices("GPU"))
+
     def load(self, config: ModelConfig, files: ModelFiles) -> TensorFlowModel:
         return TensorFlowModel(import_tensorflow(), config, files)
 
@@ -59,12 +62,7 @@ class TensorFlowModel(LoadedModel):
         self._files = files
         self._share = Settings.of(config, files).share
         self._layout = BatchLayout(config)
-        groups = config.instance_group
-        spec = InstanceSpec(
-            f"{config.name}_0",
-            groups[0].kind if groups else "KIND_CPU",
-            groups[0].gpus[0] if groups and groups[0].gpus else 0,
-        )
+        spec = first_instance(config)
         graph = _load(tf, config, files, spec)
         sequences = sequence_batching(config) or SequenceBatching()
         if sequences.states:
@@ -96,20 +94,16 @@ class TensorFlowModel(LoadedModel):
 def _load(tf: Any, config: ModelConfig, files: ModelFiles, spec: InstanceSpec) -> LoadedGraph:
     settings = Settings.of(config, files)
     frozen = config.platform == _GRAPHDEF
-    path = _model_path(config, files, "model.graphdef" if frozen else "model.savedmodel")
-    if spec.kind == "KIND_GPU" and not tf.config.list_physical_devices("GPU"):
-        raise InvalidArgumentError(
-            f"unable to load model '{config.name}', instance '{spec.name}' is to run on a GPU, and TensorFlow "
-            f"{tf.__version__} finds none"
-        )
-    return (load_frozen_graph if frozen else load_saved_model)(tf, path, config, settings, spec)
-
-
-def _model_path(config: ModelConfig, files: ModelFiles, default: str) -> Path:
-    path = files.version_directory / (config.default_model_filename or default)
+    path = files.model_path(config, spec, "model.graphdef" if frozen else "model.savedmodel")
     if not path.exists():
         raise UnavailableError(f"unable to find '{path}' for model instance '{config.name}'")
-    return path
+    there = len(tf.config.list_physical_devices("GPU")) if spec.gpu is not None else 0
+    if spec.gpu is not None and spec.gpu >= there:
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}', instance '{spec.name}' is to run on GPU {spec.gpu}, and TensorFlow "
+            f"{tf.__version__} finds {there or 'none'}"
+        )
+    return (load_frozen_graph if frozen else load_saved_model)(tf, path, config, settings, spec)
 
 
 def _check_count(config: ModelConfig, graph: LoadedGraph, sequences: SequenceBatching) -> None:

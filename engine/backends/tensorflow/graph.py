@@ -56,8 +56,11 @@ def load_saved_model(tf: Any, path: Path, config: ModelConfig, settings: Setting
     """
     v1 = tf.compat.v1
     try:
-        session = v1.Session(graph=tf.Graph(), config=settings.session_config(tf, spec))
-        meta = v1.saved_model.load(session, [settings.tag], str(path))
+        graph = tf.Graph()
+        session = v1.Session(graph=graph, config=settings.session_config(tf, spec))
+        device = device_name(spec)
+        with graph.as_default(), graph.device(device):
+            meta = v1.saved_model.load(session, [settings.tag], str(path), clear_devices=device is not None)
         _run_init_ops(session, settings)
     except error_types(tf) as error:
         raise load_error(config.name, error) from error
@@ -91,7 +94,11 @@ def load_frozen_graph(tf: Any, path: Path, config: ModelConfig, settings: Settin
         definition = v1.GraphDef()
         definition.ParseFromString(path.read_bytes())
         graph = tf.Graph()
-        with graph.as_default():
+        device = device_name(spec)
+        if device is not None:
+            for node in definition.node:
+                node.device = ""
+        with graph.as_default(), graph.device(device):
             tf.import_graph_def(definition, name="")
         session = v1.Session(graph=graph, config=settings.session_config(tf, spec))
         _run_init_ops(session, settings)
@@ -106,6 +113,15 @@ def load_frozen_graph(tf: Any, path: Path, config: ModelConfig, settings: Settin
         {name: f"{name}:0" for name in inputs},
         {name: f"{name}:0" for name in outputs},
     )
+
+
+def device_name(spec: InstanceSpec) -> str | None:
+    """Where an instance's operations are to be; None for wherever the model, or TensorFlow, wants. What functions of a
+    SavedModel say about the device of their own operations stands.
+
+    A session cannot be shown one GPU alone: those of one process must all see the same GPUs.
+    """
+    return None if spec.gpu is None else f"/device:GPU:{spec.gpu}"
 
 
 def _run_init_ops(session: Any, settings: Settings) -> None:

@@ -76,8 +76,7 @@ class Settings:
         )
         if spec.kind == "KIND_CPU":
             made.device_count["GPU"] = 0
-        elif spec.kind == "KIND_GPU":
-            made.gpu_options.visible_device_list = str(spec.device_id)
+        else:  # alike in all sessions that see GPUs: what the first one says of them goes for the process
             made.gpu_options.allow_growth = True
         if self.xla is not None:
             options = v1.OptimizerOptions

@@ -8,9 +8,9 @@ import pytest
 import trio
 from fake_nvml import FakeGpu, FakeNvml, NVMLError, NVMLError_DriverNotLoaded, NVMLError_LibraryNotFound
 
-from trireme.api.metrics.gpu import GpuMeter, cuda_order, gpu_meter
+from trireme.api.metrics.gpu import GpuMeter, gpu_meter
 from trireme.api.metrics.host import HostMeter
-from trireme.engine.metrics import CpuReading, HostReadings
+from trireme.engine.metrics import CpuReading
 from trireme.engine.metrics_gpu import GpuReading, gpu_families
 from trireme.engine.metrics_text import write_text
 
@@ -119,42 +119,6 @@ def test_a_gpu_without_a_name_is_left_out_until_it_has_one(library: FakeNvml, fu
     assert [gpu.uuid for gpu in meter.read()] == ["GPU-a", "GPU-b"]
 
 
-def test_uuids_are_asked_for_when_they_are_wanted(library: FakeNvml) -> None:
-    """Not only by the first reading, and once: a GPU that is lost later keeps its name."""
-    meter = meter_of(library)
-    library.gpus[1].silent = {"nvmlDeviceGetUUID"}
-    assert meter.uuids() == {0: "GPU-a"}
-    library.gpus[1].silent.clear()
-    assert meter.uuids() == {0: "GPU-a", 1: "GPU-b"}
-    library.gpus[0].silent = {"nvmlDeviceGetHandleByIndex"}
-    assert meter.uuids() == {0: "GPU-a", 1: "GPU-b"}
-
-
-@pytest.mark.parametrize(
-    ("visible", "uuids"),
-    [
-        (None, {0: "GPU-aa", 1: "GPU-ab", 3: "GPU-c"}),
-        ("1", {0: "GPU-ab"}),
-        ("3, 0", {0: "GPU-c", 1: "GPU-aa"}),
-        ("GPU-c,GPU-ab", {0: "GPU-c", 1: "GPU-ab"}),
-        ("2,1", {1: "GPU-ab"}),  # the second has a name, the first has not told its own
-        ("0,9,1", {0: "GPU-aa"}),
-        ("1,GPU-a,0", {0: "GPU-ab"}),
-        ("-1", {}),
-        ("", {}),
-    ],
-)
-def test_instance_groups_count_only_gpus_that_cuda_may_see(visible: str | None, uuids: dict[int, str]) -> None:
-    assert cuda_order(["GPU-aa", "GPU-ab", None, "GPU-c"], visible) == uuids
-
-
-def test_the_environment_says_which_gpus_cuda_may_see(library: FakeNvml) -> None:
-    with gpu_meter({"CUDA_VISIBLE_DEVICES": "1"}) as meter:
-        assert meter is not None
-        assert meter.uuids() == {0: "GPU-b"}
-        assert len(meter.read()) == 2, "the machine's own families tell about all of them"
-
-
 def test_the_library_is_opened_and_closed(library: FakeNvml) -> None:
     with gpu_meter({}) as meter:
         assert meter is not None
@@ -190,8 +154,9 @@ def test_any_other_error_is_a_warning(library: FakeNvml, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize(("cpu", "gpu"), [(True, True), (True, False), (False, True)])
 async def test_the_machine_is_read_while_the_meter_runs(library: FakeNvml, cpu: bool, gpu: bool) -> None:
-    meter = HostMeter(7, cpu=cpu, gpu=gpu, environment={})
-    assert meter.readings() == HostReadings(7, cpu=CpuReading() if cpu else None)
+    meter = HostMeter(7, cpu=cpu, gpu=gpu, environment={}, gpu_uuids={0: "GPU-a"})
+    told = meter.readings()
+    assert (told.cpu, told.gpus) == (CpuReading() if cpu else None, ())
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(meter.keep_reading, 0.002)
@@ -202,5 +167,5 @@ async def test_the_machine_is_read_while_the_meter_runs(library: FakeNvml, cpu: 
             nursery.cancel_scope.cancel()
     told = meter.readings()
     assert (told.cpu is not None, bool(told.gpus)) == (cpu, gpu)
-    assert told.gpu_uuids == ({0: "GPU-a", 1: "GPU-b"} if gpu else {})
+    assert told.gpu_uuids == ({0: "GPU-a"} if gpu else {})
     assert library.open == 0, "whatever happens, the library is closed"

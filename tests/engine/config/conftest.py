@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trireme.engine.config import ModelConfig, prepare_for_load, read_config
+from trireme.engine.gpu.discovery import Gpu, Gpus
 
 IO = """
 input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
@@ -52,7 +54,8 @@ def poll(make_model: MakeModel) -> Load:
 def load(make_model: MakeModel) -> Load:
     """Both phases, without a backend's answer."""
 
-    def run(text: str, *, gpus: tuple[int, ...] = ()) -> ModelConfig:
-        return prepare_for_load(read_config(make_model(text)), None, gpus)
+    def run(text: str, *, gpus: tuple[int, ...] = (), **places: Any) -> ModelConfig:
+        found = Gpus(tuple(map(Gpu, gpus)), **places)
+        return prepare_for_load(read_config(make_model(text)), None, found)
 
     return run

@@ -46,6 +46,7 @@ dynamic_batching {
 }
 instance_group { name: "g" kind: KIND_GPU count: 2 gpus: [ 0, 1 ] passive: true host_policy: "h" profile: "1" }
 default_model_filename: "f.onnx"
+cc_model_filenames { key: "8.0" value: "g.onnx" }
 metric_tags { key: "t" value: "u" }
 parameters { key: "p" value { string_value: "q" } }
 model_operations { op_library_filename: [ "a.so", "b.so" ] }
@@ -85,6 +86,7 @@ def test_every_field_is_taken_over() -> None:
         ),
         instance_group=(InstanceGroup("g", "KIND_GPU", 2, (0, 1), True, "h", ("1",)),),
         default_model_filename="f.onnx",
+        cc_model_filenames={"8.0": "g.onnx"},
         metric_tags={"t": "u"},
         histogram_buckets={"f": (1.0, 2.5)},
         parameters={"p": "q"},

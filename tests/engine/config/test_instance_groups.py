@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from trireme.engine.config import ModelConfig
-from trireme.engine.config.instance_groups import validate_instance_groups
+from trireme.engine.config.instance_groups import leaves_kind_open, validate_instance_groups
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, InvalidArgumentError
+from trireme.engine.gpu.discovery import Gpu, Gpus
 
 Load = Callable[..., ModelConfig]
 Row = tuple[str, str, int, tuple[int, ...]]
@@ -117,4 +118,39 @@ def test_groups_that_were_never_filled_in_are_refused() -> None:
     with pytest.raises(
         InvalidArgumentError, match="instance group g of model m has kind KIND_GPU but specifies no GPUs"
     ):
-        validate_instance_groups(message, (0,))
+        validate_instance_groups(message, Gpus((Gpu(0),)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", [("m", "KIND_CPU", 1, ())]),
+        ("instance_group { count: 2 }", [("m_0", "KIND_CPU", 2, ())]),
+        ("instance_group { kind: KIND_GPU }", [("m_0", "KIND_GPU", 1, (0, 1))]),
+        ("instance_group { gpus: 1 }", [("m_0", "KIND_GPU", 1, (1,))]),
+    ],
+)
+def test_what_is_left_open_stays_on_the_cpu_if_the_backend_uses_no_gpus(
+    load: Load, text: str, expected: list[Row]
+) -> None:
+    """But what asks for GPUs gets them, so that the backend can say why it does not."""
+    assert _rows(load(f'backend: "python" {text}', gpus=(0, 1), automatic=False)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        ("", True),
+        ("instance_group { count: 2 }", True),
+        ("instance_group [ { kind: KIND_CPU }, { } ]", True),
+        ("instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU }, { kind: KIND_MODEL }, { gpus: 0 } ]", False),
+    ],
+)
+def test_a_backend_is_asked_only_where_it_matters(poll: Load, text: str, is_open: bool) -> None:
+    assert leaves_kind_open(poll(text).message) is is_open
+
+
+def test_a_refusal_names_the_capability_that_gpus_must_have(load: Load) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        load('backend: "python" instance_group { gpus: 3 kind: KIND_GPU }', gpus=(0, 2), min_compute_capability=7.5)
+    assert str(caught.value).endswith("CUDA compute compatibility of 7.500000 are: 0, 2")

@@ -20,7 +20,7 @@ output { name: "Y" data_type: TYPE_FP32 dims: [1] }
     ("setting", "text"),
     [
         ("instance_group.passive", "instance_group { count: 1 passive: true }"),
-        ("cc_model_filenames", 'cc_model_filenames { key: "8.0" value: "a.onnx" }'),
+        ("instance_group.host_policy", 'instance_group { host_policy: "p" }'),
     ],
 )
 def test_a_setting_without_effect_is_named(

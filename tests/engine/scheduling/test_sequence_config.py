@@ -33,7 +33,7 @@ def load(tmp_path: Path, text: str) -> ModelConfig:
     directory = tmp_path / "m"
     (directory / "1").mkdir(parents=True, exist_ok=True)
     (directory / "config.pbtxt").write_text(IO + text)
-    return prepare_for_load(read_config(directory), None, ())
+    return prepare_for_load(read_config(directory), None)
 
 
 def read(tmp_path: Path, text: str) -> SequenceBatching:

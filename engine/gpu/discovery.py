@@ -1,0 +1,187 @@
+"""Which GPUs there are, and which of them models may use (model-config.md §5).
+
+Rules:
+ 1. A GPU has the number that CUDA gives it: its place among those that ``CUDA_VISIBLE_DEVICES`` lets CUDA see.
+ 2. It may be used if its compute capability is at least the one that is asked for, to a hundredth.
+ 3. Where there is no driver, or no library to ask, there are no GPUs. A GPU that does not say what it can is not used.
+
+NVML numbers GPUs by their place on the bus, CUDA by their speed unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set; so it
+must be set where a machine has GPUs of several kinds. Parts of a GPU (MIG) are not looked for.
+
+Written after NVML's reference and tested against a stand-in for its binding; no GPU has seen it yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .nvml import opened_nvml
+
+logger = logging.getLogger("trireme.gpu")
+
+MIN_COMPUTE_CAPABILITY = 6.0
+"""Of GPUs that are used, unless something else is said (Triton's default)."""
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU.
+
+    Attributes:
+        index: CUDA's number for it.
+        uuid: ``GPU-…``, as NVML names it; empty if it does not tell.
+        compute_capability: major and minor.
+        memory_bytes: what it has; 0 if it does not tell.
+        name: of the product.
+    """
+
+    index: int
+    uuid: str = ""
+    compute_capability: tuple[int, int] = (0, 0)
+    memory_bytes: int = 0
+    name: str = "GPU"
+
+    @property
+    def capability(self) -> str:
+        """The compute capability as ``cc_model_filenames`` spells it: ``8.0``."""
+        return "{}.{}".format(*self.compute_capability)
+
+    def __str__(self) -> str:
+        memory = f"{self.memory_bytes / _GIB:.1f} GiB"
+        return f"GPU {self.index}: {self.name}, compute capability {self.capability}, {memory}, {self.uuid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """The GPUs that models may use.
+
+    Attributes:
+        found: in order of their numbers.
+        min_compute_capability: none of them has less.
+        automatic: instances that may be anywhere (``KIND_AUTO``) go there.
+    """
+
+    found: tuple[Gpu, ...] = ()
+    min_compute_capability: float = MIN_COMPUTE_CAPABILITY
+    automatic: bool = True
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Their numbers, ascending."""
+        return tuple(gpu.index for gpu in self.found)
+
+    @property
+    def uuids(self) -> dict[int, str]:
+        """UUIDs by number, of those that tell."""
+        return {gpu.index: gpu.uuid for gpu in self.found if gpu.uuid}
+
+    @property
+    def capabilities(self) -> dict[int, str]:
+        """`Gpu.capability` by number."""
+        return {gpu.index: gpu.capability for gpu in self.found}
+
+
+NO_GPUS = Gpus()
+
+
+def usable_gpus(given: Iterable[Gpu] | None, min_compute_capability: float, environment: Mapping[str, str]) -> Gpus:
+    """Those that can do enough (rule 2); the log names them all.
+
+    Args:
+        given: what there is; None to look for it on this machine.
+        environment: see `find_gpus`.
+    """
+    there = find_gpus(environment) if given is None else given
+    usable = []
+    for gpu in sorted(there, key=lambda each: each.index):
+        major, minor = gpu.compute_capability
+        if major + minor / 10 > min_compute_capability - 0.01:
+            usable.append(gpu)
+            logger.info("%s", gpu)
+        else:
+            logger.warning("%s; not used: less than %g is not supported", gpu, min_compute_capability)
+    return Gpus(tuple(usable), min_compute_capability)
+
+
+def find_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """The GPUs of this machine that CUDA can see, in order of their numbers.
+
+    Args:
+        environment: of the process, where ``CUDA_VISIBLE_DEVICES`` may be set.
+    """
+    visible = environment.get(_VISIBLE)
+    if visible == "":
+        return ()
+    with opened_nvml("GPUs cannot be used") as nvml:
+        if nvml is None:
+            return ()
+        try:
+            handles = [_handle(nvml, number) for number in range(nvml.nvmlDeviceGetCount())]
+        except nvml.NVMLError as error:
+            logger.warning("GPUs cannot be used: %s", error)
+            return ()
+        uuids = [_uuid(nvml, handle) for handle in handles]
+        gpus = []
+        for index, number in enumerate(cuda_order(uuids, visible)):
+            gpu = _describe(nvml, index, handles[number], uuids[number] or "")
+            if gpu is None:
+                logger.warning("GPU %d does not say what it can, and is not used", index)
+            else:
+                gpus.append(gpu)
+        return tuple(gpus)
+
+
+def cuda_order(uuids: Sequence[str | None], visible: str | None) -> list[int]:
+    """NVML's numbers of the GPUs that CUDA sees, in CUDA's order.
+
+    Args:
+        uuids: by NVML's numbers; None for one that is not known.
+        visible: ``CUDA_VISIBLE_DEVICES``: numbers and beginnings of UUIDs, up to the first that names no GPU, or
+            several; None if all are visible.
+    """
+    if visible is None:
+        return list(range(len(uuids)))
+    order = []
+    for word in visible.split(","):
+        told = word.strip()
+        if told.isascii() and told.isdigit():
+            fitting = [int(told)] if int(told) < len(uuids) else []
+        else:
+            fitting = [number for number, uuid in enumerate(uuids) if told and uuid and uuid.startswith(told)]
+        if len(fitting) != 1:
+            break
+        order += fitting
+    return order
+
+
+def _handle(nvml: Any, number: int) -> Any:
+    return _ask(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(number))
+
+
+def _uuid(nvml: Any, handle: Any) -> str | None:
+    return None if handle is None else _ask(nvml, lambda: nvml.nvmlDeviceGetUUID(handle))
+
+
+def _describe(nvml: Any, index: int, handle: Any, uuid: str) -> Gpu | None:
+    """Rule 3: None for a GPU that does not say what it can."""
+    capability = None if handle is None else _ask(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    if capability is None:
+        return None
+    memory = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    name = _ask(nvml, lambda: nvml.nvmlDeviceGetName(handle))
+    major, minor = capability
+    return Gpu(index, uuid, (major, minor), 0 if memory is None else memory.total, name or "GPU")
+
+
+def _ask(nvml: Any, question: Callable[[], Any]) -> Any:
+    """The answer; None for an error."""
+    try:
+        return question()
+    except nvml.NVMLError:
+        return None

@@ -1,0 +1,48 @@
+"""NVML, the library that knows a machine's GPUs, by its Python binding: opened for a while, and closed again.
+
+Nothing of it is touched before it is needed, and a machine without GPUs is nothing to speak of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+logger = logging.getLogger("trireme.gpu")
+
+
+@contextmanager
+def opened_nvml(in_vain: str, log: logging.Logger = logger) -> Iterator[Any]:
+    """The module ``pynvml``, initialised; None where there is no GPU, or none that answers.
+
+    Args:
+        in_vain: what cannot be done if it does not open, for a warning: ``GPUs cannot be used``. There is none where
+            there is neither a library nor a driver, as on every machine without GPUs.
+    """
+    nvml = _initialised(in_vain, log)
+    if nvml is None:
+        yield None
+        return
+    try:
+        yield nvml
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _initialised(in_vain: str, log: logging.Logger) -> Any:
+    try:
+        nvml: Any = import_module("pynvml")
+    except ImportError as error:
+        log.warning("%s: %s", in_vain, error)
+        return None
+    try:
+        nvml.nvmlInit()
+    except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
+        return None
+    except nvml.NVMLError as error:
+        log.warning("%s: %s", in_vain, error)
+        return None
+    return nvml
