@@ -117,7 +117,7 @@ class InferenceServer:
         self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
         self.custom_metrics = self._backends.services.custom_metrics
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
-        self._backends.services.gpu_limits = options.gpu_limits
+        self._backends.services.limit_gpus(options.gpu_limits)
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
         self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)

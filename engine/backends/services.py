@@ -111,3 +111,8 @@ class Services:
     models: ModelAccess = field(default_factory=NoModels)
     gpus: CupyDevices = field(default_factory=CupyDevices)
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
+
+    def limit_gpus(self, limits: GpuLimits) -> None:
+        """Say how much of the GPUs may be taken; before any of them is used."""
+        self.gpu_limits = limits
+        self.gpus = CupyDevices(limits.pinned_pool_bytes, limits.device_pool_bytes)

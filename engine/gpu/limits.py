@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-PINNED_POOL_BYTES = 256 << 20
-"""Triton's default."""
+from .pinned_pool import DEFAULT_LIMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class GpuLimits:
             made there; where it was said.
     """
 
-    pinned_pool_bytes: int = PINNED_POOL_BYTES
+    pinned_pool_bytes: int = DEFAULT_LIMIT_BYTES
     device_pool_bytes: Mapping[int, int] = field(default_factory=dict)
     load_fractions: Mapping[int, float] = field(default_factory=dict)
 

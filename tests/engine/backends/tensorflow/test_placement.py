@@ -91,9 +91,7 @@ def products_computed_on(tf: Any, loaded: Any) -> set[str]:
         (write_frozen_graph, "tensorflow_graphdef", "model.graphdef"),
     ],
 )
-def test_each_instance_computes_on_its_device(
-    tf: Any, tmp_path: Path, write: Any, platform: str, name: str
-) -> None:
+def test_each_instance_computes_on_its_device(tf: Any, tmp_path: Path, write: Any, platform: str, name: str) -> None:
     (tmp_path / "1").mkdir()
     write(tf, tmp_path / "1" / name)
     model = TensorFlowBackend({}).load(config(platform), ModelFiles(tmp_path, 1))
