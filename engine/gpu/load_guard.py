@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..backends.interface import ExecutionMode, InstanceSpec, LoadedModel, ModelInstance
+from ..backends.interface import InstanceSpec, LoadedModel, ModelInstance
 from ..errors import UnavailableError
 from ..response_statistics import MemoryUsage
 from .discovery import Gpu, Gpus
@@ -70,11 +70,13 @@ class _Guarded(LoadedModel):
     def __init__(self, model: LoadedModel, guard: LoadGuard) -> None:
         self._model = model
         self._guard = guard
-        self.instance_mode: ExecutionMode = model.instance_mode
 
     @property
     def memory_usage(self) -> tuple[MemoryUsage, ...]:  # type: ignore[override]
         return self._model.memory_usage
+
+    def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
+        return self._model.instance_class(spec)
 
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         self._guard.check((spec,))

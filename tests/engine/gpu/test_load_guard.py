@@ -7,7 +7,7 @@ import sys
 import pytest
 from fake_nvml import FakeGpu, FakeNvml, NVMLError
 
-from trireme.engine.backends.interface import ExecutionMode, InstanceSpec, LoadedModel, ModelInstance
+from trireme.engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, StreamInstance
 from trireme.engine.errors import UnavailableError
 from trireme.engine.gpu.discovery import Gpu, Gpus
 from trireme.engine.gpu.limits import GpuLimits
@@ -24,11 +24,12 @@ def spec(gpu: int, kind: str = "KIND_GPU") -> InstanceSpec:
 class Copies(LoadedModel):
     """Makes nothing, and remembers for whom."""
 
-    instance_mode = ExecutionMode.ENQUEUE
-
     def __init__(self) -> None:
         self.made: list[InstanceSpec] = []
         self.closed = False
+
+    def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
+        return StreamInstance
 
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         self.made.append(spec)
@@ -81,9 +82,11 @@ def test_a_guarded_model_is_the_model_otherwise() -> None:
     guarded = guard({}, gpu0=0.5).around(model)
     model.memory_usage = (MemoryUsage("GPU", 0, 5),)
     assert guarded.memory_usage == model.memory_usage
-    assert guarded.instance_mode is ExecutionMode.ENQUEUE
+    assert guarded.instance_class(spec(0)) is StreamInstance
     guarded.close()
     assert model.closed
+    public = {name for name in vars(LoadedModel) if not name.startswith("_")}
+    assert public <= set(vars(type(guarded))), "whatever models offer is passed on"
 
 
 def test_without_a_limit_nothing_stands_between() -> None:
