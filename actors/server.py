@@ -54,6 +54,7 @@ from .reply import Reply
 from .repository import LoadProgress
 from .surroundings import Surroundings
 from .tracing import Tracing
+from .trio_loop import TrioLoop
 
 logger = logging.getLogger("trireme.server")
 
@@ -116,6 +117,7 @@ class InferenceServer:
         self._given_clock = clock
         self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
         self.custom_metrics = self._backends.services.custom_metrics
+        self._backends.services.event_loop = TrioLoop
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
         self._backends.services.limit_gpus(options.gpu_limits)
         self.gpus = NO_GPUS

@@ -39,10 +39,6 @@ ROOT = Path(__file__).parents[1]
 EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (engine_knows_no_event_loop, "engine/backends/python/child/calls.py"): "awaited by coroutines of user code",
     (engine_knows_no_event_loop, "engine/backends/python/child/process.py"): "watches the socket's other end",
-    (
-        server_has_no_asyncio,
-        "engine/backends/python/child/calls.py",
-    ): "user code's coroutines run on asyncio, in its process",
     (time_and_chance_are_injected, "engine/backends/python/child/process.py"): "measures in the model's process",
     (queues_are_bounded, "engine/backends/python/child/calls.py"): "responses within the window that the server keeps",
     (queues_are_bounded, "engine/backends/python/child/process_host.py"): "one batch and a few words of the server",
@@ -57,6 +53,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (time_and_chance_are_injected, "engine/clock.py"): "the one place where the clock of the machine is read",
     (time_and_chance_are_injected, "actors/clock.py"): "trio's clock as a Clock; measurements need the machine's",
     (errors_are_caught_by_name, "actors/executors.py"): "the boundary to foreign code: what it raises is its answer",
+    (errors_are_caught_by_name, "actors/trio_loop.py"): "user code; raised again in the thread that waits for it",
     (errors_are_caught_by_name, "actors/instances.py"): "the supervisor of instances",
     (errors_are_caught_by_name, "actors/stream_executor.py"): "the boundary to foreign code, as in executors.py",
     (errors_are_caught_by_name, "actors/work_thread.py"): "carries what foreign code raises to who waits for it",

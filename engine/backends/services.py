@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..custom_metrics import CustomMetrics
 from ..errors import TriremeError, UnavailableError
@@ -12,6 +12,9 @@ from ..gpu.cupy_devices import CupyDevices
 from ..gpu.limits import GpuLimits
 from ..job import Outcome
 from ..request import InferenceRequest
+
+if TYPE_CHECKING:
+    from .python.child.utils.event_loop import EventLoop
 
 Answers = Sequence[tuple[Outcome, bool]]
 """What a model has answered, each with whether it is the final one; None is a final answer without a response."""
@@ -105,12 +108,15 @@ class Services:
         models: the server's models.
         gpus: the machine's GPUs, for frameworks that have no streams and memory of their own to offer.
         gpu_limits: how much of the GPUs may be taken.
+        event_loop: makes, from a name, what coroutines of Python models in the server's process run on; None where
+            there is nothing but asyncio.
     """
 
     custom_metrics: CustomMetrics = field(default_factory=CustomMetrics)
     models: ModelAccess = field(default_factory=NoModels)
     gpus: CupyDevices = field(default_factory=CupyDevices)
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
+    event_loop: Callable[[str], EventLoop] | None = None
 
     def limit_gpus(self, limits: GpuLimits) -> None:
         """Say how much of the GPUs may be taken; before any of them is used."""

@@ -12,13 +12,14 @@ from ...instance_orders import first_instance
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
 from ..services import Services
 from .auto_complete import completed_config
+from .child.utils.event_loop import AsyncioLoop
 from .environments import Environments
 from .in_process import ModelThread
 from .instance import PythonInstance
 from .launching import Interpreter, Process
 from .options import read_options
 from .overlap import most_batches
-from .settings import check_parameters, model_path, runs_in_process, start_settings
+from .settings import check_parameters, model_path, runs_in_process, start_settings, wants_asyncio
 
 
 class PythonBackend(Backend):
@@ -92,8 +93,11 @@ class PythonModel(LoadedModel):
         return PythonInstance
 
     def create_instance(self, spec: InstanceSpec) -> PythonInstance:
-        in_process = runs_in_process(self._config)
-        process = ModelThread(spec.name) if in_process else Process(spec.name, self._interpreter)
+        if runs_in_process(self._config):
+            make_loop = None if wants_asyncio(self._config) else self._services.event_loop
+            process = ModelThread(spec.name, make_loop or AsyncioLoop)
+        else:
+            process = Process(spec.name, self._interpreter)
         settings = self._settings(spec)
         most = self._most_batches
         return PythonInstance(self._config, spec, process, self._services, settings, self._timeout_s, most)

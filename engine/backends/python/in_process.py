@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 from .child.channel import Channel, ChannelClosedError, socket_pair
 from .child.process import ModelProcess
 from .child.process_host import ProcessHost
+from .child.utils.event_loop import EventLoop
 
 
 class ModelThread:
@@ -24,21 +26,23 @@ class ModelThread:
 
     Args:
         name: of the instance.
+        make_loop: makes, from a name, what coroutines of the model run on.
     """
 
     stdout = stderr = -1
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, make_loop: Callable[[str], EventLoop]) -> None:
         ours, theirs = socket_pair()
         ours.setblocking(False)
         self.channel = Channel(ours)
         self.ended, self._end = os.pipe()
         self._hears, self.bell = os.pipe()
-        self._thread = threading.Thread(target=self._run, args=(Channel(theirs),), name=name, daemon=True)
+        arguments = (Channel(theirs), make_loop(f"{name} coroutines"))
+        self._thread = threading.Thread(target=self._run, args=arguments, name=name, daemon=True)
         self._thread.start()
 
-    def _run(self, channel: Channel) -> None:
-        host = ProcessHost(channel)
+    def _run(self, channel: Channel, loop: EventLoop) -> None:
+        host = ProcessHost(channel, loop)
         threading.Thread(target=host.keep_tidy, name=f"{self._thread.name} tidy", daemon=True).start()
         try:
             ModelProcess(host, self._hears).serve()
@@ -47,6 +51,7 @@ class ModelThread:
         finally:
             host.close()
             os.close(self._end)
+            loop.stop()  # which the model's end has done if there was one
 
     @property
     def status(self) -> int | None:

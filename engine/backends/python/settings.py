@@ -15,6 +15,10 @@ DEFAULT_FILENAME = "model.py"
 EXECUTION = "EXECUTION"
 IN_PROCESS = "in_process"
 
+ASYNC_LIBRARY = "ASYNC_LIBRARY"
+"""What coroutines of a model run on. In the server's process that is trio's event loop unless this says otherwise; in a
+process of the model's own there need be nothing but asyncio's."""
+
 _CHOICES = {"FORCE_CPU_ONLY_INPUT_TENSORS": ("yes", "no"), EXECUTION: ("process", IN_PROCESS)}
 """Parameters of models, each with the values that it may have, the default first."""
 
@@ -38,11 +42,25 @@ def check_parameters(config: ModelConfig) -> None:
             raise InvalidArgumentError(
                 f"parameter '{name}' of model '{config.name}' must be {expected}, but is '{value}'"
             )
+    library = config.parameters.get(ASYNC_LIBRARY, "asyncio")
+    allowed = ("trio", "asyncio") if runs_in_process(config) else ("asyncio",)
+    if library not in allowed:
+        expected = " or ".join(f"'{value}'" for value in allowed)
+        where = "the server's process" if runs_in_process(config) else "a process of its own"
+        raise InvalidArgumentError(
+            f"parameter '{ASYNC_LIBRARY}' of model '{config.name}', which runs in {where}, must be {expected}, but is "
+            f"'{library}'"
+        )
 
 
 def runs_in_process(config: ModelConfig) -> bool:
     """Whether the model runs in the server's own process."""
     return config.parameters.get(EXECUTION) == IN_PROCESS
+
+
+def wants_asyncio(config: ModelConfig) -> bool:
+    """Whether the model's coroutines run on asyncio in the server's process, too."""
+    return config.parameters.get(ASYNC_LIBRARY) == "asyncio"
 
 
 def start_settings(

@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 from collections import deque
@@ -23,6 +22,7 @@ from .channel import ChannelClosedError
 from .codec import Message, Payload
 from .link import Link
 from .utils.errors import HostError
+from .utils.event_loop import Waiter
 from .utils.response import InferenceResponse
 from .wire import read_response
 
@@ -38,10 +38,14 @@ class Calls:
     Args:
         link: to the server.
         left_behind: takes what destructors want to have done.
+        make_waiter: see `EventLoop.waiter`.
     """
 
-    def __init__(self, link: Link, left_behind: SimpleQueue[Callable[[], None] | None]) -> None:
+    def __init__(
+        self, link: Link, left_behind: SimpleQueue[Callable[[], None] | None], make_waiter: Callable[[], Waiter]
+    ) -> None:
         self.link = link
+        self.make_waiter = make_waiter
         self._left_behind = left_behind
         self._numbers = itertools.count()
         self._questions: dict[int, _Question] = {}
@@ -185,17 +189,12 @@ class Inbox:
         self.over = True
         self._wake_all()
 
-    def tell(self, loop: asyncio.AbstractEventLoop, came: asyncio.Future[None]) -> None:
-        """Have a future done when there is news."""
-
-        def wake() -> None:
-            if not came.done():
-                came.set_result(None)
-
+    def tell(self, waiter: Waiter) -> None:
+        """Have somebody woken when there is news."""
         if self.has_news:
-            wake()
+            waiter.wake()
         else:
-            self.wake.append(lambda: loop.call_soon_threadsafe(wake))
+            self.wake.append(waiter.wake)
 
     def _wake_all(self) -> None:
         while self.wake:
@@ -230,11 +229,10 @@ class Call:
     async def __anext__(self) -> InferenceResponse:
         inbox = self._inbox
         self._calls.keep_reading()
-        loop = asyncio.get_running_loop()
         while not inbox.has_news:
-            came: asyncio.Future[None] = loop.create_future()
-            self._calls.link.change(lambda came=came: inbox.tell(loop, came))
-            await came
+            waiter = self._calls.make_waiter()
+            self._calls.link.change(lambda waiter=waiter: inbox.tell(waiter))
+            await waiter.wait()
         try:
             response = self._take()
         except ChannelClosedError as error:

@@ -22,6 +22,7 @@ from . import protocol
 from .channel import Channel, ChannelClosedError
 from .codec import Message, Payload
 from .process_host import ProcessHost
+from .utils.event_loop import AsyncioLoop
 from .utils.failures import ModelError
 from .utils.request import InferenceRequest
 from .utils.response import InferenceResponse
@@ -44,7 +45,7 @@ def run(descriptor: int, bell: int) -> None:
     os.set_inheritable(descriptor, False)
     os.set_inheritable(bell, False)
     threading.Thread(target=_end_with_the_server, args=(descriptor,), name="trireme watch", daemon=True).start()
-    host = ProcessHost(Channel(sock))
+    host = ProcessHost(Channel(sock), AsyncioLoop("trireme coroutines"))
     threading.Thread(target=host.keep_tidy, name="trireme tidy", daemon=True).start()
     try:
         ModelProcess(host, bell).serve()
@@ -132,7 +133,7 @@ class ModelProcess:
             if settings["debug_port"]:
                 _wait_for_debugger(settings["debug_port"])
             runner = Runner(
-                host, settings["model_path"], settings["args"], settings["search_paths"], settings["package"]
+                host, settings["model_path"], settings["args"], settings["search_paths"], settings["package"], host.loop
             )
             if settings["auto_complete"]:
                 completed = runner.auto_complete(settings["args"]["model_config"])

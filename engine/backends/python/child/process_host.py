@@ -16,6 +16,7 @@ from .channel import Channel, ChannelClosedError
 from .codec import Message, Payload
 from .link import Link
 from .utils.errors import HostError, TritonModelException
+from .utils.event_loop import EventLoop
 from .utils.request import InferenceRequest
 from .utils.response import InferenceResponse
 from .utils.sender import LOST
@@ -41,6 +42,7 @@ class ProcessHost:
 
     Args:
         channel: blocking.
+        loop: what coroutines of the model run on.
 
     Attributes:
         instance_name, decoupled: known once started.
@@ -49,14 +51,15 @@ class ProcessHost:
         batch: the one that the running code belongs to; threads that user code starts do not know.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, loop: EventLoop) -> None:
         self.instance_name = ""
         self.decoupled = False
         self.link = Link(channel, self._handle)
         self.tasks: deque[Message] = deque()
         self.batch: ContextVar[int | None] = ContextVar("batch", default=None)
         self._left_behind: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._calls = Calls(self.link, self._left_behind)
+        self.loop = loop
+        self._calls = Calls(self.link, self._left_behind, loop.waiter)
         self._open: dict[int, _Open] = {}
 
     # For the main thread.

@@ -97,9 +97,8 @@ OPTIONS = [{}, {"hang_limit_s": 60.0}]
 async def test_requests_that_wait_for_later_ones_are_answered_when_these_have_come(
     tmp_path: Path, place: str, options: dict[str, float]
 ) -> None:
-    write_model(
-        tmp_path, "m", MEETING, CONFIG + f'parameters {{ key: "EXECUTION" value {{ string_value: "{place}" }} }}'
-    )
+    code = MEETING.replace("asyncio.Event", "__import__('trio').Event") if place == "in_process" else MEETING
+    write_model(tmp_path, "m", code, CONFIG + f'parameters {{ key: "EXECUTION" value {{ string_value: "{place}" }} }}')
     outcomes: dict[int, object] = {}
     async with open_repository(tmp_path, **options) as server, trio.open_nursery() as nursery:
         nursery.start_soon(hold, server, [1, 2, 3], outcomes)

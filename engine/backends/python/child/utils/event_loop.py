@@ -1,18 +1,57 @@
-"""The event loop of a model whose methods are coroutines: asyncio's, on a thread of its own."""
+"""The event loop of a model whose methods are coroutines. In a process of its own that is asyncio's."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 
-class EventLoop:
-    """Runs coroutines; the thread starts with the first of them.
+class Waiter(Protocol):
+    """What one coroutine waits for, and somebody else brings about."""
 
-    Tasks that user code leaves running go on between two batches.
-    """
+    async def wait(self) -> None:
+        """Return once `wake` has been called."""
+        ...
+
+    def wake(self) -> None:
+        """From any thread, any number of times. If nobody is there to be woken any more, nothing happens."""
+        ...
+
+
+class EventLoop(Protocol):
+    """Runs coroutines, with the context (`contextvars`) of whoever asks for it, on a thread that starts with the first
+    of them. Its methods are for all other threads."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Its result, when it has one; raises what it raises."""
+        ...
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Start it, and return at once. It must not raise."""
+        ...
+
+    def stop(self) -> None:
+        """Cancel what runs, and wait until it has ended. What is asked for later is a RuntimeError."""
+        ...
+
+    def waiter(self) -> Waiter:
+        """For the coroutine that calls this, of whatever event loop it is.
+
+        Raises:
+            RuntimeError: it is of none.
+        """
+        ...
+
+    def advice(self, error: BaseException) -> str:
+        """What users should be told about an error of theirs besides its text."""
+        ...
+
+
+class AsyncioLoop:
+    """asyncio's. Tasks that user code leaves running go on between two batches."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -23,15 +62,12 @@ class EventLoop:
         self._stopped = False
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Its result, when it has one; raises what it raises."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._running()).result()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Start it, and return at once. It must not raise."""
         self._running().call_soon_threadsafe(self._start, coroutine)
 
     def stop(self) -> None:
-        """Cancel what runs, and wait until it has ended."""
         with self._starting:
             self._stopped = True
         if self._loop is None or self._thread is None:
@@ -41,6 +77,12 @@ class EventLoop:
         self._thread.join()
         self._loop.close()
         self._loop = self._thread = None
+
+    def waiter(self) -> Waiter:
+        return AsyncioWaiter()
+
+    def advice(self, error: BaseException) -> str:
+        return ""
 
     def _running(self) -> asyncio.AbstractEventLoop:
         loop = self._loop
@@ -65,3 +107,28 @@ class EventLoop:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class AsyncioWaiter:
+    """A `Waiter` of asyncio's running loop, be it ours or the user's.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+
+    __slots__ = ("_came", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._came: asyncio.Future[None] = self._loop.create_future()
+
+    async def wait(self) -> None:
+        await self._came
+
+    def wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            self._loop.call_soon_threadsafe(self._set)
+
+    def _set(self) -> None:
+        if not self._came.done():
+            self._came.set_result(None)

@@ -16,7 +16,12 @@ class ModelError(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """``ValueError: text``, then the user's frames, the innermost first."""
+    """``ValueError: text``, then the user's frames, the innermost first.
+
+    A group of one exception, as nurseries and task groups raise, is about that one.
+    """
+    while len(getattr(error, "exceptions", ())) == 1:
+        error = error.exceptions[0]  # type: ignore[attr-defined]
     frames = user_frames(error)
     where = "".join(f"  {filename}({line}): {function}\n" for filename, line, function in frames)
     text = f"{type(error).__name__}: {_text(error)}"

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import context, results
 from . import triton_python_backend_utils as pb_utils
-from .event_loop import EventLoop
+from .event_loop import AsyncioLoop, EventLoop
 from .failures import ModelError, describe, user_frames
 from .host import Host
 from .loading import add_paths, forget, import_model
@@ -36,6 +36,7 @@ class Runner:
         search_paths: for imports, besides the version's and the model's directory.
         package: name for the version's directory as a package; default is the version, which several models in one
             process would quarrel about.
+        loop: for coroutines; asyncio's if it is not given.
 
     Raises:
         ModelError: the file is not there, cannot be imported, or lacks the class.
@@ -48,6 +49,7 @@ class Runner:
         args: dict[str, str],
         search_paths: Iterable[str] = (),
         package: str | None = None,
+        loop: EventLoop | None = None,
     ) -> None:
         self._host = host
         self._path = model_path
@@ -56,7 +58,7 @@ class Runner:
         self._directory = args["model_repository"]
         version_directory = os.path.join(self._directory, args["model_version"])
         self._context = context.ModelContext(host, version_directory)
-        self._loop = EventLoop(f"{host.instance_name} coroutines")
+        self._loop = loop or AsyncioLoop(f"{host.instance_name} coroutines")
         self._model: Any = None
         pb_utils.install()
         context.install(self._context)
@@ -191,13 +193,15 @@ class Runner:
         """Wait for a decoupled model's coroutine, and answer what is open if it fails."""
         try:
             results.checked(requests, await self._entered(returned), self._host)
-        except Exception as error:  # noqa: BLE001 - user code
+        except BaseException as error:
+            if not (self._context.serving or isinstance(error, Exception)):
+                raise  # cancelled, since the model is unloaded
             for request, response in zip(requests, self._failed(requests, error)):
                 if response is not None:
                     self._host.send(request._key, response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _failed(self, requests: list[InferenceRequest], error: BaseException) -> results.Answered:
-        text = f"Failed to process the request(s) for model '{self._host.instance_name}', message: {_told(error)}"
+        text = f"Failed to process the request(s) for model '{self._host.instance_name}', message: {self._told(error)}"
         self._log(text, error)
         return results.failed(requests, text)
 
@@ -213,8 +217,10 @@ class Runner:
             with context.entered(self._context):
                 yield
         except BaseException as error:
-            raise ModelError(_told(error)) from error
+            raise ModelError(self._told(error)) from error
 
-
-def _told(error: BaseException) -> str:
-    return str(error) if isinstance(error, ModelError) else describe(error)
+    def _told(self, error: BaseException) -> str:
+        if isinstance(error, ModelError):
+            return str(error)
+        advice = self._loop.advice(error)
+        return f"{describe(error)}\n{advice}" if advice else describe(error)

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from recording_host import ListedResponses, RecordingHost, executed
 
+from trireme.actors.trio_loop import TrioLoop
+from trireme.engine.backends.python.child.utils.event_loop import EventLoop
 from trireme.engine.backends.python.child.utils.response import InferenceResponse, error_response
 from trireme.engine.backends.python.child.utils.runner import Runner
 from trireme.engine.backends.python.child.utils.tensor import Tensor
 
 DOCUMENT = Path(__file__).parents[5] / "docs" / "python_models.md"
 
-Make = Callable[[str], Runner]
+Make = Callable[..., Runner]
 
 
 @pytest.fixture
@@ -25,12 +27,12 @@ def make(tmp_path: Path, host: RecordingHost) -> Iterator[Make]:
     """The one documented model whose text has a certain word in it."""
     made: list[Runner] = []
 
-    def write(word: str) -> Runner:
+    def write(word: str, loop: EventLoop | None = None) -> Runner:
         (code,) = [code for code in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if word in code]
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "model.py").write_text(code)
         args = {"model_version": "1", "model_repository": str(tmp_path), "model_name": "m"}
-        made.append(Runner(host, str(tmp_path / "1" / "model.py"), args))
+        made.append(Runner(host, str(tmp_path / "1" / "model.py"), args, loop=loop))
         made[0].initialize()
         return made[0]
 
@@ -64,3 +66,11 @@ def test_asking(make: Make, host: RecordingHost) -> None:
     assert first.output_tensors() == answer.output_tensors()
     assert second._error is not None
     assert second._error.message() == "busy"
+
+
+def test_asking_on_trio(make: Make, host: RecordingHost) -> None:
+    answer = InferenceResponse([Tensor("WORD", np.zeros((1, 1)))])
+    host.answers["words"] = ListedResponses([answer, error_response("busy")])
+    responses = executed(make("open_nursery", TrioLoop("words")), [host.request(1), host.request(2)])
+    told = sorted(response._error.message() for response in responses if response and response._error)
+    assert (told, len(responses)) == (["busy"], 2)

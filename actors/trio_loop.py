@@ -1,0 +1,131 @@
+"""The event loop of Python models that run in the server's process: trio's, in a run of its own on a thread of the
+model's.
+
+Coroutines of users neither share the server's run, where one that computes would hold up everybody, nor see its tasks.
+What they wait for is brought about by other threads, and wakes them through trio's token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import trio
+import trio.lowlevel
+
+from ..engine.backends.python.child.utils.event_loop import AsyncioWaiter, Waiter
+
+_SIGNS_OF_ASYNCIO = (
+    "no running event loop",
+    "no current event loop",
+    "has no attribute 'create_future'",
+    "unrecognized yield message",
+)
+_ADVICE = (
+    "coroutines of a model in the server's process run on trio, and not on asyncio, unless its parameter ASYNC_LIBRARY "
+    "is 'asyncio'"
+)
+
+
+class TrioLoop:
+    """Implements `EventLoop` of `engine.backends.python.child.utils.event_loop`.
+
+    Args:
+        name: for the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._stopped = False
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        result: Future[Any] = Future()
+        self.spawn(_settle(result, coroutine))
+        return result.result()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        with self._lock:  # so that nothing is started behind the end
+            self._running().run_sync_soon(self._start, coroutine, contextvars.copy_context())
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._token is not None and not self._stopped:
+                self._token.run_sync_soon(self._end)
+            self._stopped = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def waiter(self) -> Waiter:
+        return TrioWaiter() if trio.lowlevel.in_trio_run() else AsyncioWaiter()
+
+    def advice(self, error: BaseException) -> str:
+        return _ADVICE if any(sign in str(error) for sign in _SIGNS_OF_ASYNCIO) else ""
+
+    def _running(self) -> trio.lowlevel.TrioToken:
+        if self._stopped:
+            raise RuntimeError("the model's coroutines have ended")
+        if self._token is None:
+            up: Future[trio.lowlevel.TrioToken] = Future()
+            run = partial(trio.run, self._live, up)
+            self._thread = threading.Thread(target=run, name=self._name, daemon=True)
+            self._thread.start()
+            self._token = up.result()
+        return self._token
+
+    # In the loop.
+
+    async def _live(self, up: Future[trio.lowlevel.TrioToken]) -> None:
+        async with trio.open_nursery() as self._nursery:
+            up.set_result(trio.lowlevel.current_trio_token())
+            await trio.sleep_forever()
+
+    def _start(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
+        assert self._nursery is not None, "it is there before the token"
+        context.run(self._nursery.start_soon, _awaited, coroutine)
+
+    def _end(self) -> None:
+        assert self._nursery is not None, "it is there before the token"
+        self._nursery.cancel_scope.cancel()
+
+    def __repr__(self) -> str:
+        return f"<TrioLoop {self._name}{' (stopped)' if self._stopped else ''}>"
+
+
+class TrioWaiter:
+    """A `Waiter` of the trio run that makes it."""
+
+    __slots__ = ("_came", "_token")
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._came = trio.Event()
+
+    async def wait(self) -> None:
+        await self._came.wait()
+
+    def wake(self) -> None:
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._came.set)
+
+
+async def _awaited(coroutine: Coroutine[Any, Any, None]) -> None:
+    await coroutine
+
+
+async def _settle(result: Future[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
+    try:
+        result.set_result(await coroutine)
+    except trio.Cancelled as error:
+        result.set_exception(error)
+        raise
+    except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        result.set_exception(error)
