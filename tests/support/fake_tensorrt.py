@@ -194,13 +194,20 @@ class Engine:
 
 
 class Context:
-    """``IExecutionContext``: on one stream, and asked by one thread at a time."""
+    """``IExecutionContext``: on one stream, and asked by one thread at a time.
+
+    Attributes:
+        profile: its number.
+        flying: batches that are enqueued and not computed yet.
+        enqueued: batches that were enqueued, or captured.
+    """
 
     def __init__(self, engine: Engine, strategy: ExecutionContextAllocationStrategy) -> None:
         self.engine = engine
         self.strategy = strategy
         self.profile = -1
         self.flying = 0
+        self.enqueued = 0
         self._gpus = engine.trt.gpus
         self._stream: int | None = None
         self._shapes: dict[str, Dims] = {}
@@ -277,6 +284,7 @@ class Context:
             engine.trt.error("enqueueV3: operation not permitted when stream is capturing")
             return False
         self._warm.add(key)
+        self.enqueued += 1
         run = _Run(self, dict(self._addresses), self._input_shapes(), shapes)
         self.flying += stream.captured is None
         self._gpus.enqueue(stream_handle, Operation("engine", run.compute, _COST_NS))

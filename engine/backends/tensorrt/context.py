@@ -20,7 +20,7 @@ import numpy as np
 from ...config.model import Dims
 from ...errors import InternalError
 from ...gpu.cupy_device import CupyDevice
-from ...gpu.device import DeviceArray, Stream
+from ...gpu.device import DeviceArray, Graph, Stream
 from ..checks import shape_text
 from .library import Library
 from .outputs import GrowingOutput
@@ -114,25 +114,51 @@ class EngineContext:
         """
         assert stream is self._stream, "see rule 1"
         with self._library.errors.caught() as errors:
-            for name, array in zip(run.names, arrays, strict=True):
-                self._set_input(name, array.shape, self._device.address(array), errors)
-            for name, array in run.host_inputs.items():
-                self._set_input(name, array.shape, array.ctypes.data, errors)
-            for name in self._tensors.on_host & self._tensors.signature.outputs.keys():
-                dims = self._tensors.signature.outputs[name].dims
-                run.host_outputs[name] = array = self._device.pinned(dims, self._dtypes[name])
-                self._context.set_tensor_address(name, array.ctypes.data)
-            self._infer_shapes(errors)
-            results = self._set_outputs(run)
-            if not self._context.execute_async_v3(stream.handle):
-                self._take_growing(run, results)  # which tells of memory that was lacking
-                raise self._failure(f"unable to enqueue for inference {self._instance}", errors)
-            return self._take_growing(run, results)
+            results = self._bind(run, arrays, errors)
+            try:
+                self._execute(errors)
+            finally:
+                taken = self._take_growing(run, results)  # raises what the allocator could not
+            return taken
+
+    def capture(self, inputs: Mapping[str, DeviceArray]) -> tuple[Graph, dict[str, DeviceArray]]:
+        """Capture the computation of a batch: a graph that reads these arrays, and writes those that it gives.
+
+        Raises:
+            InternalError: TensorRT does not take it, or cannot capture it; the text says why.
+            OutOfDeviceMemoryError: there is no room for the results.
+        """
+        run = Run(tuple(inputs), {})
+        with self._library.errors.caught() as errors:
+            outputs = {}
+            for name, array in self._bind(run, tuple(inputs.values()), errors).items():
+                if array is None:
+                    raise InternalError(f"the shape of output '{name}' depends on what is computed")
+                outputs[name] = array
+            self._execute(errors)  # once before, which makes what TensorRT needs for these shapes
+            return self._device.capture(self._stream, lambda: self._execute(errors)), outputs
 
     def close(self) -> None:
         """Everything has landed."""
         self._context = None
         self._growing.clear()
+
+    def _bind(self, run: Run, arrays: Sequence[DeviceArray], errors: list[str]) -> dict[str, DeviceArray | None]:
+        """Say what goes in, and where what comes out is to go; gives that."""
+        for name, array in zip(run.names, arrays, strict=True):
+            self._set_input(name, array.shape, self._device.address(array), errors)
+        for name, array in run.host_inputs.items():
+            self._set_input(name, array.shape, array.ctypes.data, errors)
+        for name in self._tensors.on_host & self._tensors.signature.outputs.keys():
+            dims = self._tensors.signature.outputs[name].dims
+            run.host_outputs[name] = array = self._device.pinned(dims, self._dtypes[name])
+            self._context.set_tensor_address(name, array.ctypes.data)
+        self._infer_shapes(errors)
+        return self._set_outputs(run)
+
+    def _execute(self, errors: list[str]) -> None:
+        if not self._context.execute_async_v3(self._stream.handle):
+            raise self._failure(f"unable to enqueue for inference {self._instance}", errors)
 
     def _set_input(self, name: str, shape: Dims, address: int, errors: list[str]) -> None:
         if -1 in self._tensors.signature.inputs[name].dims and not self._context.set_input_shape(name, shape):

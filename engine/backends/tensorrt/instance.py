@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...config.model import ModelConfig
+from ...config.model import Dims, ModelConfig
 from ...config.sequence import ImplicitState
 from ...errors import InternalError
 from ...execution import ExecutionBatch
@@ -20,6 +20,7 @@ from ...scheduling.batch import BatchLayout
 from ...scheduling.sequence.state import keep_states
 from ...tensor import Tensor
 from ..interface import InstanceSpec, StreamInstance
+from .captured import CapturedGraphs, filled_up
 from .context import EngineContext, Run
 from .library import Library
 from .profiles import Profile, choose
@@ -68,6 +69,7 @@ class TensorRtInstance(StreamInstance):
         self._tensors = tensors
         self._profiles = profiles
         self._layout = layout
+        self._scalars = frozenset(name for name, tensor in tensors.signature.inputs.items() if not tensor.dims)
         self._outputs = [output.name for output in config.output]
         self._shape_outputs = frozenset(output.name for output in config.output if output.is_shape_tensor)
         self._states = states
@@ -86,23 +88,32 @@ class TensorRtInstance(StreamInstance):
                 )
                 for profile in profiles
             }
+            self._graphs = {
+                index: CapturedGraphs(config, tensors, context, device, self._pipeline.compute, spec.name)
+                for index, context in self._contexts.items()
+                if settings.graphs
+            }
 
     def launch(self, batch: ExecutionBatch, on_landed: Callable[[], None]) -> Launched:
         if batch.rows > self._max_rows:
             raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
         jobs, arrays = self._layout.gather(batch.jobs)
         values = {name: self._shape_values(arrays.pop(name), batch.rows) for name in self._tensors.values[0]}
-        shapes = {
-            name: array.shape if self._tensors.signature.inputs[name].dims else () for name, array in arrays.items()
-        }
+        arrays = {name: array.reshape(()) if name in self._scalars else array for name, array in arrays.items()}
+        shapes = {name: array.shape for name, array in arrays.items()}
         with self._device.active():
             host_inputs = {name: self._pinned(array) for name, array in values.items()}
             profile = choose(
                 self._profiles, shapes, {name: _numbers(array) for name, array in values.items()}, self._name
             )
             run = Run(tuple(arrays), host_inputs)
-            pinned = [self._pinned(array.reshape(shapes[name])) for name, array in arrays.items()]
             compute = partial(self._contexts[profile.index].enqueue, run)
+            graphs = self._graphs.get(profile.index)
+            captured = graphs.find(batch.rows, shapes) if graphs else None
+            if graphs and captured:
+                shapes = {name: captured.shape.shape(name) for name in shapes}
+                compute = partial(graphs.launch, captured, run)
+            pinned = [self._pinned(array, shapes[name]) for name, array in arrays.items()]
             return Launched(jobs, run, self._pipeline.launch(pinned, compute, on_landed))
 
     def collect(self, batch: ExecutionBatch, launched: Launched) -> None:
@@ -123,11 +134,13 @@ class TensorRtInstance(StreamInstance):
         with self._device.active():
             for context in self._contexts.values():
                 context.close()
+            self._graphs.clear()
             self._contexts.clear()
 
-    def _pinned(self, array: np.ndarray) -> np.ndarray:
-        pinned = self._device.pinned(array.shape, array.dtype)
-        np.copyto(pinned, array)
+    def _pinned(self, array: np.ndarray, shape: Dims | None = None) -> np.ndarray:
+        """An array in pinned memory: as it is, or filled up to another shape."""
+        pinned = self._device.pinned(array.shape if shape is None else shape, array.dtype)
+        filled_up(array, pinned)
         return pinned
 
     def _shape_values(self, values: np.ndarray, rows: int) -> np.ndarray:
