@@ -218,6 +218,24 @@ def test_what_the_computation_raises_is_told_when_the_batch_has_landed(error: Ba
     assert bench.used == (0, 0)
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_batch_that_failed_has_not_landed_before_all_that_was_enqueued_is_done(slow: int) -> None:
+    """Its copies in, of which there may be fewer than inputs, and what it has computed."""
+    bench = Bench(FakeDevice(memory_bytes=(1, 5)[slow] * BYTES))
+    flight = bench.launch(1, 2, error=ValueError("no"), late=True)
+    order = [stream for index, stream in enumerate(bench.device.streams) if index != slow]
+    while any(bench.device.step(stream) for stream in order):
+        assert not flight.reached()
+    bench.device.run()
+    assert flight.reached()
+
+
+def test_a_computation_that_finds_the_device_sick_is_believed_at_once() -> None:
+    bench = Bench()
+    with pytest.raises(SickDeviceError, match="it has a cold"):
+        bench.launch(1, error=SickDeviceError("it has a cold"))
+
+
 def test_the_batches_around_one_that_failed_are_right() -> None:
     bench = Bench()
     first = bench.launch(1)
