@@ -1,0 +1,113 @@
+"""What becomes of batches in flight, and when one is asked after: by calling the machine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trireme.engine.backends.interface import StreamInstance
+from trireme.engine.execution import ExecutionBatch
+from trireme.engine.gpu.flights import LOOK_S, TRANSITIONS, FlightEvent, Flights, FlightState, FlightStatistics, Ticket
+
+
+def begun(flights: Flights) -> Ticket:
+    ticket = Ticket(cast(StreamInstance, None), cast(ExecutionBatch, None), lambda _batch: None)
+    flights.begin(ticket)
+    return ticket
+
+
+@pytest.mark.parametrize("launched_first", [True, False])
+def test_a_batch_is_collected_when_it_was_launched_and_has_landed(launched_first: bool) -> None:
+    flights = Flights()
+    ticket = begun(flights)
+    if launched_first:
+        assert not flights.launched(ticket, 0.0)
+        assert flights.landed(ticket)
+    else:
+        assert not flights.landed(ticket)
+        assert flights.launched(ticket, 0.0)
+    ticket.launched = "what the device used"
+    flights.over(ticket)
+    assert ticket.launched is None
+    assert flights.statistics() == FlightStatistics(0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_launch_that_failed_is_over_whatever_the_device_says(early: bool) -> None:
+    flights = Flights()
+    ticket = begun(flights)
+    if early:
+        flights.landed(ticket)
+        flights.failed(ticket)
+    else:
+        flights.failed(ticket)
+        assert not flights.landed(ticket)
+    assert ticket.state is FlightState.OVER
+    assert flights.statistics() == FlightStatistics(0, 0, 0, 1)
+
+
+def test_the_oldest_in_flight_is_asked_after_now_and_then() -> None:
+    flights = Flights()
+    assert flights.next_look_s() == math.inf
+    first, second = begun(flights), begun(flights)
+    assert flights.next_look_s() == math.inf, "what is being launched cannot be asked after"
+    flights.launched(first, 10.0)
+    flights.launched(second, 10.5)
+    assert flights.next_look_s() == 10.0 + LOOK_S
+    assert flights.overdue(10.9) is None
+    assert flights.overdue(11.5) is first
+    assert flights.next_look_s() == 11.5 + LOOK_S
+    flights.landed(first)
+    flights.over(first)
+    assert flights.overdue(11.5) is second
+    assert repr(flights) == "<Flights: 0 launching, 1 in flight, 1 collected>"
+
+
+EVENTS = {
+    FlightEvent.LAUNCHED: lambda flights, ticket: flights.launched(ticket, 0.0),
+    FlightEvent.LANDED: lambda flights, ticket: flights.landed(ticket),
+    FlightEvent.FAILED: lambda flights, ticket: flights.failed(ticket),
+    FlightEvent.OVER: lambda flights, ticket: flights.over(ticket),
+}
+
+
+@pytest.mark.parametrize("state", FlightState)
+@pytest.mark.parametrize("event", FlightEvent)
+def test_the_table_is_what_the_machine_does(state: FlightState, event: FlightEvent) -> None:
+    """And what stands not in it is a mistake of the caller."""
+    flights = Flights()
+    ticket = begun(flights)
+    ticket.state = state
+    act: Any = EVENTS[event]
+    if (state, event) in TRANSITIONS:
+        act(flights, ticket)
+        assert ticket.state is TRANSITIONS[state, event]
+    else:
+        with pytest.raises(KeyError):
+            act(flights, ticket)
+
+
+@given(st.lists(st.sampled_from(FlightEvent), max_size=6))
+def test_a_batch_is_over_once(events: list[FlightEvent]) -> None:
+    """In whatever order a thread and a device tell of it."""
+    flights = Flights()
+    ticket = begun(flights)
+    collected = 0
+    for event in events:
+        if (ticket.state, event) not in TRANSITIONS or event is FlightEvent.OVER:
+            continue
+        if event is FlightEvent.FAILED:
+            flights.failed(ticket)
+            continue
+        ready = flights.landed(ticket) if event is FlightEvent.LANDED else flights.launched(ticket, 0.0)
+        if ready:
+            collected += 1
+            flights.over(ticket)
+    statistics = flights.statistics()
+    assert collected == statistics.collected <= 1
+    assert statistics.collected + statistics.failed == (ticket.state is FlightState.OVER)
+    assert statistics.launching + statistics.flying == (ticket.state is not FlightState.OVER)
