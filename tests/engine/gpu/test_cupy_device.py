@@ -12,7 +12,9 @@ import pytest
 from fake_cupy import FakeCupy, fake_driver
 from fake_gpu import EARLY, FakeGpus, Misuse, Operation
 
+from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InternalError, UnavailableError
+from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.cupy_device import CupyDevice, CupyStream
 from trireme.engine.gpu.cupy_devices import CupyDevices
 from trireme.engine.gpu.device import Device, OutOfDeviceMemoryError, SickDeviceError, Stream
@@ -63,6 +65,10 @@ def kernel(gpus: FakeGpus, function: Callable[[np.ndarray], Any]) -> Any:
         return [target]
 
     return compute
+
+
+def batch() -> ExecutionBatch:
+    return ExecutionBatch([], "m_0", SystemClock())
 
 
 def device_of(stream: Any) -> CupyDevice:
@@ -166,7 +172,7 @@ def test_two_batches_on_their_way_do_not_mix(gpus: FakeGpus, device: CupyDevice)
     assert not any(flight.reached() for flight in flights)
     gpus.run()
     assert [landed.get(timeout=10) for _ in range(4)] == [0, 1, 2, 3]
-    assert [flight.outputs[0].tolist() for flight in flights] == [[2 * at, 2 * at + 20] for at in range(4)]
+    assert [flight.collect(batch())[0].tolist() for flight in flights] == [[2 * at, 2 * at + 20] for at in range(4)]
 
 
 def test_the_copies_of_a_batch_overlap_the_computation_of_another(gpus: FakeGpus, device: CupyDevice) -> None:
@@ -182,14 +188,13 @@ def test_the_copies_of_a_batch_overlap_the_computation_of_another(gpus: FakeGpus
 def test_memory_goes_back_when_a_batch_has_landed(gpus: FakeGpus, device: CupyDevice) -> None:
     pipeline = Pipeline(device)
     before = device._pinned.used_bytes
-    flight = None
     for _ in range(20):
         flight = pipeline.launch([pinned(device, np.zeros(1000))], kernel(gpus, lambda x: x), lambda: None)
         gpus.run()
-        flight.release()
+        flight.collect(batch())
     used = sum(device._pool._totals.values())
     assert used <= 3 * 4096, "no batch needs more than the first"
-    del flight
+    flight = None
     assert device._pinned.used_bytes == before
 
 
