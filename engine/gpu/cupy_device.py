@@ -8,7 +8,9 @@ Rules:
     them are done.
  3. What CUDA reports as out of memory fails a batch; what can only be a wrong call of ours, or of a library, likewise.
     All else stays as long as the process does: the device is sick.
- 4. Functions are not called by cupy, whose way is Python on the driver's thread, but as `host_callback` does it.
+ 4. Streams live as long as the device; one that nobody has any more is the next one's. So whatever has a stream's
+    handle, a library that ends late, say, never uses one that is not there.
+ 5. Functions are not called by cupy, whose way is Python on the driver's thread, but as `host_callback` does it.
 
 Written after cupy's reference and sources (14) and tested against a stand-in for it; no GPU has seen it yet.
 """
@@ -17,6 +19,8 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -56,12 +60,20 @@ class CupyDevice:
         self._cupy = cupy
         self._pinned = pinned
         self._pool = cupy.cuda.MemoryPool()
+        self._idle: dict[int, deque[Any]] = {}
         with self.active():
             self._pool.set_limit(size=memory_limit_bytes)
 
     def stream(self, priority: int = 0) -> CupyStream:
-        with self.active():
-            return CupyStream(self, self._cupy.cuda.Stream(non_blocking=True, priority=priority))
+        idle = self._idle.setdefault(priority, deque())
+        try:
+            raw = idle.pop()
+        except IndexError:
+            with self.active():
+                raw = self._cupy.cuda.Stream(non_blocking=True, priority=priority)
+        stream = CupyStream(self, raw)
+        weakref.finalize(stream, idle.append, raw).atexit = False
+        return stream
 
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         with self.active():

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...config.model import ModelConfig
 from ...config.sequence import SequenceBatching, sequence_batching
 from ...datatypes import BF16, BYTES
 from ...errors import InvalidArgumentError, UnsupportedError
+from ...gpu.cupy_device import CupyDevice
+from ...gpu.cupy_devices import CupyDevices
+from ...gpu.pipeline import Pipeline
 from ...instance_orders import first_instance
 from ...scheduling.batch import BatchLayout
 from ..checks import check_model
 from ..completion import complete, needs_completion
-from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
+from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..parameters import parse_bool, parse_int
+from .gpu_instance import OnnxRuntimeGpuInstance
 from .instance import OnnxRuntimeInstance
 from .library import error_types, import_onnxruntime, reason
 from .operators import depends_on_values
+from .providers import providers
 from .session import inspection_session, instance_session, model_path
 from .signature import signature_of
+from .wiring import text_tensors, wire
 
 
 class OnnxRuntimeBackend(Backend):
@@ -59,7 +66,7 @@ class OnnxRuntimeBackend(Backend):
         return "CUDAExecutionProvider" in self._onnxruntime().get_available_providers()
 
     def load(self, config: ModelConfig, files: ModelFiles) -> OnnxRuntimeModel:
-        return OnnxRuntimeModel(self._onnxruntime(), config, files, self._global_threads)
+        return OnnxRuntimeModel(self._onnxruntime(), config, files, self._global_threads, self.services.gpus)
 
     def _onnxruntime(self) -> Any:
         """The package, with the global pool of threads made if there is to be one."""
@@ -75,51 +82,82 @@ class OnnxRuntimeBackend(Backend):
             return self._runtime
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A session; on a GPU, with the streams that it was made for."""
+
+    session: Any
+    pipeline: Pipeline | None = None
+    device: CupyDevice | None = None
+
+
 class OnnxRuntimeModel(LoadedModel):
     """A model whose configuration fits its file.
 
     To find that out takes a session, and making one can take long; so it is made for the first instance group, and the
     first instance that fits it takes it over.
+
+    Instances on a GPU enqueue their batches, unless tensors hold strings: these never leave the CPU, and ONNX Runtime
+    binds none. Then it copies what is to be copied by itself, and batches are executed one at a time.
     """
 
-    def __init__(self, runtime: Any, config: ModelConfig, files: ModelFiles, global_threads: bool) -> None:
+    def __init__(
+        self, runtime: Any, config: ModelConfig, files: ModelFiles, global_threads: bool, gpus: CupyDevices
+    ) -> None:
         self._runtime = runtime
         self._config = config
         self._files = files
         self._global_threads = global_threads
+        self._gpus = gpus
+        self._sequences = sequence_batching(config) or SequenceBatching()
+        self._text = text_tensors(config, self._sequences)
         self._layout = BatchLayout(config, text=True)
         first = first_instance(config)
-        session = self._session(first)
-        self._signature = signature_of(session)
-        self._sequences = sequence_batching(config) or SequenceBatching()
-        check_model(config, self._signature, self._sequences)
+        made = self._make(first)
+        signature = signature_of(made.session)
+        check_model(config, signature, self._sequences)
         _check_together(config, self._sequences)
         self._thread_bound = bool(config.op_library_filenames) or depends_on_values(model_path(config, files, first))
         self._lock = threading.Lock()
-        self._spare: tuple[str, int, Any] | None = (first.kind, first.device_id, session)
+        self._spare: tuple[str, int, _Made] | None = (first.kind, first.device_id, made)
+        self._wiring = wire(config, signature, self._sequences.states)
 
-    def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeInstance:
-        session = self._take_spare(spec) or self._session(spec)
-        instance = OnnxRuntimeInstance(
-            self._runtime, self._config, spec, session, self._signature, self._layout, self._sequences.states
-        )
-        instance.thread_bound = self._thread_bound or spec.kind == "KIND_GPU"
+    def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
+        return OnnxRuntimeInstance if spec.gpu is None or self._text else OnnxRuntimeGpuInstance
+
+    def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeInstance | OnnxRuntimeGpuInstance:
+        made = self._take_spare(spec) or self._make(spec)
+        common = (self._runtime, self._config, spec, made.session)
+        if made.pipeline is not None and made.device is not None:
+            return OnnxRuntimeGpuInstance(*common, made.pipeline, made.device, self._wiring, self._layout)
+        instance = OnnxRuntimeInstance(*common, self._wiring, self._layout)
+        instance.thread_bound = self._thread_bound or spec.gpu is not None
         return instance
 
     def close(self) -> None:
         self._spare = None
 
-    def _session(self, spec: InstanceSpec) -> Any:
-        path = model_path(self._config, self._files, spec)
-        return instance_session(self._runtime, self._config, path, spec, global_threads=self._global_threads)
+    def _make(self, spec: InstanceSpec) -> _Made:
+        if spec.gpu is None or self._text:
+            return _Made(self._session(spec))
+        providers(self._config, spec, self._runtime)  # an ONNX Runtime that cannot do it is the first thing to say
+        device = self._gpus.get(spec.gpu)
+        pipeline = Pipeline(device)
+        return _Made(self._session(spec, pipeline.compute.handle), pipeline, device)
 
-    def _take_spare(self, spec: InstanceSpec) -> Any:
+    def _session(self, spec: InstanceSpec, stream: int | None = None) -> Any:
+        path = model_path(self._config, self._files, spec)
+        return instance_session(
+            self._runtime, self._config, path, spec, global_threads=self._global_threads, stream=stream
+        )
+
+    def _take_spare(self, spec: InstanceSpec) -> _Made | None:
         with self._lock:
             if self._spare is None or self._spare[:2] != (spec.kind, spec.device_id):
                 return None
-            session = self._spare[2]
+            made = self._spare[2]
             self._spare = None
-            return session
+            return made
 
 
 def _check_together(config: ModelConfig, sequences: SequenceBatching) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import re
 from typing import Any
 
@@ -19,6 +20,21 @@ _SOURCE_POSITION = re.compile(
     r"\S+\.(?:cc|cpp|cu|h):\d+ "
     r"(?:[\w:<>*&~, ]*?[\w~>]\(.*?\)(?:::<lambda\(.*?\)>)?(?: const)?(?: \[with [^\]]*\])? )?"
 )
+
+
+_BUILDS = ("onnxruntime", "onnxruntime-gpu")
+
+
+def installed_builds() -> list[str]:
+    """The distributions that bring the package; more than one overwrite each other's files."""
+    found = []
+    for name in _BUILDS:
+        try:
+            importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found.append(name)
+    return found
 
 
 def import_onnxruntime() -> Any:

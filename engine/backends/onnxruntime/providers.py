@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,12 @@ from ...config.model import Accelerator, ModelConfig
 from ...errors import InvalidArgumentError, UnavailableError
 from ..interface import InstanceSpec
 from ..parameters import parse_bool, parse_int
+from .library import installed_builds
 
 Options = dict[str, str]
+Providers = list[tuple[str, Options]]
+
+logger = logging.getLogger("trireme.onnxruntime")
 
 _CUDA = "CUDAExecutionProvider"
 _TENSORRT = "TensorrtExecutionProvider"
@@ -22,6 +27,17 @@ _REMEDIES = {
     _TENSORRT: "pip uninstall onnxruntime, then pip install trireme[gpu,tensorrt]",
     _OPENVINO: "pip uninstall onnxruntime, then pip install onnxruntime-openvino in place of trireme[cpu]",
 }
+
+_BOTH_BUILDS = (
+    "onnxruntime and onnxruntime-gpu are both installed, in one place: pip uninstall onnxruntime onnxruntime-gpu, then "
+    "pip install trireme[gpu]"
+)
+_LIBRARIES = {
+    _CUDA: "it finds no GPU, or no CUDA and cuDNN of the versions that it was built for: pip install "
+    "onnxruntime-gpu[cuda,cudnn]",
+    _TENSORRT: "it finds no TensorRT of the version that it was built for: pip install trireme[gpu,tensorrt]",
+}
+_ON_GPU = (_TENSORRT, _CUDA)
 
 _PRECISIONS = {
     "FP32": None,
@@ -71,17 +87,19 @@ _TENSORRT_TEXTS = {
     "trt_tactic_sources",
     "trt_timing_cache_path",
 }
-_CUDA_BOOLEANS = {"do_copy_in_default_stream", "use_ep_level_unified_stream"}
+_CUDA_BOOLEANS = {"do_copy_in_default_stream", "enable_cuda_graph", "use_ep_level_unified_stream"}
+_GRAPHS = ("enable_cuda_graph", "trt_cuda_graph_enable")
+_STREAM = "user_compute_stream"
 
 
-def providers(config: ModelConfig, spec: InstanceSpec, runtime: Any) -> list[tuple[str, Options]]:
+def providers(config: ModelConfig, spec: InstanceSpec, runtime: Any) -> Providers:
     """Providers of an instance's session, the preferred ones first.
 
     Raises:
         InvalidArgumentError: an accelerator or an option of one is unknown or malformed.
         UnavailableError: the installed onnxruntime lacks a provider.
     """
-    chosen: list[tuple[str, Options]] = []
+    chosen: Providers = []
     if spec.kind == "KIND_GPU":
         chosen += _gpu_providers(config, spec.device_id)
     for accelerator in config.cpu_accelerators:
@@ -91,15 +109,52 @@ def providers(config: ModelConfig, spec: InstanceSpec, runtime: Any) -> list[tup
     available = runtime.get_available_providers()
     for name, _ in chosen:
         if name not in available:
+            remedy = _BOTH_BUILDS if name in _ON_GPU and len(installed_builds()) > 1 else _REMEDIES[name]
             raise UnavailableError(
                 f"unable to load model '{config.name}', instance '{spec.name}' of {spec.kind} needs {name}, which the "
-                f"installed ONNX Runtime does not have: {_REMEDIES[name]}"
+                f"installed ONNX Runtime does not have: {remedy}"
             )
     return [*chosen, (_CPU, {})]
 
 
-def _gpu_providers(config: ModelConfig, device_id: int) -> list[tuple[str, Options]]:
-    chosen: list[tuple[str, Options]] = []
+def on_stream(chosen: Providers, stream: int) -> Providers:
+    """The same providers, those on a GPU enqueuing on a stream, which must outlive the session.
+
+    They capture no graphs: a graph has the addresses of one batch, and ONNX Runtime captures in the midst of serving,
+    when CUDA forbids the other instances to allocate memory, or they break the capture.
+
+    Args:
+        stream: its handle.
+    """
+    placed: Providers = []
+    for name, options in chosen:
+        if name not in _ON_GPU:
+            placed.append((name, options))
+            continue
+        for key in _GRAPHS:
+            if options.get(key, "0") != "0":
+                logger.warning("%s of %s has no effect: CUDA graphs do not go with batches in flight", key, name)
+        kept = {key: value for key, value in options.items() if key not in _GRAPHS}
+        placed.append((name, {**kept, _STREAM: str(stream)}))
+    return placed
+
+
+def check_in_use(config: ModelConfig, spec: InstanceSpec, chosen: Providers, session: Any) -> None:
+    """ONNX Runtime goes on without a provider whose libraries it cannot load: not here.
+
+    Raises:
+        UnavailableError: that has happened.
+    """
+    for name, _ in chosen:
+        if name not in session.get_providers():
+            raise UnavailableError(
+                f"unable to load model '{config.name}', instance '{spec.name}' of {spec.kind} needs {name}, which the "
+                f"installed ONNX Runtime cannot use: {_LIBRARIES.get(name, _REMEDIES.get(name))}"
+            )
+
+
+def _gpu_providers(config: ModelConfig, device_id: int) -> Providers:
+    chosen: Providers = []
     cuda: Options = {}
     for accelerator in config.gpu_accelerators:
         if accelerator.name == "tensorrt":

@@ -10,7 +10,7 @@ from ...errors import InternalError, InvalidArgumentError, UnavailableError
 from ..interface import InstanceSpec, ModelFiles
 from ..parameters import parse_bool, parse_int
 from .library import error_types, fresh_run_options, reason, session_options
-from .providers import providers
+from .providers import check_in_use, on_stream, providers
 
 _DEFAULT_FILENAME = "model.onnx"
 _DEVICE_INITIALIZERS = "session.use_device_allocator_for_initializers"
@@ -47,8 +47,19 @@ def inspection_session(runtime: Any, config: ModelConfig, path: Path, *, global_
     return _create(runtime, config, path, options, [("CPUExecutionProvider", {})])
 
 
-def instance_session(runtime: Any, config: ModelConfig, path: Path, spec: InstanceSpec, *, global_threads: bool) -> Any:
+def instance_session(
+    runtime: Any,
+    config: ModelConfig,
+    path: Path,
+    spec: InstanceSpec,
+    *,
+    global_threads: bool,
+    stream: int | None = None,
+) -> Any:
     """The session of an instance.
+
+    Args:
+        stream: handle of the stream that what runs on a GPU is to be enqueued on; None for one of its own.
 
     Raises:
         TriremeError: a parameter is wrong, a provider is missing, the model cannot be read.
@@ -69,8 +80,12 @@ def instance_session(runtime: Any, config: ModelConfig, path: Path, spec: Instan
     if "enable_mem_pattern" in parameters:
         options.enable_mem_pattern = parse_bool(parameters["enable_mem_pattern"])
     chosen = providers(config, spec, runtime)
+    if stream is not None:
+        chosen = on_stream(chosen, stream)
     _register_op_libraries(runtime, config, options)
-    return _create(runtime, config, path, options, chosen)
+    session = _create(runtime, config, path, options, chosen)
+    check_in_use(config, spec, chosen, session)
+    return session
 
 
 def run_options(runtime: Any, config: ModelConfig) -> Any:

@@ -81,6 +81,16 @@ def test_it_is_a_device(device: CupyDevice) -> None:
     assert device.stream().handle != device.stream().handle
 
 
+def test_streams_outlive_those_who_have_them(gpus: FakeGpus, device: CupyDevice) -> None:
+    """A library may still have the handle. Nobody else gets it before."""
+    first, second, urgent = device.stream(), device.stream(), device.stream(-1)
+    handle = first.handle
+    del first
+    assert gpus.stream(handle).device == 1
+    assert device.stream(-1).handle not in (handle, urgent.handle)
+    assert (device.stream().handle, second.handle) == (handle, second.handle)
+
+
 def test_a_device_is_made_once(devices: CupyDevices) -> None:
     assert devices.get(0) is devices.get(0)
     assert devices.get(0) is not devices.get(1)
@@ -298,7 +308,7 @@ def test_a_sick_device_is_told_from_everything_that_is_asked_of_it(gpus: FakeGpu
         lambda: stream.upload(host),
         lambda: stream.download(array),
         lambda: stream.call(lambda: None),
-        lambda: device.stream(),
+        lambda: [device.stream() for _ in range(2)],
         lambda: device.capture(stream, lambda: None),
     ]
     for ask in asked:
