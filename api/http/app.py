@@ -18,6 +18,7 @@ from ...engine.tensor import Buffer
 from .asgi import Message, Receive, Scope, Send
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
 from .exchange import Answer, Context, HttpRequest, StreamedAnswer
+from .immediate import ImmediateInfer
 from .options import HttpOptions
 from .restricted import RestrictedApis
 from .routes import Match, Router
@@ -41,6 +42,9 @@ class HttpApplication:
         options: of this front end.
         log: whose settings clients may see and change; None where they may not.
 
+    Attributes:
+        immediate: takes requests that it answers without a task; None where each is to be looked at here.
+
     Raises:
         InvalidArgumentError: the options name a header pattern that is none.
     """
@@ -50,6 +54,7 @@ class HttpApplication:
         self._router = Router()
         self._tracer = server.tracer
         self._guard = RestrictedApis(options.restrictions) if options.restrictions else None
+        self.immediate = None if self._guard else ImmediateInfer(self._context, self._router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: an HTTP request, or the lifespan of the application."""

@@ -9,6 +9,11 @@ The work for a small request is kept to one `recv`, one parse, one call of the a
 - Ending a connection from outside is cancelling its one scope; the app sees trio's `Cancelled` wherever it waits.
   What is to be said to the client then (408, 400) is left in `_farewell` and sent after the app has unwound.
 
+Where the app has an `immediate` way for small requests, and the transport can listen, those are not even given to the
+connection's task: `_hear` takes them in where their data is noticed, `_respond` sends the answer from where it comes,
+and the task sleeps. Only what is not over with that wakes it. There is one such request at a time; what the client
+sends meanwhile stays in the socket.
+
 Bodies of known length that are larger than one read bypass the parser: they are received straight into the buffer
 that the app gets.
 """
@@ -18,9 +23,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from typing import NoReturn
-from urllib.parse import unquote_to_bytes
 
-import httptools
 import numpy as np
 import orjson
 import trio
@@ -29,16 +32,15 @@ from ...engine.tensor import Buffer
 from ..sockets.limits import Limits
 from ..sockets.roster import Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
-from .asgi import HEADER_NAMES, AsgiApp, Message
+from .asgi import AsgiApp
+from .exchange import Answer
+from .h1_exchange import READ_BYTES, Exchange
 from .h1_parser import Refusal, Request, RequestParser
-from .h1_response import ResponseEncoder, ResponseMessageError, ResponseState, error_response
+from .h1_response import ResponseEncoder, ResponseState, error_response, whole_response
 from .hypercorn_bridge import HTTP2_PREFACE, serve_http2
+from .immediate import ImmediateCall, ImmediateInfer
 
 log = logging.getLogger(__name__)
-
-_READ_BYTES = 65_536
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
-_CONTINUE: list[Buffer] = [b"HTTP/1.1 100 Continue\r\n\r\n"]
 
 
 class Connection:
@@ -49,18 +51,22 @@ class Connection:
         transport: the accepted connection.
         roster: where the connection is entered while it lives.
         client, server: (address, port) of both ends, for the scope.
+        immediate: answers requests without a task; None for none.
     """
 
     __slots__ = (
         "_app",
+        "_call",
         "_client",
         "_encoder",
         "_farewell",
+        "_immediate",
         "_parser",
         "_roster",
         "_scope",
         "_server",
         "_transport",
+        "_unsent",
         "phase",
         "since_s",
     )
@@ -72,8 +78,12 @@ class Connection:
         roster: Roster,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
+        immediate: ImmediateInfer | None = None,
     ) -> None:
         self._app = app
+        self._immediate = immediate if isinstance(transport, PlainTransport) and transport.listens else None
+        self._call: ImmediateCall | None = None
+        self._unsent: list[Buffer] = []
         self._transport = transport
         self._roster = roster
         self._client = client
@@ -162,11 +172,11 @@ class Connection:
 
     async def _first_bytes(self) -> bytes:
         """Enough to tell HTTP/2's preface from a request; empty if the client left."""
-        data = await self._transport.receive(_READ_BYTES)
+        data = await self._transport.receive(READ_BYTES)
         while data and len(data) < len(HTTP2_PREFACE) and HTTP2_PREFACE.startswith(data):
             if self.phase is not Phase.HEAD:
                 self.enter(Phase.HEAD)
-            more = await self._transport.receive(_READ_BYTES)
+            more = await self._transport.receive(READ_BYTES)
             if not more:
                 break
             data += more
@@ -183,11 +193,88 @@ class Connection:
                 self.enter(Phase.IDLE)
             elif self.phase is not Phase.HEAD:
                 self.enter(Phase.HEAD)
-            data = await self._transport.receive(_READ_BYTES)
+            transport = self._transport
+            if self._immediate is not None and isinstance(transport, PlainTransport) and not transport.has_more:
+                await self._listen(transport)
+                continue
+            data = await transport.receive(READ_BYTES)
             if not data:
                 return None
             parser.feed(data)
         return parser.requests.pop(0)
+
+    # ---- requests without the task ----
+
+    async def _listen(self, transport: PlainTransport) -> None:
+        """Waits while requests are answered without this task."""
+        transport.listen(self._hear)
+        try:
+            await transport.wait()
+        finally:
+            transport.listen(None)
+            call, self._call = self._call, None
+            if call is not None:
+                call.cancel()
+        if self._unsent:
+            rest, self._unsent = self._unsent, []
+            await self.write(rest)
+
+    def _hear(self) -> bool:
+        """Takes in what comes while the task listens. False: the task is to go on."""
+        if self._call is not None:
+            return True  # its answer comes first; then this is looked at
+        transport = self._transport
+        assert isinstance(transport, PlainTransport), "only these have a listener"
+        data = transport.take_now(READ_BYTES)
+        if not data:
+            return data is None
+        try:
+            self._parser.feed(data)
+            return self._take_up() and not (transport.has_more and self._call is None)
+        except Exception:
+            # The same defect as in `run`, and the same price.
+            log.exception("error while serving %s", self._client)
+            self._end()
+            return True
+
+    def _take_up(self) -> bool:
+        """Begins the request that has come, or waits for the rest of it. False: that is for the task."""
+        parser = self._parser
+        immediate = self._immediate
+        assert immediate is not None, "else nobody listens"
+        if parser.failure is not None or len(parser.requests) > 1:
+            return False
+        if not parser.requests:
+            if self.phase is not Phase.HEAD:
+                self.enter(Phase.HEAD)
+            return True
+        request = parser.requests[0]
+        if not request.complete:
+            self.enter(Phase.BODY)
+            short = request.remaining is not None and request.remaining <= READ_BYTES
+            return short and not request.expects_continue and immediate.wants(request)
+        self.enter(Phase.APP)
+        call = self._call = ImmediateCall(self._respond)
+        if not immediate.begin(request, call):
+            self._call = None
+            return False
+        self._roster.requests += 1
+        parser.requests.clear()
+        return True
+
+    def _respond(self, answer: Answer) -> None:
+        """Sends the answer to the request that has been taken up."""
+        self._call = None
+        transport = self._transport
+        assert isinstance(transport, PlainTransport), "only these have a listener"
+        try:
+            self._unsent = transport.send_now(whole_response(answer))
+        except PeerGoneError:
+            self._end()
+            return
+        self.enter(Phase.SENDING if self._unsent else Phase.IDLE)
+        if self._unsent or transport.has_more:
+            transport.wake()
 
     async def _answer(self, request: Request) -> bool:
         """Runs the app with a request. Returns whether another request may follow."""
@@ -239,7 +326,7 @@ class Connection:
         client might never see the answer."""
         self.enter(Phase.CLOSING)
         await self._transport.send_eof()
-        while await self._transport.receive(_READ_BYTES):
+        while await self._transport.receive(READ_BYTES):
             pass
 
     # ---- used by the exchange ----
@@ -280,10 +367,10 @@ class Connection:
     async def read_body(self, request: Request) -> None:
         """Reads more of a body into `request.pieces`."""
         self.enter(Phase.BODY)
-        if request.bypass or (request.remaining is not None and request.remaining > _READ_BYTES):
+        if request.bypass or (request.remaining is not None and request.remaining > READ_BYTES):
             await self._read_large_body(request, request.remaining or 0)
         else:
-            data = await self._transport.receive(_READ_BYTES)
+            data = await self._transport.receive(READ_BYTES)
             if not data:
                 await self.give_up()
             self._parser.feed(data)
@@ -307,98 +394,3 @@ class Connection:
         request.pieces = [buffer]
         request.remaining = remaining - min(remaining, self.limits.body_piece_bytes)
         request.complete = request.remaining == 0
-
-
-class Exchange:
-    """One request and its response: the app's `receive` and `send`."""
-
-    __slots__ = ("_connection", "_received_all", "_request", "encoder")
-
-    def __init__(self, connection: Connection, request: Request) -> None:
-        self._connection = connection
-        self._request = request
-        self._received_all = False
-        self.encoder = ResponseEncoder(
-            http10=request.http_version == "1.0", head_only=request.method == "HEAD", keep_alive=request.keep_alive
-        )
-
-    def scope(self, client: tuple[str, int] | None, server: tuple[str, int] | None) -> Message:
-        """The ASGI scope. ``raw_path`` is what the client sent, ``path`` its decoded form."""
-        request = self._request
-        target = request.target
-        if not target.startswith(b"/") and b"://" in target:  # absolute form, as sent to proxies
-            with contextlib.suppress(httptools.HttpParserInvalidURLError):  # then no route will match it
-                url = httptools.parse_url(target)
-                target = (url.path or b"/") + (b"?" + url.query if url.query else b"")
-        raw_path, _, query = target.partition(b"?")
-        path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
-        return {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": request.http_version,
-            "method": request.method,
-            "scheme": self._connection.scheme,
-            "path": path.decode("utf-8", "replace"),
-            "raw_path": raw_path,
-            "query_string": query,
-            "root_path": "",
-            "headers": request.headers,
-            HEADER_NAMES: request.header_names,
-            "client": client,
-            "server": server,
-        }
-
-    async def receive(self) -> Message:
-        """``http.request`` with the next piece of the body. After the whole body it waits for the end of the
-        connection, which cancels it; after the response it is ``http.disconnect``."""
-        request = self._request
-        if self.encoder.state is ResponseState.DONE:
-            return {"type": "http.disconnect"}
-        if self._received_all:
-            await trio.sleep_forever()
-        while not request.complete and (not request.pieces or (request.remaining or 0) > _READ_BYTES):
-            if request.expects_continue:
-                request.expects_continue = False
-                await self._connection.write(_CONTINUE)
-            await self._connection.read_body(request)
-            if request.bypass:
-                break
-        pieces = request.pieces
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        request.pieces = []
-        self._received_all = request.complete
-        return {"type": "http.request", "body": body, "more_body": not request.complete}
-
-    async def send(self, message: Message) -> None:
-        """``http.response.start`` (with an optional ``reason``, bytes) and ``http.response.body``."""
-        kind = message["type"]
-        if kind == "http.response.body":
-            request = self._request
-            encoder = self.encoder
-            if not request.complete and encoder.state is ResponseState.HEAD and self._hard_to_drain():
-                encoder.keep_alive = False
-            rest = self._connection.write_now(encoder.body(message))
-            if rest:
-                await self._connection.write(rest)
-            if encoder.state is ResponseState.BODY:
-                await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
-        elif kind == "http.response.start":
-            self.encoder.start(message)
-        else:
-            raise ResponseMessageError(f"unknown message type {kind!r}")
-
-    def _hard_to_drain(self) -> bool:
-        request = self._request
-        return request.expects_continue or (request.remaining or 0) > self._connection.limits.drain_bytes
-
-    async def drain(self) -> bool:
-        """Reads what the app left of the body. False if there is too much of it."""
-        request = self._request
-        dropped = 0
-        while not request.complete:
-            dropped += sum(map(len, request.pieces))
-            request.pieces = []
-            if dropped > self._connection.limits.drain_bytes:
-                return False
-            await self._connection.read_body(request)
-        return True

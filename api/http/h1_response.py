@@ -19,6 +19,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ...engine.tensor import Buffer
+from .exchange import Answer
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _STATUS_LINES = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in _REASONS.items()}
@@ -156,3 +157,14 @@ def error_response(status: int, json_body: bytes, *, http10: bool = False) -> by
     encoder = ResponseEncoder(http10=http10, keep_alive=False)
     encoder.start({"status": status, "headers": [(b"Content-Type", b"application/json")]})
     return b"".join(encoder.body({"body": json_body}))
+
+
+def whole_response(answer: Answer) -> list[Buffer]:
+    """The response to an HTTP/1.1 request of a connection that is kept, in one piece; its headers are known to be
+    lines."""
+    body, tail = answer.body, answer.tail
+    size = len(body) if tail is None else len(body) + len(tail)
+    lines = b"".join([b"%b: %b\r\n" % header for header in answer.headers])
+    status = _STATUS_LINES[answer.status]
+    head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b\r\n" % (status, answer.media, size, lines)
+    return [head + body] if tail is None else [head + body, tail]

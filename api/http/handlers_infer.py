@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
+from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError, UnsupportedError
 from . import compression
 from .errors import error_answer
@@ -14,6 +16,9 @@ from .infer_parameters import forward_headers
 from .infer_request import header_length
 from .infer_response import encode_infer
 from .tracing import begin_trace, leave_trace
+
+if TYPE_CHECKING:
+    from ...actors import InferenceServer
 
 _LARGE_BYTES = 65_536
 """Bodies from this size on are packed and unpacked on a thread: zlib works without the interpreter's lock, so the other
@@ -27,9 +32,7 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     version = request.match.model_version()
     limit_bytes = context.options.max_input_bytes
     server = context.server
-    model = server.describe(name, version)
-    if model.config.decoupled:
-        raise UnsupportedError("HTTP end point doesn't support models with decoupled transaction policy")
+    model = describe(server, name, version)
     headers = request.headers()
     body = request.body
     encoding = headers.get(b"content-encoding")
@@ -58,6 +61,19 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     if accepted is not None:
         await _compress(answer, accepted.decode("latin-1"))
     return answer
+
+
+def describe(server: InferenceServer, name: str, version: int) -> ModelDescription:
+    """The model, if it is one that answers once.
+
+    Raises:
+        UnsupportedError: it is not.
+        TriremeError: there is no such model.
+    """
+    model = server.describe(name, version)
+    if model.config.decoupled:
+        raise UnsupportedError("HTTP end point doesn't support models with decoupled transaction policy")
+    return model
 
 
 async def _compress(answer: Answer, accept_encoding: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..sockets.roster import Roster
 from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import PlainTransport, TlsTransport
+from .app import HttpApplication
 from .asgi import AsgiApp
 from .connection import Connection
 
@@ -17,6 +18,7 @@ class HttpService(Service):
     def __init__(self, app: AsgiApp, options: ServiceOptions) -> None:
         super().__init__(options)
         self._app = app
+        self._immediate = app.immediate if isinstance(app, HttpApplication) else None
 
     def connection(
         self,
@@ -25,4 +27,8 @@ class HttpService(Service):
         server: tuple[str, int] | None,
         roster: Roster,
     ) -> Connection:
-        return Connection(self._app, transport, roster, client, server)
+        return Connection(self._app, transport, roster, client, server, self._immediate)
+
+    def attend(self) -> None:
+        if self._immediate is not None:
+            self._immediate.attend()

@@ -8,7 +8,8 @@ Rules:
  1. An edge says that something has arrived since the last one. A socket is `ready` from then on until a read has come
     back short or empty-handed: what comes after that makes a new edge.
  2. Who waits may leave a listener. It is called in the waking task, which spares a change of tasks; only if it says
-    that it has not taken in everything is the waiting task woken.
+    that it has not taken in everything is the waiting task woken. What listeners have begun is attended to when all
+    have been called whose data came together.
  3. The end of the stream makes its edge when it arrives, maybe together with data. So a socket whose peer has hung up
     stays ready, and its reader finds the end by reading.
 """
@@ -32,14 +33,20 @@ class Watch(Protocol):
 
     Attributes:
         ready: there is something to read.
-        listener: see rule 2; it must not raise. Without an epoll it is never called.
+        listener: see rule 2; it must not raise.
+        listens: the listener is called; it never is without an epoll.
     """
 
     ready: bool
     listener: Callable[[], bool] | None
+    listens: bool
 
     async def wait(self) -> None:
-        """Wait until the socket can be read."""
+        """Wait until the socket can be read, or somebody calls `wake`. May return too early, too."""
+        ...
+
+    def wake(self) -> None:
+        """Wake who waits."""
         ...
 
     def drained(self) -> None:
@@ -55,13 +62,15 @@ class Readiness:
     """Watches the sockets of one service.
 
     Args:
+        attend: called when listeners have been called; must not raise.
         use_epoll: False leaves the waiting to trio.
 
     Attributes:
         buffer: for reading into, between two checkpoints; what was read is copied out of it.
     """
 
-    def __init__(self, *, use_epoll: bool = hasattr(select, "epoll")) -> None:
+    def __init__(self, attend: Callable[[], None] | None = None, *, use_epoll: bool = hasattr(select, "epoll")) -> None:
+        self._attend = attend
         self.buffer = memoryview(bytearray(_READ_BYTES))
         self._epoll = select.epoll() if use_epoll else None
         self._watches: dict[int, _EpollWatch] = {}
@@ -91,6 +100,8 @@ class Readiness:
                     watch = self._watches.get(descriptor)
                     if watch is not None:
                         watch.edge(events)
+                if self._attend is not None:
+                    self._attend()
         finally:
             trio.lowlevel.notify_closing(self._epoll.fileno())
             self._epoll.close()
@@ -102,6 +113,7 @@ class Readiness:
 
 class _EpollWatch:
     __slots__ = ("_descriptor", "_hung_up", "_readiness", "_task", "listener", "ready")
+    listens = True
 
     def __init__(self, readiness: Readiness, descriptor: int) -> None:
         self.ready = False
@@ -117,15 +129,18 @@ class _EpollWatch:
             self._hung_up = True
         if self._task is None or (self.listener is not None and self.listener()):
             return
-        task = self._task  # the listener may have had it cancelled
+        self.wake()
+
+    async def wait(self) -> None:
+        if not self.ready:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
+
+    def wake(self) -> None:
+        task = self._task  # it may have been cancelled
         if task is not None:
             self._task = None
             trio.lowlevel.reschedule(task)
-
-    async def wait(self) -> None:
-        while not self.ready:
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
 
     def _stop_waiting(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._task = None
@@ -140,6 +155,7 @@ class _EpollWatch:
 
 class _TrioWatch:
     __slots__ = ("_socket", "listener", "ready")
+    listens = False
 
     def __init__(self, sock: socket.socket) -> None:
         self.ready = False
@@ -148,6 +164,9 @@ class _TrioWatch:
 
     async def wait(self) -> None:
         await trio.lowlevel.wait_readable(self._socket)
+
+    def wake(self) -> None:
+        """Who needs this has a listener."""
 
     def drained(self) -> None:
         """Waiting is needed before each read anyway."""

@@ -68,6 +68,9 @@ class Service(ABC):
     ) -> Connection:
         """What serves an accepted client; `client` and `server` are (address, port) of both ends."""
 
+    def attend(self) -> None:
+        """What listeners have taken in together has been taken in (`readiness`, rule 2)."""
+
     async def accompany(self) -> None:
         """What else runs while the service does, until cancelled."""
 
@@ -112,7 +115,7 @@ class Service(ABC):
             context = None if self._options.tls is None else server_context(self._options.tls, self.protocols)
             if not self._sockets:
                 self.bind()
-            readiness = Readiness()
+            readiness = Readiness(self.attend)
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     for listening in self._sockets:

@@ -119,6 +119,24 @@ class PlainTransport:
         taken in everything (`readiness`, rule 2)."""
         self._watch.listener = listener
 
+    @property
+    def listens(self) -> bool:
+        """Listeners are called here."""
+        return self._watch.listens
+
+    async def wait(self) -> None:
+        """Wait until there may be something to read, or somebody calls `wake`."""
+        await self._watch.wait()
+
+    def wake(self) -> None:
+        """Wake the task in `wait`."""
+        self._watch.wake()
+
+    def take_now(self, max_bytes: int) -> bytes | None:
+        """Like `receive`, without waiting; None if there is nothing."""
+        count = self.receive_now(self._buffer[:max_bytes])
+        return None if count < 0 else bytes(self._buffer[:count])
+
     def receive_now(self, view: memoryview) -> int:
         """Like `receive_into`, without waiting; -1 if there is nothing."""
         try:

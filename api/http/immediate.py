@@ -1,0 +1,162 @@
+"""Inference requests that are answered without a task: decoded, submitted and answered by callbacks.
+
+A small request spends most of its time on changes of tasks if it has one. So the connection offers every request that
+came whole to `ImmediateInfer`, in the task that noticed its data; the reply calls back when it has the answer, on the
+event loop, and the answer is sent from there. Nothing else is different: what is not the usual case (other routes,
+compressed bodies, traces, restrictions, a server without room) goes the long way, through the ASGI application.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ...actors.reply import Reply
+from ...engine.description import ModelDescription
+from ...engine.errors import TriremeError
+from ...engine.log_context import about
+from ...engine.tensor import Buffer
+from .errors import error_answer, unexpected_failure
+from .exchange import JSON, TEXT, Answer, Context
+from .h1_parser import Request
+from .handlers_infer import describe, infer
+from .infer_request import DecodedInfer, header_length
+from .infer_response import encode_infer
+from .routes import Match, Router
+
+_log = logging.getLogger(__name__)
+
+_UNUSUAL = (b"content-encoding", b"accept-encoding")
+
+
+class ImmediateCall:
+    """One request that was taken over.
+
+    Args:
+        send: gets the answer, from wherever it comes; does not raise.
+
+    Attributes:
+        over: it is answered, or nobody wants the answer any more.
+        on_cancel: set by who answers.
+    """
+
+    __slots__ = ("_send", "on_cancel", "over")
+
+    def __init__(self, send: Callable[[Answer], None]) -> None:
+        self._send = send
+        self.over = False
+        self.on_cancel: Callable[[], None] | None = None
+
+    def answer(self, answer: Answer) -> None:
+        """Answer; once, and not after `cancel`."""
+        self.over = True
+        self.on_cancel = None
+        self._send(answer)
+
+    def cancel(self) -> None:
+        """The client has gone."""
+        self.over = True
+        on_cancel, self.on_cancel = self.on_cancel, None
+        if on_cancel is not None:
+            on_cancel()
+
+
+class ImmediateInfer:
+    """Answers ``POST /v2/models/M[/versions/V]/infer``.
+
+    Args:
+        router: finds out which requests those are.
+    """
+
+    __slots__ = ("_context", "_router", "_tracer")
+
+    def __init__(self, context: Context, router: Router) -> None:
+        self._context = context
+        self._router = router
+        self._tracer = context.server.tracer
+
+    def wants(self, request: Request) -> bool:
+        """Whether it is worth waiting for the rest of a request, of which the head has come."""
+        return self._match(request) is not None
+
+    def begin(self, request: Request, call: ImmediateCall) -> bool:
+        """Take over a request that came whole.
+
+        Returns:
+            False if it is to go the long way: then nothing has happened yet.
+        """
+        match = self._match(request)
+        context = self._context
+        if match is None or context.forward_pattern is not None or self._tracer.active:
+            return False
+        headers = dict(reversed(request.headers))
+        if any(name in headers for name in _UNUSUAL):
+            return False
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("HTTP request: %s %s", request.method, request.target.decode("utf-8", "replace"))
+        media = TEXT
+        try:
+            version = match.model_version()
+            model = describe(context.server, match.name, version)
+            pieces = request.pieces
+            body: Buffer = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
+            media = JSON
+            decoded = context.decoder.decode(body, json_length, match.name, version)
+            reply = context.server.submit_nowait(decoded.request, attended=True)
+        except TriremeError as error:
+            call.answer(error_answer(error, media))
+            return True
+        except Exception:  # noqa: BLE001 - as in `app`: a defect must cost its own request, not the connection
+            _log.exception("unexpected failure while handling %s", request.target, extra=about(match.name))
+            call.answer(unexpected_failure(media))
+            return True
+        if reply is None:
+            return False
+        call.on_cancel = reply.cancel
+        reply.notify(_Pending(call, decoded, model).answer)
+        return True
+
+    def attend(self) -> None:
+        """All has been begun that came at once."""
+        try:
+            self._context.server.attend()
+        except Exception:  # noqa: BLE001 - this is called by the task that watches all sockets
+            _log.exception("unexpected failure while attending to what has begun")
+
+    def _match(self, request: Request) -> Match | None:
+        if request.method != "POST" or request.http_version != "1.1" or not request.keep_alive:
+            return None
+        match = self._router.match(request.target)
+        return match if match is not None and match.route.handlers.get("POST") is infer else None
+
+    def __repr__(self) -> str:
+        return f"<ImmediateInfer of {self._context.server}>"
+
+
+class _Pending:
+    """A call that waits for its reply."""
+
+    __slots__ = ("_call", "_decoded", "_model")
+
+    def __init__(self, call: ImmediateCall, decoded: DecodedInfer, model: ModelDescription) -> None:
+        self._call = call
+        self._decoded = decoded
+        self._model = model
+
+    def answer(self, reply: Reply) -> None:
+        """The reply is final."""
+        call = self._call
+        if call.over:
+            return  # and the shared memory meant for the answer may be in use for something else
+        try:
+            answer = encode_infer(reply.answer(), self._decoded, self._model)
+        except TriremeError as error:
+            answer = error_answer(error, TEXT)
+            error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
+        except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own request
+            asked = self._decoded.request
+            text = "unexpected failure while answering a request"
+            _log.exception(text, extra=about(asked.model_name, asked.id))
+            answer = unexpected_failure(TEXT)
+        call.answer(answer)
