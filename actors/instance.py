@@ -169,13 +169,20 @@ class Instance:
         self._held[batch] = None
         self.state = InstanceState.BUSY
 
-    def _hand_back(self, batch: ExecutionBatch) -> None:
+    def _hand_back(self, batch: ExecutionBatch, *, prompt: bool = False) -> None:
+        """Give a batch back that is over.
+
+        Args:
+            prompt: it was begun in place, and so may the next one be.
+        """
         del self._held[batch]
         if not self._held:
             self.state = InstanceState.IDLE
+        idle = self.identity if prompt and self._has_news() else None
         self.executed += 1
-        self._scheduler.settle(batch)
-        self._settled.unpark_all()
+        self._scheduler.settle(batch, idle)
+        if self._settled:  # asking is cheaper than waking nobody
+            self._settled.unpark_all()
 
     def _say_idle(self) -> None:
         if self._has_news():
@@ -236,9 +243,7 @@ class Instance:
 
     def _over(self, batch: ExecutionBatch) -> None:
         """A batch that was begun in place is over."""
-        self._hand_back(batch)
-        if self._has_news():
-            self._scheduler.idle(self.identity)
+        self._hand_back(batch, prompt=True)
 
     async def _next_message(self) -> BatchSealed | StopInstance:
         """The next thing to do. A batch goes before a stop: what was sealed is executed."""

@@ -88,7 +88,8 @@ class ProcessExecutor:
         while going_on:
             await trio.lowlevel.wait_readable(descriptor)
             going_on = act()
-            self._changed.unpark_all()
+            if self._changed:  # asking is cheaper than waking nobody
+                self._changed.unpark_all()
 
     async def end(self, instance: ModelInstance) -> None:
         assert isinstance(instance, ProcessInstance), "this executor has made it"

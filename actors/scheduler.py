@@ -352,8 +352,13 @@ class Scheduler:
 
     # The way out.
 
-    def settle(self, batch: ExecutionBatch) -> None:
-        """A batch is over: count it, and let its answers go."""
+    def settle(self, batch: ExecutionBatch, idle: InstanceId | None = None) -> None:
+        """A batch is over: count it, and let its answers go.
+
+        Args:
+            idle: an instance that can take another one now. If one waits it is begun before the answers go, so that
+                the instance works while they are sent.
+        """
         clock = self._clock
         statistics = self._statistics
         marks = batch.marks
@@ -373,6 +378,9 @@ class Scheduler:
             job.batch = None
             job.enqueued_ns = clock.now_ns()
             statistics.pending += 1
+        if idle is not None and self._core.queued:
+            self.idle(idle)
+            idle = None
         for job, outcome, final in batch.answers:
             if job.is_null:
                 job.batch = None
@@ -380,6 +388,8 @@ class Scheduler:
             if isinstance(outcome, TriremeError):
                 statistics.record_failure(job.received_ns, clock.now_ns(), outcome.reason, batch.gpu)
             self._release(job, outcome, final)
+        if idle is not None:
+            self.idle(idle)
 
     def _stream(self, job: Job, outcome: Outcome, final: bool) -> None:
         """An answer of a decoupled model, from any thread."""
@@ -417,7 +427,7 @@ class Scheduler:
         if job.reply.deliver(outcome, final):
             job.batch = None  # the batch holds the job: a cycle left here would be work for the garbage collector
             self.inflight -= 1
-            if not self.inflight:
+            if not self.inflight and self._idle:
                 self._idle.unpark_all()
 
     def statistics(self) -> SchedulerStatistics:

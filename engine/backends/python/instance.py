@@ -205,10 +205,15 @@ class PythonInstance(ProcessInstance):
 
     # What the process says.
 
-    def _receive(self) -> bool:
+    def _receive(self, *, all_of_it: bool = False) -> bool:
+        """Take in what has come, or (unless `all_of_it` is wanted) as much as is worth asking for: when the process is
+        through with its only batch, it says nothing more. If it does, it is heard later."""
+        only_batch = self._most_batches == 1 and not self._decoupled and not all_of_it
         try:
             while (message := self._channel.receive()) is not None:
                 self._handle(message)
+                if only_batch and message.head[0] == protocol.DONE:
+                    break
         except ChannelClosedError:
             if not self._ending:
                 self._process.kill()  # if it has not ended already, and is about to be noticed
@@ -223,7 +228,7 @@ class PythonInstance(ProcessInstance):
 
     def _ended(self) -> bool:
         """The process has ended; what it said before counts."""
-        self._receive()
+        self._receive(all_of_it=True)
         if self._ending:
             return False
         logger.error("the process of instance '%s' is gone: %s", self.name, describe_status(self._process.status))
