@@ -7,6 +7,7 @@ A plan says what its engine's inputs and outputs are, what its profiles allow, f
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,13 @@ class Function:
     compute: Callable[[Arrays], Mapping[str, np.ndarray]]
 
 
+def _resized_shapes(shapes: Mapping[str, Dims], values: Arrays) -> Mapping[str, Dims]:
+    wanted = tuple(values["SHAPE"].tolist())
+    if math.prod(wanted) > 50:
+        raise ValueError(f"{list(wanted)} is too large")
+    return {"OUT": wanted, "OUT_SHAPE": shapes["SHAPE"]}
+
+
 def _resized(inputs: Arrays) -> Mapping[str, np.ndarray]:
     shape = inputs["SHAPE"]
     return {"OUT": np.resize(inputs["IN"], tuple(shape)), "OUT_SHAPE": shape}
@@ -47,9 +55,7 @@ FUNCTIONS = {
     "nonzero": Function(
         lambda shapes, _: {"OUT": (-1,)}, lambda arrays: {"OUT": np.flatnonzero(arrays["IN"]).astype(np.int64)}
     ),
-    "resize": Function(
-        lambda shapes, values: {"OUT": tuple(values["SHAPE"].tolist()), "OUT_SHAPE": shapes["SHAPE"]}, _resized
-    ),
+    "resize": Function(_resized_shapes, _resized),
     "count": Function(
         lambda shapes, _: {"OUT": shapes["IN"], "STATE_OUT": shapes["STATE_IN"]},
         lambda arrays: {"OUT": arrays["IN"] + arrays["STATE_IN"], "STATE_OUT": arrays["IN"] + arrays["STATE_IN"]},

@@ -254,11 +254,18 @@ class Context:
         inputs = self.engine.inputs
         missing = [name for name in inputs if -1 in self.engine.get_tensor_shape(name) and name not in self._shapes]
         missing += [name for name in inputs if self.engine.is_shape_inference_io(name) and name not in self._addresses]
+        if not missing:
+            try:
+                self._output_shapes()
+            except ValueError as error:
+                self.engine.trt.error(f"inferShapes: {error}")
+                raise RuntimeError("shape inference failed") from None
         return missing
 
     def get_tensor_shape(self, name: str) -> Dims:
         if name in self.engine.inputs:
             return self._input_shapes()[name]
+        assert not self.infer_shapes(), "shapes are asked for before all inputs are specified"
         return self._output_shapes()[name]
 
     def execute_async_v3(self, stream_handle: int) -> bool:
@@ -313,7 +320,6 @@ class Context:
         return {name: self._shapes.get(name, self.engine.get_tensor_shape(name)) for name in self.engine.inputs}
 
     def _output_shapes(self) -> Mapping[str, Dims]:
-        assert not self.infer_shapes(), "shapes are asked for before all inputs are specified"
         found = self.engine.function.shapes(self._input_shapes(), self.values())
         return {name: tuple(found[name]) for name in self.engine.outputs}
 

@@ -61,11 +61,15 @@ class TensorRtBackend(Backend):
         Raises:
             TriremeError: the plan cannot be read, or contradicts the configuration.
         """
-        groups = config.instance_group
-        if not groups or groups[0].kind != "KIND_GPU":
+        gpu = _first_gpu(config, files)
+        if gpu is None:
             return None  # it cannot be loaded, and `load` says why
-        spec = InstanceSpec(config.name, "KIND_GPU", groups[0].gpus[0])
-        return complete_from_engine(config, self._read(config, files, spec).tensors)
+        return complete_from_engine(
+            config, self._read(config, files, InstanceSpec(config.name, "KIND_GPU", gpu)).tensors
+        )
+
+    def uses_gpus(self) -> bool:
+        return True
 
     def load(self, config: ModelConfig, files: ModelFiles) -> TensorRtModel:
         return TensorRtModel(config, lambda spec: self._read(config, files, spec), self._tensorrt)
@@ -77,7 +81,7 @@ class TensorRtBackend(Backend):
             return self._library
 
     def _read(self, config: ModelConfig, files: ModelFiles, spec: InstanceSpec) -> Engine:
-        path = files.version_directory / (config.default_model_filename or _DEFAULT_FILENAME)
+        path = files.model_path(config, spec, _DEFAULT_FILENAME)
         if not path.is_file():
             raise UnavailableError(f"unable to find '{path}' for model instance '{spec.name}'")
         library = self._tensorrt()
@@ -86,6 +90,16 @@ class TensorRtBackend(Backend):
             library, device, path, model=config.name, version_compatible=self._options.version_compatible
         )
         return Engine(device, engine, engine_tensors(library.trt, engine, config.name))
+
+
+def _first_gpu(config: ModelConfig, files: ModelFiles) -> int | None:
+    """Where the first instance will be, of a configuration that may leave that open; None if not on a GPU."""
+    for group in config.instance_group[:1]:
+        if group.kind not in ("KIND_AUTO", "KIND_GPU"):
+            return None
+        if group.gpus:
+            return group.gpus[0]
+    return min(files.capabilities, default=None)
 
 
 class TensorRtModel(LoadedModel):

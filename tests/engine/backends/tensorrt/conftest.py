@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from fake_cupy import FakeCupy, fake_driver
-from fake_gpu import FakeGpus
+from fake_gpu import FakeEvent, FakeGpus, Operation
 from fake_tensorrt import FakeTensorRT
 from google.protobuf import text_format
 
@@ -25,6 +26,7 @@ from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import TriremeError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.cupy_devices import CupyDevices
+from trireme.engine.gpu.device import Stream
 from trireme.engine.job import Job
 from trireme.engine.request import InferenceRequest
 from trireme.engine.response import InferenceResponse
@@ -79,6 +81,18 @@ class Machine:
         config = config or self.config()
         self.load(plan, config)
         return Runner(self, config, self.loaded.create_instance(InstanceSpec("m_0", "KIND_GPU", device)))
+
+    @contextmanager
+    def held_up(self, stream: Stream) -> Iterator[None]:
+        """Let everything be done but for what is put into a stream meanwhile."""
+        hindrance = FakeEvent(0)
+        hindrance.pending = True
+        self.gpus.enqueue(stream.handle, Operation("wait", lambda: None, 0, hindrance))
+        try:
+            yield
+            self.gpus.run()
+        finally:
+            hindrance.pending = False
 
     def refusal(self, plan: bytes, config: ModelConfig | None = None, **options: Any) -> TriremeError:
         """Why a model cannot be loaded, or an instance of it be made."""

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from fake_plans import double_plan, plan, tensor
 
-from trireme.engine.backends.interface import Completion
+from trireme.engine.backends.interface import Completion, ModelFiles
+from trireme.engine.config.model import InstanceGroup, ModelConfig
 from trireme.engine.errors import TriremeError
 
 IN = 'input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }'
@@ -126,7 +127,16 @@ def test_hints_that_contradict_each_other(machine: Any) -> None:
     )
 
 
-def test_nothing_is_said_where_there_is_no_gpu(machine: Any) -> None:
+def test_the_engine_is_read_on_the_first_gpu_where_the_configuration_leaves_it_open(machine: Any) -> None:
     (machine.files.version_directory / "model.plan").write_bytes(double_plan())
-    config = machine.config(group="").__class__("m")
-    assert machine.backend().auto_complete(config, machine.files) is None
+    files = ModelFiles(machine.files.model_directory, 1, {1: "9.0"})
+    completion = machine.backend().auto_complete(ModelConfig("m"), files)
+    assert completion is not None
+    assert completion.max_batch_size == 8
+    assert machine.trt.reads == [1]
+
+
+@pytest.mark.parametrize("groups", [(), (InstanceGroup("m", "KIND_CPU", 1),)])
+def test_nothing_is_said_where_there_is_no_gpu(machine: Any, groups: tuple[InstanceGroup, ...]) -> None:
+    (machine.files.version_directory / "model.plan").write_bytes(double_plan())
+    assert machine.backend().auto_complete(ModelConfig("m", instance_group=groups), machine.files) is None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_gpu import Operation
 from fake_plans import double_plan, plan, tensor
 
 from trireme.engine.datatypes import BY_NAME, INT32
@@ -152,6 +153,48 @@ def test_a_batch_without_room_fails_and_the_instance_lives_on(machine: Any) -> N
         flying.collect()
     machine.gpus.memory_bytes = free
     assert runner.run(row(1))[0]["OUT"][0, 0] == 2
+
+
+def test_the_device_of_an_instance_is_the_current_one_when_its_batches_are_enqueued(machine: Any) -> None:
+    runner = machine.start(double_plan(), machine.config(group="gpus: [ 1 ]"), device=1)
+    assert runner.run(row(4))[0]["OUT"].tolist() == [[8.0] * 4]
+
+
+def test_what_a_failed_batch_has_enqueued_writes_to_nobody_elses_memory(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that fails may have enqueued half of its work: the memory that this writes to stays taken until then."""
+    runner = machine.start(double_plan())
+    (context,) = machine.trt.contexts
+
+    def fail(stream: int) -> bool:
+        target = context._addresses["OUT"]
+        machine.gpus.enqueue(stream, Operation("half", lambda: machine.gpus.memory(target, 16).fill(1)))
+        return False
+
+    with machine.held_up(runner.instance._pipeline.compute):
+        with monkeypatch.context() as patch:
+            patch.setattr(context, "execute_async_v3", fail)
+            failing = runner.launch(row(1))
+        gc.collect()
+        good = runner.launch(row(3))
+    machine.gpus.run()
+    with pytest.raises(InternalError, match=r"^unable to enqueue for inference m_0$"):
+        failing.collect()
+    assert good.collect()[0]["OUT"].tolist() == [[6.0] * 4]
+
+
+def test_an_output_whose_shape_tensorrt_does_not_tell(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = """
+        input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
+        output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
+    """
+    engine = plan("nonzero", [tensor("IN", (-1,), ((1,), (4,), (8,)))], [tensor("OUT", (-1,), element="INT64")])
+    runner = machine.start(engine, machine.config("", tensors))
+    runner.run([given("IN", [0, 1])])
+    monkeypatch.setattr(machine.trt.contexts[0], "execute_async_v3", lambda stream: True)
+    with pytest.raises(InternalError, match=r"^TensorRT told no shape of the output 'OUT'$"):
+        runner.run([given("IN", [0, 1])])
 
 
 def test_a_batch_that_tensorrt_does_not_take_fails_with_what_it_logs(

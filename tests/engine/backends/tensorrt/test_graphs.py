@@ -74,6 +74,17 @@ def test_two_batches_on_one_graph_do_not_mix(machine: Any) -> None:
     assert second.collect()[0]["OUT"].tolist() == [[10.0] * 4]
 
 
+def test_results_that_are_copied_late_are_not_the_next_batchs(machine: Any) -> None:
+    """The graph is launched for the second batch before the results of the first have left the device."""
+    runner = machine.start(double_plan(), machine.config(f"max_batch_size: 1 {GRAPHS}"))
+    machine.gpus.run()
+    with machine.held_up(runner.instance._pipeline._copies_out):
+        first, second = runner.launch(rows(1)), runner.launch(rows(5))
+    machine.gpus.run()
+    assert first.collect()[0]["OUT"].tolist() == [[2.0] * 4]
+    assert second.collect()[0]["OUT"].tolist() == [[10.0] * 4]
+
+
 def test_a_graph_serves_smaller_batches_down_to_its_lower_bound(machine: Any) -> None:
     """They are filled up, and the surplus is nobody's."""
     spec = "graph_spec { batch_size: 6 graph_lower_bound { batch_size: 3 } }"
@@ -84,6 +95,9 @@ def test_a_graph_serves_smaller_batches_down_to_its_lower_bound(machine: Any) ->
     assert first["OUT"][:, 0].tolist() == [2, 4]
     assert second["OUT"][:, 0].tolist() == [6]
     assert enqueued(machine) == 0
+    (captured,) = runner.instance._graphs[0]._captured
+    memory = machine.gpus.memory(captured.inputs["IN"].data.ptr, 6 * 4 * 4).view(np.float32).reshape(6, 4)
+    assert memory[:, 0].tolist() == [1, 2, 3, 0, 0, 0]
     runner.run(rows(1, 2))
     assert enqueued(machine) == 1
 

@@ -11,7 +11,7 @@ from fake_gpu import Misuse
 from fake_plans import plan, tensor
 
 from trireme.engine.datatypes import FP32, INT32
-from trireme.engine.errors import InvalidArgumentError
+from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.engine.tensor import Tensor
 
 BATCHING = """
@@ -90,6 +90,15 @@ def test_values_beyond_the_profile_are_refused(machine: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         runner.launch(request(1, 1, 5))
     assert str(caught.value) == "The shape value at index 1 is expected to be in range from 1 to 4, Got: 5"
+
+
+def test_values_that_no_shape_can_be_inferred_from(machine: Any) -> None:
+    runner = machine.start(resize(), machine.config("", WHOLE))
+    with pytest.raises(InternalError) as caught:
+        runner.run(request(2, 8, 9))
+    assert str(caught.value) == (
+        "unable to infer shapes for m_0: shape inference failed: inferShapes: [8, 9] is too large"
+    )
 
 
 @pytest.mark.parametrize(
