@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ class FakeGpus:
     Args:
         count: how many there are.
         memory_bytes: how much memory each of them has.
+        seed: of the order in which streams get their turns.
 
     Attributes:
         sick: CUDA's error number, if the devices have failed; then nothing more is done.
@@ -78,11 +80,12 @@ class FakeGpus:
         failures: what went wrong on the thread of `started`; raised at its end.
     """
 
-    def __init__(self, count: int = 1, memory_bytes: int = 1 << 30) -> None:
+    def __init__(self, count: int = 1, memory_bytes: int = 1 << 30, seed: int = 0) -> None:
         self.count = count
         self.memory_bytes = memory_bytes
         self.sick: int | None = None
         self.now_ns = 0
+        self._order = random.Random(seed)
         self.done: list[str] = []
         self.failures: list[BaseException] = []
         self._streams: dict[int, FakeStream] = {}
@@ -225,7 +228,7 @@ class FakeGpus:
     # Time
 
     def advance(self, steps: int = 1) -> int:
-        """Do the next operations, one of each stream in turn; how many there were to do."""
+        """Do the next operations, each of any stream that has one; how many there were to do."""
         for step in range(steps):
             operation = self._next()
             if operation is None:
@@ -270,13 +273,13 @@ class FakeGpus:
         with self._changed:
             if self.sick is not None:
                 return None
-            for handle, stream in list(self._streams.items()):
+            ready = []
+            for stream in self._streams.values():
                 while stream.queue and _waits(stream.queue[0]) is False:
                     stream.queue.popleft()
                 if stream.queue and not stream.queue[0].waits_for:
-                    self._streams[handle] = self._streams.pop(handle)  # others come first next time
-                    return stream.queue.popleft()
-            return None
+                    ready.append(stream)
+            return self._order.choice(ready).queue.popleft() if ready else None
 
     def _do(self, operation: Operation) -> None:
         self.now_ns += operation.cost_ns
