@@ -66,6 +66,7 @@ def load_instances(
     """
     backend = surroundings.backends.get(config.backend)
     gpus = gpus_for(config, surroundings)
+    config = source.place(config, gpus)
     files = replace(source.files(version), capabilities=gpus.capabilities)
     completion = backend.auto_complete(config, files) if surroundings.options.auto_complete else None
     config = source.prepare(config, completion, gpus)

@@ -10,6 +10,7 @@ from ...engine.options import ControlMode, ServerOptions
 from ..logging import LogSettings, escape_wanted
 from .flags import ParsedFlags
 from .getopt import UsageError
+from .memory_flags import gpu_limits
 from .services import (
     GrpcSettings,
     HttpSettings,
@@ -29,7 +30,6 @@ class ServeCommand:
 
     Attributes:
         http, grpc, metrics: None where not wanted.
-        pinned_pool_bytes: what the size of the pool of pinned memory is said to be.
         request_log: where arrivals of requests are written; None for nowhere.
         deprecations: lines for stderr before anything else.
         warnings: what to log about flags that have no effect.
@@ -40,7 +40,6 @@ class ServeCommand:
     http: HttpSettings | None
     grpc: GrpcSettings | None
     metrics: MetricsSettings | None
-    pinned_pool_bytes: int
     request_log: Path | None
     deprecations: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -73,7 +72,6 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         http=http_settings(flags) if flags["allow-http"] else None,
         grpc=grpc_settings(flags) if flags["allow-grpc"] else None,
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
-        pinned_pool_bytes=flags["pinned-memory-pool-byte-size"],
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         deprecations=tuple(_deprecations(flags)),
         warnings=(*_warnings(flags), *trace_warnings(flags, server.tracing)),
@@ -170,6 +168,8 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         histogram_latencies=flags["allow-metrics"] and metrics_config(flags, "histogram_latencies", "true"),
         rate_limit=flags["rate-limit"] == "execution_count",
         rate_limit_resources=flags["rate-limit-resource"],
+        min_compute_capability=flags["min-supported-compute-capability"],
+        gpu_limits=gpu_limits(flags),
         tracing=trace_config(flags, environment),
     )
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from .flags import Flag, Group
 from .grpc_flags import GRPC
+from .memory_flags import MEMORY, PEER_ACCESS
 from .trace_flags import DEPRECATED_TRACE_FLAGS
 from .values import (
     BOOLEAN,
-    FLOAT,
     INTEGER,
     INTEGER64,
     PORT,
@@ -19,30 +19,16 @@ from .values import (
     named_setting,
     one_of,
     pair,
-    read_float,
-    read_host_policy,
-    read_int,
-    read_int64,
     read_port,
     read_rate_limit_resource,
 )
 
 _NO_SAGEMAKER = "the SageMaker front end is not served yet"
 _NO_VERTEX = "the Vertex AI front end is not served yet"
-_NO_GPU = "models run on CPUs only, for now"
 _ENTRY_POINTS = "what is installed with pip is found by itself"
 _AGENT_ENTRY_POINTS = "repository agents are Python classes; what is installed with pip is found by itself"
 
-REPOSITORY_LATER = (
-    Flag(
-        "enable-peer-access",
-        BOOLEAN,
-        "Let GPUs read each other's memory.",
-        True,
-        missing=_NO_GPU,
-        idle=False,
-    ),
-)
+REPOSITORY_LATER = (PEER_ACCESS,)
 
 HTTP_LATER = (
     Flag(
@@ -131,63 +117,6 @@ _RATE_LIMITER = Group(
     ),
 )
 
-_MEMORY = Group(
-    "Memory/Device Management",
-    (
-        Flag(
-            "pinned-memory-pool-byte-size",
-            INTEGER64,
-            "Bytes of pinned memory for copies to and from GPUs.",
-            268435456,
-            missing=_NO_GPU,
-            idle=0,
-        ),
-        Flag(
-            "cuda-memory-pool-byte-size",
-            Kind("<<integer>:<integer>>", pair(":", read_int, read_int64)),
-            "Bytes of GPU memory kept for tensors: <GPU>:<bytes>.",
-            repeatable=True,
-            missing=_NO_GPU,
-        ),
-        Flag(
-            "cuda-virtual-address-size",
-            Kind("<<integer>:<integer>>", pair(":", read_int, read_int64)),
-            "Address space for a sequence state that grows on a GPU: <GPU>:<bytes>.",
-            repeatable=True,
-            missing=_NO_GPU,
-        ),
-        Flag(
-            "min-supported-compute-capability",
-            FLOAT,
-            "GPUs of a lower compute capability are not used.",
-            0.0,
-            missing=_NO_GPU,
-        ),
-        Flag(
-            "buffer-manager-thread-count",
-            INTEGER,
-            "Threads that copy tensors, in tritonserver.",
-            0,
-            missing="an instance copies its tensors itself",
-            idle=0,
-        ),
-        Flag(
-            "host-policy",
-            Kind("<<string>,<string>=<string>>", read_host_policy),
-            "Where a policy's instances run: <policy name>,<setting>=<value>, settings numa-node and cpu-cores.",
-            repeatable=True,
-            missing="instances are not bound to cores yet",
-        ),
-        Flag(
-            "model-load-gpu-limit",
-            Kind("<<integer>:<fraction>>", pair(":", read_int, read_float)),
-            "Share of a GPU's memory above which no model is loaded: <GPU>:<fraction>.",
-            repeatable=True,
-            missing=_NO_GPU,
-        ),
-    ),
-)
-
 _SHARED_MEMORY = Group(
     "Shared Memory",
     (
@@ -201,7 +130,7 @@ _SHARED_MEMORY = Group(
 )
 
 LATER_BEFORE_METRICS = (GRPC, _SAGEMAKER, _VERTEX)
-LATER_AFTER_METRICS = (_AGENTS, _CACHE, _RATE_LIMITER, _MEMORY, _SHARED_MEMORY)
+LATER_AFTER_METRICS = (_AGENTS, _CACHE, _RATE_LIMITER, MEMORY, _SHARED_MEMORY)
 
 DEPRECATED = Group(
     "DEPRECATED",

@@ -34,6 +34,7 @@ from ..sockets.service import Service
 from .command import ServeCommand, build_command
 from .flag_table import FLAGS, GROUPS
 from .getopt import UsageError, parse
+from .memory_flags import limits_in_vain
 from .progress import load_display
 from .request_log_file import logging_requests
 from .services import GrpcSettings, MetricsSettings
@@ -153,10 +154,12 @@ async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStac
             await stack.enter_async_context(server)
     except TriremeError as error:
         if server is not None and isinstance(error, StartupError):
-            _show_tables(server, command, error.index)
+            _show_tables(server, error.index)
         log_bare(f"error: creating server: {error.kind.value} - {error.message}", logging.ERROR)
         raise _StartError from error
-    _show_tables(server, command)
+    for warning in limits_in_vain(command.server.gpu_limits, server.gpus):
+        logger.warning("%s", warning)
+    _show_tables(server)
     return server
 
 
@@ -176,8 +179,8 @@ def _open_request_log(
         raise InvalidArgumentError(f"cannot open request log '{command.request_log}': {error.strerror}") from error
 
 
-def _show_tables(server: InferenceServer, command: ServeCommand, index: Sequence[IndexEntry] | None = None) -> None:
-    for text in startup_tables(server, command.pinned_pool_bytes, index):
+def _show_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = None) -> None:
+    for text in startup_tables(server, index):
         log_table(text)
 
 
@@ -202,7 +205,7 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
                 http = HttpService(HttpApplication(server, command.http.options, log), command.http.service)
                 await _open(http, "HTTP", "HTTPService", nursery)
             if command.metrics is not None:
-                await _start_metrics(server, command.metrics, command.pinned_pool_bytes, nursery)
+                await _start_metrics(server, command.metrics, nursery)
         except _StartError as error:
             start_error = error
         else:
@@ -246,10 +249,9 @@ def _settle_memory() -> None:
     gc.set_threshold(_GC_THRESHOLD, 50, 100)
 
 
-async def _start_metrics(
-    server: InferenceServer, settings: MetricsSettings, pinned_pool_bytes: int, nursery: trio.Nursery
-) -> None:
+async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: trio.Nursery) -> None:
     uuids = server.gpus.uuids
+    pinned_pool_bytes = server.options.gpu_limits.pinned_pool_bytes
     meter = HostMeter(pinned_pool_bytes, cpu=settings.cpu, gpu=settings.gpu, environment=os.environ, gpu_uuids=uuids)
     nursery.start_soon(meter.keep_reading, settings.interval_s)
     collector = ServerCollector(

@@ -31,15 +31,13 @@ def table(header: Row, rows: Sequence[Row]) -> str:
     return "".join(f"{each}\n" for each in lines)
 
 
-def startup_tables(
-    server: InferenceServer, pinned_pool_bytes: int, index: Sequence[IndexEntry] | None = None
-) -> Iterator[str]:
+def startup_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = None) -> Iterator[str]:
     """What is there, in Triton's order; `index` is the repository index to show, if not the present one."""
     entries = server.repository_index() if index is None else index
     yield table(("Repository Agent", "Path"), server.agents_used())
     yield table(("Backend", "Path", "Config"), _backends(server))
     yield table(("Model", "Version", "Status"), [_model(entry) for entry in entries])
-    yield table(("Option", "Value"), list(_options(server, pinned_pool_bytes)))
+    yield table(("Option", "Value"), list(_options(server)))
 
 
 def _backends(server: InferenceServer) -> list[Row]:
@@ -59,7 +57,7 @@ def _model(entry: IndexEntry) -> Row:
     return entry.name, entry.version or "-", ": ".join(filter(None, (entry.state.value, entry.reason)))
 
 
-def _options(server: InferenceServer, pinned_pool_bytes: int) -> Iterator[Row]:
+def _options(server: InferenceServer) -> Iterator[Row]:
     options = server.options
     metadata = server.metadata()
     yield "server_id", metadata.name
@@ -80,8 +78,11 @@ def _options(server: InferenceServer, pinned_pool_bytes: int) -> Iterator[Row]:
             f"rate_limit_resource[{index}]",
             f'{{"name":"{resource.name}", "count":{resource.count} "device":{device}}}',
         )
-    yield "pinned_memory_pool_byte_size", str(pinned_pool_bytes)
-    yield "min_supported_compute_capability", "0.0"
+    yield "pinned_memory_pool_byte_size", str(options.gpu_limits.pinned_pool_bytes)
+    for gpu in server.gpus.found:
+        limit = options.gpu_limits.pool_bytes(gpu.index)
+        yield f"cuda_memory_pool_byte_size{{{gpu.index}}}", "no limit" if limit is None else str(limit)
+    yield "min_supported_compute_capability", f"{options.min_compute_capability:.1f}"
     yield "strict_readiness", str(int(options.strict_readiness))
     yield "exit_timeout", str(int(options.exit_timeout_s))
     yield "cache_enabled", str(int(bool(options.cache_config)))

@@ -1,7 +1,7 @@
 """Model configuration: read, filled in, checked, completed and printed as Triton does it (model-config.md)."""
 
 from .build import config_json, config_protobuf, model_config
-from .complete import complete, prepare_for_load
+from .complete import complete, place_instances, prepare_for_load
 from .labels import read_labels
 from .model import ModelConfig
 from .read import read_config
@@ -14,6 +14,7 @@ __all__ = [
     "config_json",
     "config_protobuf",
     "model_config",
+    "place_instances",
     "prepare_for_load",
     "read_config",
     "read_labels",

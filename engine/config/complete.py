@@ -33,13 +33,22 @@ def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: G
         InvalidArgumentError: instance groups or the completed configuration are invalid.
         InternalError: an instance group is of a kind that does not exist.
     """
-    message = copy_message(config.message)
-    normalize_instance_groups(message, gpus)
-    validate_instance_groups(message, gpus)
-    prepared = complete(model_config(message), completion)
+    prepared = complete(place_instances(config, gpus), completion)
     validate(prepared)
     warn_of_unused(prepared.message)
     return prepared
+
+
+def place_instances(config: ModelConfig, gpus: Gpus = NO_GPUS) -> ModelConfig:
+    """The configuration with its instance groups filled in, and checked.
+
+    Raises:
+        InvalidArgumentError, InternalError: see `validate_instance_groups`.
+    """
+    message = copy_message(config.message)
+    normalize_instance_groups(message, gpus)
+    validate_instance_groups(message, gpus)
+    return model_config(message)
 
 
 def complete(config: ModelConfig, completion: Completion | None) -> ModelConfig:

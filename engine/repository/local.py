@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..backends.interface import Completion, ModelFiles
-from ..config import prepare_for_load, read_config, read_labels, select_versions
+from ..config import place_instances, prepare_for_load, read_config, read_labels, select_versions
 from ..config.model import ModelConfig
 from ..config.read import finish_config, read_message
 from ..errors import InternalError
@@ -112,6 +112,9 @@ class LocalModel(ModelSource):
 
     def files(self, version: int) -> ModelFiles:
         return ModelFiles(self.directory, version)
+
+    def place(self, config: ModelConfig, gpus: Gpus) -> ModelConfig:
+        return place_instances(config, gpus)
 
     def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
         return prepare_for_load(config, completion, gpus)

@@ -54,6 +54,9 @@ class ManagedModel(ModelSource):
     def files(self, version: int) -> ModelFiles:
         return self._model.files(version)
 
+    def place(self, config: ModelConfig, gpus: Gpus) -> ModelConfig:
+        return self._model.place(config, gpus)
+
     def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
         return self._model.prepare(config, completion, gpus)
 

@@ -92,6 +92,17 @@ class ModelSource(Protocol):
 
     def files(self, version: int) -> ModelFiles: ...
 
+    def place(self, config: ModelConfig, gpus: Gpus) -> ModelConfig:
+        """The load phase, before the backend is asked: instance groups filled in and checked (model-config.md §5).
+
+        Args:
+            gpus: those that instances may be on.
+
+        Raises:
+            TriremeError: a group cannot be placed.
+        """
+        return config
+
     def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
         """The load phase: the configuration completed by the backend's answer, normalised and checked again.
 

@@ -10,7 +10,7 @@ import trio
 from google.protobuf import text_format
 
 from trireme.actors import InferenceServer, StartupError
-from trireme.engine.config.model import DynamicBatching, QueuePolicy
+from trireme.engine.config.model import DynamicBatching, InstanceGroup, QueuePolicy
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.options import ServerOptions
@@ -77,6 +77,51 @@ async def test_more_of_a_resource_lets_more_instances_execute(autojump_clock) ->
     models = [limited("a", Profile(1.0), "R:2", count=3)]
     async with serving(*models, rate_limit_resources=(ExplicitResource("R", 4),)) as server:
         assert await ask(server, *["a"] * 4) == pytest.approx(2.0)
+
+
+def on_two_gpus(name: str, resources: str, *, is_global: bool = False) -> SimulatedModel:
+    """Two instances on each of GPU 0 and GPU 1."""
+    model = limited(name, Profile(1.0), resources)
+    config = model.read(ServerOptions())
+    for resource in config.message.instance_group[0].rate_limiter.resources:
+        setattr(resource, "global", is_global)
+    group = InstanceGroup(name, "KIND_GPU", 2, gpus=(0, 1))
+    return SimulatedModel(replace(config, instance_group=(group,)), Profile(1.0))
+
+
+@pytest.mark.parametrize(
+    ("is_global", "given", "takes_s"),
+    [
+        (False, (), 2.0),
+        (True, (), 4.0),
+        (False, (ExplicitResource("R", 2),), 1.0),
+        (False, (ExplicitResource("R", 1, 0), ExplicitResource("R", 2, 1)), 2.0),
+        (True, (ExplicitResource("R", 2),), 2.0),
+    ],
+)
+async def test_each_gpu_has_its_own_resources_unless_they_are_global(
+    autojump_clock, is_global: bool, given: tuple[ExplicitResource, ...], takes_s: float
+) -> None:
+    """Four requests for four instances: as many at once as both GPUs, or the one pool, have units."""
+    model = on_two_gpus("a", "R:1", is_global=is_global)
+    async with serving(model, rate_limit_resources=given) as server:
+        assert await ask(server, *["a"] * 4) == pytest.approx(takes_s)
+
+
+async def test_gpus_with_different_amounts_execute_different_numbers(autojump_clock) -> None:
+    given = (ExplicitResource("R", 1, 0), ExplicitResource("R", 2, 1))
+    async with serving(on_two_gpus("a", "R:1"), rate_limit_resources=given) as server:
+        assert await ask(server, *["a"] * 3) == pytest.approx(1.0)
+        (entry,) = server.statistics("a")
+        assert {gpu: part.execution_count for gpu, part in entry.statistics.devices.items()} == {0: 1, 1: 2}
+
+
+async def test_a_cpu_instance_draws_on_the_resources_of_device_0(autojump_clock) -> None:
+    given = (ExplicitResource("R", 1, 0), ExplicitResource("R", 1, 1))
+    models = [on_two_gpus("a", "R:1"), limited("b", Profile(1.0), "R:1")]
+    async with serving(*models, rate_limit_resources=given) as server:
+        assert await ask(server, "a", "a") == pytest.approx(1.0)
+        assert await ask(server, "a", "a", "b") == pytest.approx(2.0)
 
 
 async def test_without_the_flag_resources_are_not_looked_at(autojump_clock) -> None:

@@ -10,12 +10,15 @@ import pytest
 from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.getopt import UsageError, parse
+from trireme.api.cli.memory_flags import limits_in_vain
 from trireme.api.cli.usage import usage_text
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.context import GrpcOptions
 from trireme.api.grpc.http2.limits import KeepaliveOptions
 from trireme.api.restrictions import Restriction
 from trireme.api.sockets.tls import TlsOptions
+from trireme.engine.gpu.discovery import Gpu, Gpus
+from trireme.engine.gpu.limits import GpuLimits
 from trireme.engine.options import ControlMode
 from trireme.engine.scheduling.resources import ExplicitResource
 
@@ -292,6 +295,44 @@ def test_contradictions_are_refused(words: str, message: str) -> None:
 @pytest.mark.parametrize("words", ["--allow-grpc=0 --http-port=8001", "--http-port=0 --metrics-port=0"])
 def test_ports_may_be_equal_where_they_do_not_meet(words: str) -> None:
     command(*words.split())
+
+
+def test_what_may_be_taken_of_gpus_reaches_the_server() -> None:
+    """Of what is said twice of a GPU, the last counts."""
+    options = command(
+        "--pinned-memory-pool-byte-size=1000",
+        "--cuda-memory-pool-byte-size=0:5",
+        "--cuda-memory-pool-byte-size=1:6",
+        "--cuda-memory-pool-byte-size=0:7",
+        "--model-load-gpu-limit=0:0.8",
+        "--min-supported-compute-capability=7.5",
+    ).server
+    assert options.gpu_limits == GpuLimits(1000, {0: 7, 1: 6}, {0: 0.8})
+    assert options.gpu_limits.pool_bytes(2) is None
+    assert options.min_compute_capability == 7.5
+
+
+def test_without_flags_gpus_are_triton_s() -> None:
+    options = command().server
+    assert options.gpus is None
+    assert options.min_compute_capability == 6.0
+    assert options.gpu_limits == GpuLimits(256 << 20)
+
+
+@pytest.mark.parametrize("flag", ["--pinned-memory-pool-byte-size=-1", "--cuda-memory-pool-byte-size=0:-1"])
+def test_memory_cannot_be_negative(flag: str) -> None:
+    name, value = flag.split("=")
+    with pytest.raises(UsageError) as caught:
+        command(flag)
+    assert caught.value.message == f"Error: {name} must not be negative. Got {value}"
+
+
+def test_flags_that_name_a_gpu_which_is_not_there_are_told_of() -> None:
+    limits = GpuLimits(device_pool_bytes={0: 1, 3: 1}, load_fractions={4: 0.5})
+    assert list(limits_in_vain(limits, Gpus((Gpu(0), Gpu(1))))) == [
+        "--cuda-memory-pool-byte-size has no effect for GPU 3, which is not there or not used",
+        "--model-load-gpu-limit has no effect for GPU 4, which is not there or not used",
+    ]
 
 
 def test_flags_without_effect_are_warned_about_once_each_and_only_if_they_ask_for_something() -> None:

@@ -51,7 +51,7 @@ def metric_values(port: int) -> dict[tuple[str, str, str], float]:
 
 def test_a_whole_life(start_serve: Callable, repository: Path) -> None:
     """Start, ready, an inference, its numbers in the metrics, and a shutdown."""
-    serve = start_serve(f"--model-repository={repository}", "--id=me", "--pinned-memory-pool-byte-size=5")
+    serve = start_serve(f"--model-repository={repository}", "--id=me", "--buffer-manager-thread-count=5")
     port, metrics_port = serve.ports()
     assert get(port, "/v2/health/ready") == (200, "")
     assert json.loads(get(port, "/v2")[1])["name"] == "me"
@@ -81,8 +81,8 @@ def test_a_whole_life(start_serve: Callable, repository: Path) -> None:
     assert re.search(rf'^{line}"Waiting for in-flight requests to complete\."$', serve.stdout, re.MULTILINE)
     assert re.search(rf"""^{line}"successfully unloaded 'simple' version 1"$""", serve.stdout, re.MULTILINE)
     assert re.fullmatch(
-        r'W\d{4} [\d:.]+ \d+ serve\.py:\d+\] "--pinned-memory-pool-byte-size has no effect in this version: '
-        r'models run on CPUs only, for now"\n',
+        r'W\d{4} [\d:.]+ \d+ serve\.py:\d+\] "--buffer-manager-thread-count has no effect in this version: '
+        r'an instance copies its tensors itself"\n',
         serve.stderr,
     )
 
@@ -268,14 +268,14 @@ def test_the_log_goes_where_and_looks_how_the_flags_say(
         f"--model-repository={tmp_path / 'nowhere'}",
         f"--log-file={log}",
         "--log-format=ISO8601",
-        "--pinned-memory-pool-byte-size=5",
+        "--buffer-manager-thread-count=5",
         environment={**os.environ, "TRITON_SERVER_ESCAPE_LOG_MESSAGES": "0"},
     )
     assert serve.wait() == 1
     assert serve.stdout == ""
     assert serve.stderr == f"error: creating server: Internal - failed to stat file {tmp_path / 'nowhere'}\n"
     warning = (
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ W \d+ serve\.py:\d+\] --pinned-memory-pool-byte-size has no effect in this .*"
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ W \d+ serve\.py:\d+\] --buffer-manager-thread-count has no effect in this .*"
     )
     assert re.fullmatch(warning, log.read_text().splitlines()[0])
 

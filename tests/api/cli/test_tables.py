@@ -62,7 +62,7 @@ async def test_options_agents_and_backends_are_those_of_the_server(tmp_path: Pat
     limits = (ExplicitResource("gpu", 4), ExplicitResource("bus", 1, 2))
     models = {"m": config, "e": ENSEMBLE}
     async with counted_server(tmp_path, Counter(), models, rate_limit=True, rate_limit_resources=limits) as server:
-        agents, backends, _models, options = startup_tables(server, 0)
+        agents, backends, _models, options = startup_tables(server)
     assert rows(agents) == [["checksum", "trireme.engine.repository.checksum:ChecksumAgent"]]
     assert [row[0] for row in rows(backends)] == ["counted"]
     settings = dict(rows(options))
