@@ -67,10 +67,13 @@ class GraphChoice:
 
     Args:
         graphs: all with the same inputs.
+
+    Attributes:
+        graphs: the same, the smallest batch first.
     """
 
     def __init__(self, graphs: Sequence[GraphShape]) -> None:
-        self._graphs = sorted(graphs, key=_key)
+        self.graphs = sorted(graphs, key=_key)
 
     def find(self, rows: int, shapes: Shapes) -> GraphShape | None:
         """The graph that serves a batch; None if it is to be executed without one.
@@ -79,7 +82,7 @@ class GraphChoice:
             rows: 0 for a model that does not batch.
             shapes: of all its inputs, and no others.
         """
-        fitting = [graph for graph in self._graphs if shapes.keys() == graph.shapes.keys()]
+        fitting = [graph for graph in self.graphs if shapes.keys() == graph.shapes.keys()]
         exact = next((graph for graph in fitting if graph.rows == rows and dict(graph.shapes) == dict(shapes)), None)
         return exact or next((graph for graph in fitting if graph.serves(rows, shapes)), None)
 

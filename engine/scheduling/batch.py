@@ -32,6 +32,8 @@ from ..job import Job
 from ..tensor import Tensor
 
 Inputs = dict[str, np.ndarray]
+Allocate = Callable[[Sequence[int], np.dtype], np.ndarray]
+"""Makes an array of a shape and dtype, with anything in it."""
 Jobs = Sequence[Job]
 Shares = Sequence[tuple[Job, Sequence[Tensor]]]
 """Jobs, each with its part of every output."""
@@ -71,11 +73,13 @@ class BatchLayout:
             for output in config.output
         )
 
-    def gather(self, jobs: Jobs) -> tuple[Jobs, Inputs]:
+    def gather(self, jobs: Jobs, allocate: Allocate | None = None) -> tuple[Jobs, Inputs]:
         """The arrays of a batch.
 
         Args:
             jobs: at least one; all have inputs of the same names, types and (but for ragged ones and dim 0) shapes.
+            allocate: where the arrays are to be, BYTES excepted: then every tensor is copied there, once (rule 2 is for
+                memory of our own choice). What it raises is raised here.
 
         Returns:
             The jobs that are left, possibly none (then there are no arrays), failed ones among them where rows are
@@ -97,9 +101,12 @@ class BatchLayout:
             if name in texts:
                 inputs[name] = _join_arrays(texts[name], name in self._ragged)
             else:
-                inputs[name] = self._joins.get(name, _join_rows)([job.inputs[name] for job in jobs])
+                inputs[name] = self._joins.get(name, _join_rows)([job.inputs[name] for job in jobs], allocate)
         for spec, make in self._batch_inputs:
             array = _batch_input(spec, make, jobs)
+            if allocate is not None:
+                array, made = allocate(array.shape, array.dtype), array
+                array[...] = made
             for name in spec.target_names:
                 inputs[name] = array
         return jobs, inputs
@@ -150,9 +157,10 @@ def encode_text(array: np.ndarray) -> np.ndarray:
 # Gathering
 
 
-def _join_rows(tensors: list[Tensor]) -> np.ndarray:
+def _join_rows(tensors: list[Tensor], allocate: Allocate | None) -> np.ndarray:
     first = tensors[0]
-    if len(tensors) == 1:
+    placed = allocate is not None and first.datatype is not BYTES
+    if len(tensors) == 1 and not placed:
         return _aligned(first.array)
     tail = first.shape[1:]
     rows = 0
@@ -163,6 +171,8 @@ def _join_rows(tensors: list[Tensor]) -> np.ndarray:
                 "only the first dimension may differ"
             )
         rows += tensor.shape[0]
+    if allocate is not None and placed:
+        return _copied(tensors, allocate((rows, *tail), first.datatype.storage))
     if first.has_array or first.datatype is BYTES:
         return np.concatenate([tensor.array for tensor in tensors])
     # Three times as fast as making an array of each tensor first and concatenating those.
@@ -170,8 +180,11 @@ def _join_rows(tensors: list[Tensor]) -> np.ndarray:
     return np.frombuffer(joined, first.datatype.storage).reshape((rows, *tail))
 
 
-def _join_flat(tensors: list[Tensor]) -> np.ndarray:
+def _join_flat(tensors: list[Tensor], allocate: Allocate | None) -> np.ndarray:
     first = tensors[0]
+    if allocate is not None and first.datatype is not BYTES:
+        count = sum([tensor.element_count for tensor in tensors])
+        return _copied(tensors, allocate((count,), first.datatype.storage))
     if len(tensors) == 1:
         return _aligned(first.array.reshape(-1))
     if first.has_array or first.datatype is BYTES:
@@ -179,8 +192,24 @@ def _join_flat(tensors: list[Tensor]) -> np.ndarray:
     return np.frombuffer(b"".join([tensor.buffer for tensor in tensors]), first.datatype.storage)
 
 
-def _join_equal(tensors: list[Tensor]) -> np.ndarray:
-    return _aligned(tensors[0].array)
+def _join_equal(tensors: list[Tensor], allocate: Allocate | None) -> np.ndarray:
+    if allocate is None:
+        return _aligned(tensors[0].array)
+    return _copied(tensors[:1], allocate(tensors[0].shape, tensors[0].datatype.storage))
+
+
+def _copied(tensors: list[Tensor], target: np.ndarray) -> np.ndarray:
+    """`target`, with all elements of all tensors, in order."""
+    flat = target.reshape(-1)
+    start = 0
+    for tensor in tensors:
+        end = start + tensor.element_count
+        if tensor.has_array:
+            flat[start:end].reshape(tensor.shape)[...] = tensor.array
+        else:
+            flat[start:end].view(np.uint8).data[:] = tensor.buffer
+        start = end
+    return target
 
 
 def _join_arrays(arrays: list[np.ndarray], flat: bool) -> np.ndarray:

@@ -95,6 +95,7 @@ class FakeGpus:
         self._pinned: dict[int, int] = {}
         self._changed = threading.Condition(threading.RLock())
         self._calling = threading.local()
+        self._busy = False
 
     # Memory
 
@@ -157,6 +158,11 @@ class FakeGpus:
         """What is in it is still done; nothing more can be put into it."""
         with self._changed:
             self._streams[handle + 1] = self._streams.pop(handle)  # odd, as no handle is
+
+    def streams(self, device: int) -> list[FakeStream]:
+        """All streams of a device."""
+        with self._changed:
+            return [stream for stream in self._streams.values() if stream.device == device]
 
     def stream(self, handle: int) -> FakeStream:
         if not isinstance(handle, int) or handle not in self._streams:
@@ -241,10 +247,19 @@ class FakeGpus:
         while self.advance():
             pass
 
+    def wait(self, event: FakeEvent, patience_s: float = 10) -> None:
+        """Let the calling thread wait until a stream has come to an event, or the devices are sick."""
+        if not self._busy:
+            self.run()
+            return
+        with self._changed:
+            assert self._changed.wait_for(lambda: event.at_ns is not None or self.sick is not None, patience_s)
+
     @contextmanager
     def started(self) -> Iterator[None]:
         """Let a thread do what is to be done, as the driver's does."""
         over = threading.Event()
+        self._busy = True
         thread = threading.Thread(target=self._work, args=(over,), daemon=True)
         thread.start()
         try:
@@ -254,6 +269,7 @@ class FakeGpus:
             with self._changed:
                 self._changed.notify_all()
             thread.join()
+            self._busy = False
         if self.failures:
             raise self.failures[0]
 
@@ -266,6 +282,8 @@ class FakeGpus:
                     continue
             try:
                 self._do(operation)
+                with self._changed:
+                    self._changed.notify_all()
             except BaseException as error:  # noqa: BLE001 - for the test, which is on another thread
                 self.failures.append(error)
 

@@ -6,28 +6,39 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...config.model import ModelConfig
 from ...config.sequence import SequenceBatching, sequence_batching
+from ...datatypes import BYTES
 from ...errors import InvalidArgumentError, UnavailableError
+from ...gpu.graphs import graph_shapes, input_shapes
+from ...gpu.torch_device import TorchDevice
+from ...gpu.torch_devices import TorchDevices
 from ...instance_orders import first_instance
 from ...scheduling.batch import BatchLayout
-from ..interface import Backend, InstanceSpec, LoadedModel, ModelFiles
+from ..interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..signature import fed_inputs
 from .exported import load_exported
 from .instance import PyTorchInstance
 from .library import error_types, import_torch
+from .outputs import Outputs
 from .program import Program, TensorNames
 from .python_class import find_python_model, load_python_module, python_program
+from .runner import Runner
 from .settings import Settings
+from .stream_instance import PyTorchStreamInstance
 from .tensors import check_datatype
 from .torchscript import TorchScriptProgram, load_torchscript
 
 _log = logging.getLogger(__name__)
 
 _EXPORTED = "torch_aoti"
+_PRIORITY_MAX = 1
 
 
 class PyTorchBackend(Backend):
@@ -39,12 +50,18 @@ class PyTorchBackend(Backend):
         super().__init__(options)
         self._inter_op = InterOpThreads()
         self._reading_program = threading.Lock()  # torch.export.load is for one thread at a time
+        self._devices: TorchDevices | None = None
+        self._making_devices = threading.Lock()
 
     def uses_gpus(self) -> bool:
         return import_torch().cuda.is_available()
 
     def load(self, config: ModelConfig, files: ModelFiles) -> PyTorchModel:
-        return PyTorchModel(import_torch(), config, files, self._inter_op, self._reading_program)
+        with self._making_devices:
+            if self._devices is None:
+                limits = self.services.gpu_limits
+                self._devices = TorchDevices(limits.pinned_pool_bytes, limits.device_pool_bytes)
+        return PyTorchModel(import_torch(), config, files, self._inter_op, self._reading_program, self._devices)
 
 
 class InterOpThreads:
@@ -85,8 +102,10 @@ class PyTorchModel(LoadedModel):
         files: ModelFiles,
         inter_op: InterOpThreads,
         reading_program: threading.Lock,
+        devices: TorchDevices,
     ) -> None:
         self._torch = torch
+        self._devices = devices
         self._config = config
         self._settings = settings = Settings.of(config)
         self._sequences = sequence_batching(config) or SequenceBatching()
@@ -97,6 +116,9 @@ class PyTorchModel(LoadedModel):
         self._names = _tensor_names(config, self._sequences)
         self._check_datatypes()
         self._layout = BatchLayout(config, text=True)
+        self._outputs = Outputs(torch, config, self._layout, self._sequences.states)
+        self._graphs = graph_shapes(config, input_shapes(config))
+        self._dtypes = _input_dtypes(config, self._sequences)
         self._threads = settings.intra_op_threads or _fair_share(config)
         self._lock = threading.Lock()
         self._reading_program = reading_program
@@ -107,19 +129,46 @@ class PyTorchModel(LoadedModel):
         self._spare: tuple[str, int, Program] | None = None
         self._spare = (first.kind, first.device_id, self._program(first))
 
-    def create_instance(self, spec: InstanceSpec) -> PyTorchInstance:
+    def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
+        """Strings are no tensors: a model that has some goes through Python between copy and computation, and so do its
+        batches, one after the other. So does a model that has put itself on devices of its choice (KIND_MODEL)."""
+        on_gpu = spec.kind == "KIND_GPU" and not self._has_strings
+        return PyTorchStreamInstance if on_gpu else PyTorchInstance
+
+    def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         with self._lock:
             program = self._take_spare(spec) or self._program(spec)
-        return PyTorchInstance(
-            self._torch,
-            self._config,
-            spec,
-            program,
-            self._settings,
+        torch, config = self._torch, self._config
+        place = program.device
+        gpu = self._devices.get(torch, place.index or 0) if place.type == "cuda" else None
+        runner = Runner(torch, program, self._settings, gpu)
+        rows = max(config.max_batch_size, 1)
+        if gpu is None or self.instance_class(spec) is PyTorchInstance:
+            return PyTorchInstance(torch, spec.name, runner, self._layout, self._outputs, rows, self._threads)
+        return self._stream_instance(spec, gpu, runner, rows)
+
+    def _stream_instance(
+        self, spec: InstanceSpec, gpu: TorchDevice, runner: Runner, rows: int
+    ) -> PyTorchStreamInstance:
+        if self._threads:
+            self._torch.set_num_threads(self._threads)
+        instance = PyTorchStreamInstance(
+            spec.name,
+            gpu,
+            runner,
             self._layout,
-            self._sequences.states,
-            self._threads,
+            self._outputs,
+            rows,
+            priority=-1 if self._config.message.optimization.priority == _PRIORITY_MAX else 0,
+            stateful=bool(self._sequences.states),
         )
+        if self._graphs:
+            instance.capture(self._graphs, self._dtypes)
+        return instance
+
+    @property
+    def _has_strings(self) -> bool:
+        return any(tensor.datatype is BYTES for tensor in (*self._config.input, *self._config.output))
 
     def close(self) -> None:
         self._spare = None
@@ -158,25 +207,23 @@ class PyTorchModel(LoadedModel):
         return program
 
     def _program(self, spec: InstanceSpec) -> Program:
-        device = self._device(spec)
+        if spec.gpu is not None:
+            gpu = self._gpu(spec)
+            device, load = gpu.place, partial(gpu.load, lambda: self._load(gpu.place, self._find(spec)))
+        else:
+            device = None if spec.kind == "KIND_MODEL" else self._torch.device("cpu")  # None: the model decides
+            load = partial(self._load, device, self._find(spec))
         if not self._settings.share_weights:
-            return self._load(device, self._find(spec))
-        key = str(device)
-        return self._shared.setdefault(key, self._shared.get(key) or self._load(device, self._find(spec)))
+            return load()
+        return self._shared.setdefault(str(device), self._shared.get(str(device)) or load())
 
-    def _device(self, spec: InstanceSpec) -> Any:
-        """None for KIND_MODEL, where the model decides."""
-        torch = self._torch
-        if spec.kind == "KIND_MODEL":
-            return None
-        if spec.kind != "KIND_GPU":
-            return torch.device("cpu")
-        if not torch.cuda.is_available():
+    def _gpu(self, spec: InstanceSpec) -> TorchDevice:
+        try:
+            return self._devices.get(self._torch, spec.device_id)
+        except UnavailableError as error:
             raise InvalidArgumentError(
-                f"unable to load model '{self._config.name}', instance '{spec.name}' is to run on a GPU, and torch "
-                f"{torch.__version__} finds none"
-            )
-        return torch.device("cuda", spec.device_id)
+                f"unable to load model '{self._config.name}', instance '{spec.name}' is to run on a GPU: {error}"
+            ) from error
 
     def _load(self, device: Any, path: Path) -> Program:
         torch, name, names = self._torch, self._config.name, self._names
@@ -208,6 +255,14 @@ def _tensor_names(config: ModelConfig, sequences: SequenceBatching) -> TensorNam
     outputs = [tensor.name for tensor in config.output]
     outputs += [state.output_name for state in sequences.states if config.find_output(state.output_name) is None]
     return TensorNames(fed_inputs(config, sequences), tuple(outputs), bool(sequences.states))
+
+
+def _input_dtypes(config: ModelConfig, sequences: SequenceBatching) -> dict[str, np.dtype]:
+    """Of all inputs that have a shape of their own."""
+    inputs = [(tensor.name, tensor.datatype) for tensor in config.input]
+    inputs += [(control.name, control.datatype) for control in sequences.controls]
+    inputs += [(state.input_name, state.datatype) for state in sequences.states]
+    return {name: datatype.storage for name, datatype in inputs}
 
 
 def _fair_share(config: ModelConfig) -> int:

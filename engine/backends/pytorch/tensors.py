@@ -52,7 +52,7 @@ def to_torch(torch: Any, array: np.ndarray, device: Any) -> Any:
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = array.copy()  # torch has no read-only tensors, and a model may write to its inputs
     tensor = torch.from_numpy(array)
-    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
+    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 class OutputCheck:
@@ -73,27 +73,43 @@ class OutputCheck:
             InternalError: it is no tensor at all.
         """
         if self._torch.is_tensor(value):
-            if value.dim() == 0:
-                raise InvalidArgumentError(f"output '{self._name}' is a scalar which is not supported.")
-            if value.dtype is not self._dtype:
-                raise self._mismatch(_config_name(value.dtype))
-            return value.detach().cpu().contiguous().numpy()
+            return self._checked(value).detach().cpu().contiguous().numpy()
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             if self._dtype is not None:
                 raise self._mismatch(BYTES.config_name)
             array = np.empty(len(value), object)
             array[:] = [each.encode() for each in value]
             return array.reshape(-1, 1) if self._batching else array
-        raise InternalError(
-            "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple containing one of these two "
-            "types. It should not be a List / Dictionary of Tensors or a Scalar"
-        )
+        raise _no_tensor()
+
+    def on_device(self, value: Any, device: Any) -> Any:
+        """The output as a contiguous tensor on a GPU. Raises as `array` does."""
+        if self._torch.is_tensor(value):
+            value = self._checked(value).detach().contiguous()
+            return value if value.device == device else value.to(device)
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            raise self._mismatch(BYTES.config_name)
+        raise _no_tensor()
+
+    def _checked(self, value: Any) -> Any:
+        if value.dim() == 0:
+            raise InvalidArgumentError(f"output '{self._name}' is a scalar which is not supported.")
+        if value.dtype is not self._dtype:
+            raise self._mismatch(_config_name(value.dtype))
+        return value
 
     def _mismatch(self, provided: str) -> InvalidArgumentError:
         return InvalidArgumentError(
             f"configuration expects datatype {self._datatype.config_name} for output '{self._name}', model provides "
             f"{provided}"
         )
+
+
+def _no_tensor() -> InternalError:
+    return InternalError(
+        "PyTorch execute failure: output must be of type Tensor, List[str] or Tuple containing one of these two "
+        "types. It should not be a List / Dictionary of Tensors or a Scalar"
+    )
 
 
 def _config_name(dtype: Any) -> str:

@@ -271,7 +271,7 @@ def test_instances_share_weights_only_if_told(script: Any, models: Any, pytorch_
     for text, shared in (("", False), (parameter("ENABLE_WEIGHT_SHARING", "true"), True)):
         loaded = PyTorchBackend({}).load(pytorch_config(text), models.files)
         one, two = (loaded.create_instance(InstanceSpec(f"m_{n}")) for n in range(2))
-        assert (one._program is two._program) is shared
+        assert (one._runner.program is two._runner.program) is shared
 
 
 def test_a_model_without_torch_says_what_to_install(
@@ -288,7 +288,7 @@ def test_a_gpu_that_is_not_there_is_a_load_error(script: Any, begin: Any, pytorc
         pytest.skip("this machine has a GPU")
     script(Scale())
     config = pytorch_config("instance_group { kind: KIND_GPU count: 1 gpus: [ 0 ] }")
-    assert "is to run on a GPU, and torch" in refusal(begin, config)
+    assert "is to run on a GPU: torch" in refusal(begin, config)
 
 
 def test_kind_model_leaves_the_module_where_it_is(script: Any, begin: Any, pytorch_config: Any, tensor: Any) -> None:

@@ -1,0 +1,51 @@
+"""What a model has computed: held to the configuration, cut up, and given to the requests and their sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...config.model import ModelConfig
+from ...config.sequence import ImplicitState
+from ...job import Job
+from ...scheduling.batch import BatchLayout
+from ...scheduling.sequence.state import keep_states
+from ...tensor import Tensor
+from .tensors import OutputCheck
+
+
+class Outputs:
+    """The outputs of one model, and its implicit states.
+
+    Args:
+        states: of the model's sequences.
+
+    Attributes:
+        checks: for each value that the model gives, in the order of `TensorNames.outputs`.
+    """
+
+    def __init__(self, torch: Any, config: ModelConfig, layout: BatchLayout, states: Sequence[ImplicitState]) -> None:
+        self._layout = layout
+        self._batching = config.max_batch_size > 0
+        self._count = len(config.output)
+        extra = [state for state in states if config.find_output(state.output_name) is None]
+        outputs = [(output.name, output.datatype) for output in config.output]
+        outputs += [(state.output_name, state.datatype) for state in extra]
+        self.checks = [OutputCheck(torch, name, datatype, self._batching) for name, datatype in outputs]
+        names = [name for name, _ in outputs]
+        self._states = [(names.index(state.output_name), state) for state in states]
+
+    def answer(self, jobs: Sequence[Job], arrays: Sequence[np.ndarray]) -> None:
+        """Answer the jobs of a batch.
+
+        Args:
+            arrays: for each of `checks`.
+        """
+        shares = self._layout.split(jobs, arrays[: self._count])
+        if self._states:
+            kept = [(state, arrays[at]) for at, state in self._states]
+            tensors = [Tensor(state.output_name, state.datatype, array.shape, array=array) for state, array in kept]
+            keep_states(jobs, tensors, self._batching)
+        self._layout.answer(shares)

@@ -1,0 +1,62 @@
+"""Which GPUs there are to torch: each made when it is first needed, and shared by everybody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import UnavailableError
+from .host_callback import HostCallbacks, load_driver
+from .pinned_pool import DEFAULT_LIMIT_BYTES, PinnedPool
+from .torch_device import TorchDevice, pinned_blocks
+
+
+class TorchDevices:
+    """Callable from any thread.
+
+    Args:
+        pinned_bytes: most pinned host memory, for all devices together.
+        device_bytes: most of each device's memory, by its number; for a device that is not there, as much as it has.
+        load_driver: gives CUDA's driver library.
+    """
+
+    def __init__(
+        self,
+        pinned_bytes: int = DEFAULT_LIMIT_BYTES,
+        device_bytes: Mapping[int, int] | None = None,
+        load_driver: Callable[[], Any] = load_driver,
+    ) -> None:
+        self._pinned_bytes = pinned_bytes
+        self._device_bytes = dict(device_bytes or {})
+        self._load_driver = load_driver
+        self._lock = threading.Lock()
+        self._callbacks: HostCallbacks | None = None
+        self._pinned: PinnedPool | None = None
+        self._devices: dict[int, TorchDevice] = {}
+
+    def get(self, torch: Any, index: int) -> TorchDevice:
+        """A GPU, always the same object.
+
+        Raises:
+            UnavailableError: torch finds no such GPU.
+            SickDeviceError: it cannot be used.
+        """
+        with self._lock:
+            if index not in self._devices:
+                self._devices[index] = self._make(torch, index)
+            return self._devices[index]
+
+    def _make(self, torch: Any, index: int) -> TorchDevice:
+        if not torch.cuda.is_available():
+            raise UnavailableError(
+                f"torch {torch.__version__} finds none: is it built for CUDA, and NVIDIA's driver installed?"
+            )
+        count = torch.cuda.device_count()
+        if index not in range(count):
+            raise UnavailableError(f"there is no GPU {index}: torch knows {count}, numbered from 0")
+        if self._callbacks is None:
+            self._callbacks = HostCallbacks(self._load_driver())
+        if self._pinned is None:
+            self._pinned = PinnedPool(pinned_blocks(torch), self._pinned_bytes)
+        return TorchDevice(torch, index, self._callbacks, self._pinned, self._device_bytes.get(index, 0))

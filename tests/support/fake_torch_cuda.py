@@ -1,0 +1,361 @@
+"""A stand-in for a PyTorch that has GPUs: the part of ``torch`` and ``torch.cuda`` that the backend and
+`trireme.engine.gpu.torch_device` use, on `fake_gpu.FakeGpus`, and no more.
+
+Everything else is the real PyTorch, so real TorchScript and real Python modules run here, on `late_tensors`. Names and
+arguments are those of PyTorch's documentation; an attribute that is not meant to be used is an AttributeError, and what
+would be a race on a GPU a `Misuse`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_cuda import ILLEGAL_ADDRESS, SUCCESS, FakeCuda
+from fake_gpu import POISON, FakeEvent, FakeGpus, FakeStream, Misuse, Operation
+from late_tensors import Computer, LateTensor, Token
+
+from trireme.engine.gpu.torch_devices import TorchDevices
+
+_BORROWED = {
+    *("Tensor", "device", "dtype", "is_tensor", "inference_mode", "no_grad", "autocast", "nn", "load", "compile"),
+    *("set_num_threads", "set_num_interop_threads", "get_num_interop_threads", "_C", "backends", "export", "_inductor"),
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16", "uint16"),
+    *("utils", "__version__"),
+}
+"""What may be used of the real one, as it is."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """``torch.OutOfMemoryError``."""
+
+
+class FakeTorch:
+    """What ``import torch`` may give on a machine with GPUs.
+
+    Attributes:
+        gpus: the devices.
+        driver: their ``libcuda``.
+        emptied: how often unused memory was given back to the driver.
+    """
+
+    def __init__(self, gpus: FakeGpus | None = None) -> None:
+        self.gpus = gpus or FakeGpus()
+        self.driver = FakeCuda(devices=self.gpus.count)
+        self.emptied = 0
+        self.cuda = _Cuda(self)
+        self.jit = SimpleNamespace(
+            Error=torch.jit.Error, optimized_execution=vars(torch.jit)["optimized_execution"], load=self._load
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _BORROWED:
+            raise AttributeError(f"the stand-in for torch has no '{name}'")
+        return getattr(torch, name)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the backend find it, and modules move to its GPUs."""
+        real = torch.nn.Module.to
+
+        def to(module: Any, place: Any) -> Any:
+            return self.move(module, place.index) if torch.device(place).type == "cuda" else real(module, place)
+
+        monkeypatch.setattr(torch.nn.Module, "to", to)
+        monkeypatch.setattr("trireme.engine.backends.pytorch.backend.import_torch", lambda: self)
+        monkeypatch.setattr(
+            "trireme.engine.backends.pytorch.backend.TorchDevices",
+            lambda: TorchDevices(load_driver=lambda: self.driver),
+        )
+
+    def from_numpy(self, array: np.ndarray) -> torch.Tensor:
+        host = torch.from_numpy(array).as_subclass(HostTensor)
+        host.owner = self
+        return host
+
+    def empty(
+        self, shape: Any, *, dtype: torch.dtype, pin_memory: bool = False, device: torch.device | None = None
+    ) -> torch.Tensor:
+        if device is not None:
+            with self.cuda.device(device.index):
+                filled = torch.empty(shape, dtype=dtype)
+                filled.view(-1).view(torch.uint8).fill_(POISON)
+                return self.cuda.computer.tensor(torch.empty(shape, dtype=dtype, device="meta"), filled)
+        assert pin_memory, "the backend allocates no other memory of the host"
+        made = torch.empty(shape, dtype=dtype)
+        made.view(torch.uint8).fill_(POISON)
+        self.gpus.pin(made.data_ptr(), made.nbytes)
+        return made
+
+    def move(self, module: Any, index: int) -> Any:
+        """A module's parameters and buffers to a GPU."""
+        for child in [module, *module.modules()]:
+            slots = [*child.named_parameters(recurse=False), *child.named_buffers(recurse=False)]
+            for name, value in slots:
+                late = self.place(value.detach(), index)
+                if isinstance(child, torch.jit.ScriptModule):
+                    child._c.setattr(name, late)
+                else:
+                    (child._parameters if name in child._parameters else child._buffers)[name] = late
+        return module
+
+    def place(self, value: torch.Tensor, index: int) -> LateTensor:
+        """A tensor on a GPU whose numbers are there."""
+        with self.cuda.device(index):
+            return self.cuda.computer.tensor(value.to("meta"), value.clone())
+
+    def _load(self, path: str, map_location: Any = None) -> Any:
+        module = torch.jit.load(path, map_location="cpu")
+        if map_location is None or map_location.type != "cuda":
+            return module
+        return self.move(module, map_location.index)
+
+
+class HostTensor(torch.Tensor):
+    """A view on a numpy array, which can be copied to a GPU and back."""
+
+    owner: FakeTorch
+
+    def to(self, place: torch.device, non_blocking: bool = False) -> Any:  # type: ignore[override]
+        owner = self.owner
+        plain = self.as_subclass(torch.Tensor)
+        if not non_blocking or not plain.nbytes:
+            return owner.place(plain, place.index)
+        stream = owner.cuda.current()
+        if stream.device != place.index:
+            raise Misuse(f"a copy to GPU {place.index} on a stream of GPU {stream.device}")
+        owner.gpus.host(plain.data_ptr(), plain.nbytes)
+        late = owner.cuda.computer.tensor(plain.to("meta"))
+        memory, address, nbytes, shape, dtype = late.memory, plain.data_ptr(), plain.nbytes, plain.shape, plain.dtype
+
+        def copy() -> None:
+            source = owner.gpus.host(address, nbytes).copy()
+            memory.numbers = torch.from_numpy(source).view(dtype).reshape(shape)
+
+        owner.gpus.enqueue(stream.handle, Operation("copy in", copy))
+        return late
+
+    def view(self, dtype: torch.dtype) -> HostTensor:  # type: ignore[override]
+        seen = self.as_subclass(torch.Tensor).view(dtype).as_subclass(HostTensor)
+        seen.owner = self.owner
+        return seen
+
+    def copy_(self, source: LateTensor, non_blocking: bool = False) -> HostTensor:  # type: ignore[override]
+        owner = self.owner
+        stream = owner.cuda.current()
+        plain = self.as_subclass(torch.Tensor)
+        assert non_blocking
+        assert source.dtype is plain.dtype
+        assert source.shape == plain.shape
+        if not plain.nbytes:
+            return self
+        owner.gpus.host(plain.data_ptr(), plain.nbytes)
+        memory, address, nbytes = source.memory, plain.data_ptr(), plain.nbytes
+
+        def copy() -> None:
+            numbers = memory.read(stream.handle, False).contiguous()
+            owner.gpus.host(address, nbytes)[:] = numbers.view(-1).view(torch.uint8).numpy()
+
+        owner.gpus.enqueue(stream.handle, Operation("copy out", copy))
+        return self
+
+
+class _Cuda:
+    """``torch.cuda``."""
+
+    OutOfMemoryError = OutOfMemoryError
+
+    def __init__(self, owner: FakeTorch) -> None:
+        self._owner = owner
+        self._gpus = owner.gpus
+        self._thread = threading.local()
+        self._limits: dict[int, int] = {}
+        self._used: dict[int, int] = {}
+        self._lock = threading.RLock()
+        self._defaults = [self._new_stream(index, 0) for index in range(self._gpus.count)]
+        self.computer = Computer(self._gpus, self.current, self._take, self._give_back, self._wait)
+        self.Stream = self._make_stream
+        self.Event = self._make_event
+        self.CUDAGraph = lambda: _Graph(self)
+
+    def is_available(self) -> bool:
+        return self._gpus.count > 0
+
+    def device_count(self) -> int:
+        return self._gpus.count
+
+    def get_device_properties(self, index: int) -> Any:
+        return SimpleNamespace(total_memory=self._gpus.memory_bytes)
+
+    def set_per_process_memory_fraction(self, fraction: float, index: int) -> None:
+        assert 0 <= fraction <= 1
+        self._limits[index] = round(self._gpus.memory_bytes * fraction)
+
+    def empty_cache(self) -> None:
+        self._owner.emptied += 1
+
+    def synchronize(self, index: int) -> None:
+        for stream in self._gpus.streams(index):
+            self._wait(stream)
+
+    def graph_pool_handle(self) -> tuple[int, int]:
+        return (0, 1)
+
+    def current(self) -> FakeStream:
+        """The calling thread's current stream."""
+        return getattr(self._thread, "stream", None) or self._defaults[getattr(self._thread, "index", 0)]
+
+    @contextmanager
+    def device(self, index: Any) -> Iterator[None]:
+        index = index.index if isinstance(index, torch.device) else index
+        assert index in range(self._gpus.count)
+        with self._current(index, None if self.current().device != index else getattr(self._thread, "stream", None)):
+            yield
+
+    @contextmanager
+    def stream(self, stream: _Stream) -> Iterator[None]:
+        with self._current(stream.raw.device, stream.raw):
+            yield
+
+    @contextmanager
+    def graph(self, graph: _Graph, *, pool: object, stream: _Stream, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"
+        assert pool is not None
+        self._wait(stream.raw)
+        stream.raw.captured = []
+        self.computer.held_by_capture = graph.held
+        try:
+            with self.stream(stream):
+                yield
+        except BaseException:
+            stream.raw.captured = None
+            raise
+        finally:
+            self.computer.held_by_capture = None
+        graph.operations, stream.raw.captured = stream.raw.captured, None
+
+    @contextmanager
+    def _current(self, index: int, stream: FakeStream | None) -> Iterator[None]:
+        before = getattr(self._thread, "index", 0), getattr(self._thread, "stream", None)
+        self._thread.index, self._thread.stream = index, stream
+        try:
+            yield
+        finally:
+            self._thread.index, self._thread.stream = before
+
+    def _make_stream(self, *, device: int, priority: int = 0) -> _Stream:
+        self.check()
+        return _Stream(self, self._new_stream(device, priority))
+
+    def _make_event(self, *, enable_timing: bool) -> _Event:
+        return _Event(self, enable_timing)
+
+    def _new_stream(self, device: int, priority: int) -> FakeStream:
+        stream = self._gpus.new_stream(device, priority)
+
+        def launch(work: Any) -> int:
+            if self._gpus.sick is not None:
+                return ILLEGAL_ADDRESS
+            self._gpus.call(stream.handle, work)
+            return SUCCESS
+
+        self._owner.driver.streams[stream.handle] = launch
+        return stream
+
+    def check(self) -> None:
+        """Every call of CUDA's fails on a sick device."""
+        if self._gpus.sick is not None:
+            raise RuntimeError(
+                "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously "
+                "reported at some other API call, so the stacktrace below might be incorrect."
+            )
+
+    def _take(self, device: int, nbytes: int) -> None:
+        self.check()
+        with self._lock:
+            used = self._used.get(device, 0) + nbytes
+            if used > self._limits.get(device, self._gpus.memory_bytes):
+                raise OutOfMemoryError(f"CUDA out of memory. Tried to allocate {nbytes} bytes.\nMore words.")
+            self._used[device] = used
+
+    def _give_back(self, device: int, nbytes: int) -> None:
+        with self._lock:
+            self._used[device] -= nbytes
+
+    def used_bytes(self, device: int = 0) -> int:
+        """What tensors have of a device's memory."""
+        return self._used.get(device, 0)
+
+    def _wait(self, stream: FakeStream) -> None:
+        reached = FakeEvent(stream.device)
+        self._gpus.record(stream.handle, reached)
+        self._gpus.wait(reached)
+        self.check()
+
+
+class _Stream:
+    """``torch.cuda.Stream``."""
+
+    def __init__(self, cuda: _Cuda, raw: FakeStream) -> None:
+        self.raw = raw
+        self.cuda_stream = raw.handle
+        self._cuda = cuda
+
+    def query(self) -> bool:
+        self._cuda.check()
+        return not self.raw.queue
+
+    def wait_event(self, event: _Event) -> None:
+        self._cuda.check()
+        assert event.recorded, "waiting for an event that was never recorded waits for nothing"
+        gpus = self._cuda._gpus
+        gpus.enqueue(self.raw.handle, Operation("wait", lambda: None, waits_for=event.raw))
+
+
+class _Event:
+    """``torch.cuda.Event``."""
+
+    def __init__(self, cuda: _Cuda, timing: bool) -> None:
+        self._cuda = cuda
+        self._timing = timing
+        self.recorded = False
+        self.raw = FakeEvent(0)
+
+    def record(self, stream: _Stream) -> None:
+        self._cuda.check()
+        self.recorded = True
+        self._cuda._gpus.record(stream.raw.handle, self.raw)
+
+    def query(self) -> bool:
+        self._cuda.check()
+        return self.recorded and self.raw.at_ns is not None
+
+    def elapsed_time(self, later: _Event) -> float:
+        """Milliseconds."""
+        self._cuda.check()
+        if not (self._timing and later._timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self.raw.at_ns is None or later.raw.at_ns is None:
+            raise ValueError("Both events must be completed before calculating elapsed time.")
+        return (later.raw.at_ns - self.raw.at_ns) / 1e6
+
+
+class _Graph:
+    """``torch.cuda.CUDAGraph``."""
+
+    def __init__(self, cuda: _Cuda) -> None:
+        self._cuda = cuda
+        self.operations: list[Operation] | None = None
+        self.held: list[tuple[Token, ...]] = []
+
+    def replay(self) -> None:
+        self._cuda.check()
+        assert self.operations is not None, "nothing was captured"
+        for operation in self.operations:
+            self._cuda._gpus.enqueue(self._cuda.current().handle, operation)
