@@ -241,10 +241,11 @@ class TorchDevice:
             yield
         except self.torch.cuda.OutOfMemoryError as error:
             raise OutOfDeviceMemoryError(f"GPU {self.index} has no memory left: {_first_line(error)}") from error
-        except RuntimeError as error:
+        except (RuntimeError, self.torch.jit.Error) as error:
             self._ask(error)
-            if "out of memory" in str(error):  # of memory that torch's allocator has not given out: pinned, cuDNN's
-                raise OutOfDeviceMemoryError(f"GPU {self.index}: {_first_line(error)}") from error
+            lines = [line for line in str(error).splitlines() if "out of memory" in line]
+            if lines:  # in TorchScript, or of memory that torch's allocator has not given out
+                raise OutOfDeviceMemoryError(f"GPU {self.index}: {lines[-1].strip()}") from error
             raise
 
     def sick(self, error: Exception) -> SickDeviceError:

@@ -25,7 +25,7 @@ from late_tensors import Computer, LateTensor, Token
 from trireme.engine.gpu.torch_devices import TorchDevices
 
 _BORROWED = {
-    *("Tensor", "device", "dtype", "is_tensor", "inference_mode", "no_grad", "autocast", "nn", "load", "compile"),
+    *("Tensor", "device", "dtype", "is_tensor", "inference_mode", "no_grad", "nn", "load", "compile"),
     *("set_num_threads", "set_num_interop_threads", "get_num_interop_threads", "_C", "backends", "export", "_inductor"),
     *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16", "uint16"),
     *("utils", "__version__"),
@@ -65,28 +65,36 @@ class FakeTorch:
         real = torch.nn.Module.to
 
         def to(module: Any, place: Any) -> Any:
-            return self.move(module, place.index) if torch.device(place).type == "cuda" else real(module, place)
+            return self.move(module, place.index) if place.type == "cuda" else real(module, place)
 
         monkeypatch.setattr(torch.nn.Module, "to", to)
         monkeypatch.setattr("trireme.engine.backends.pytorch.backend.import_torch", lambda: self)
-        monkeypatch.setattr(
-            "trireme.engine.backends.pytorch.backend.TorchDevices",
-            lambda: TorchDevices(load_driver=lambda: self.driver),
-        )
+        devices = partial(TorchDevices, load_driver=lambda: self.driver)
+        monkeypatch.setattr("trireme.engine.backends.pytorch.backend.TorchDevices", devices)
+
+    @contextmanager
+    def autocast(self, device_type: str, dtype: torch.dtype) -> Iterator[None]:
+        """What ``torch.autocast`` does where there are GPUs."""
+        before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+        torch.set_autocast_enabled(device_type, True)
+        torch.set_autocast_dtype(device_type, dtype)
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
+            torch.set_autocast_enabled(device_type, before[0])
+            torch.set_autocast_dtype(device_type, before[1])
 
     def from_numpy(self, array: np.ndarray) -> torch.Tensor:
         host = torch.from_numpy(array).as_subclass(HostTensor)
         host.owner = self
         return host
 
-    def empty(
-        self, shape: Any, *, dtype: torch.dtype, pin_memory: bool = False, device: torch.device | None = None
-    ) -> torch.Tensor:
+    def empty(self, shape: Any, *, dtype: torch.dtype, pin_memory: bool = False, device: Any = None) -> torch.Tensor:
         if device is not None:
-            with self.cuda.device(device.index):
-                filled = torch.empty(shape, dtype=dtype)
-                filled.view(-1).view(torch.uint8).fill_(POISON)
-                return self.cuda.computer.tensor(torch.empty(shape, dtype=dtype, device="meta"), filled)
+            filled = torch.empty(shape, dtype=dtype)
+            filled.view(-1).view(torch.uint8).fill_(POISON)
+            return self.cuda.computer.tensor(device.index, torch.empty(shape, dtype=dtype, device="meta"), filled)
         assert pin_memory, "the backend allocates no other memory of the host"
         made = torch.empty(shape, dtype=dtype)
         made.view(torch.uint8).fill_(POISON)
@@ -95,7 +103,7 @@ class FakeTorch:
 
     def move(self, module: Any, index: int) -> Any:
         """A module's parameters and buffers to a GPU."""
-        for child in [module, *module.modules()]:
+        for child in list(module.modules()):
             slots = [*child.named_parameters(recurse=False), *child.named_buffers(recurse=False)]
             for name, value in slots:
                 late = self.place(value.detach(), index)
@@ -107,8 +115,7 @@ class FakeTorch:
 
     def place(self, value: torch.Tensor, index: int) -> LateTensor:
         """A tensor on a GPU whose numbers are there."""
-        with self.cuda.device(index):
-            return self.cuda.computer.tensor(value.to("meta"), value.clone())
+        return self.cuda.computer.tensor(index, value.to("meta"), value.clone())
 
     def _load(self, path: str, map_location: Any = None) -> Any:
         module = torch.jit.load(path, map_location="cpu")
@@ -131,7 +138,7 @@ class HostTensor(torch.Tensor):
         if stream.device != place.index:
             raise Misuse(f"a copy to GPU {place.index} on a stream of GPU {stream.device}")
         owner.gpus.host(plain.data_ptr(), plain.nbytes)
-        late = owner.cuda.computer.tensor(plain.to("meta"))
+        late = owner.cuda.computer.tensor(place.index, plain.to("meta"))
         memory, address, nbytes, shape, dtype = late.memory, plain.data_ptr(), plain.nbytes, plain.shape, plain.dtype
 
         def copy() -> None:
@@ -207,15 +214,18 @@ class _Cuda:
     def graph_pool_handle(self) -> tuple[int, int]:
         return (0, 1)
 
-    def current(self) -> FakeStream:
-        """The calling thread's current stream."""
-        return getattr(self._thread, "stream", None) or self._defaults[getattr(self._thread, "index", 0)]
+    def current(self, index: int | None = None) -> FakeStream:
+        """The calling thread's current stream, of a device or of the current one."""
+        if index is None:
+            index = int(getattr(self._thread, "index", 0))
+        stream = getattr(self._thread, "stream", None)
+        return stream if stream is not None and stream.device == index else self._defaults[index]
 
     @contextmanager
     def device(self, index: Any) -> Iterator[None]:
         index = index.index if isinstance(index, torch.device) else index
         assert index in range(self._gpus.count)
-        with self._current(index, None if self.current().device != index else getattr(self._thread, "stream", None)):
+        with self._current(index, getattr(self._thread, "stream", None)):
             yield
 
     @contextmanager

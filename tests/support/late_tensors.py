@@ -79,6 +79,10 @@ class LateTensor(torch.Tensor):
         """Waits for the device."""
         return self.computer.fetch(self)
 
+    def copy_(self, other: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        """What PyTorch does here before it dispatches asks for CUDA."""
+        return self.computer.compute(torch.ops.aten.copy_.default, (self, other), {})
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"<LateTensor {list(self.shape)} {self.dtype}>"
 
@@ -87,7 +91,7 @@ class Computer:
     """Computes on one machine's GPUs.
 
     Args:
-        current: the calling thread's current stream.
+        current: the calling thread's current stream of a device.
         take: told of the bytes of each new tensor, by device; raises if there are not so many.
         give_back: told when they go.
         wait: waits until a stream has done all that is in it.
@@ -96,7 +100,7 @@ class Computer:
     def __init__(
         self,
         gpus: FakeGpus,
-        current: Callable[[], FakeStream],
+        current: Callable[[int], FakeStream],
         take: Callable[[int, int], None],
         give_back: Callable[[int, int], None],
         wait: Callable[[FakeStream], None],
@@ -110,18 +114,19 @@ class Computer:
 
     def tensor(
         self,
+        index: int,
         meta: torch.Tensor,
         numbers: torch.Tensor | None = None,
         views: tuple[Token, ...] = (),
     ) -> LateTensor:
-        """A tensor of the current stream.
+        """A tensor of a device's current stream.
 
         Args:
             numbers: if they are there already.
             views: of the tensors whose memory it is a view on; nothing for memory of its own.
         """
-        stream = self._current()
-        late = LateTensor(meta, stream.device)
+        stream = self._current(index)
+        late = LateTensor(meta, index)
         late.meta, late.computer = meta, self
         late.memory = Memory(stream.handle, numbers)
         late.tokens = views
@@ -141,19 +146,20 @@ class Computer:
 
     def fetch(self, late: LateTensor) -> torch.Tensor:
         """The numbers, after waiting for the current stream."""
-        stream = self._current()
+        stream = self._current(late.device.index)
         if stream.captured is not None:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         self._wait(stream)
         return late.memory.read(stream.handle, False).clone()
 
     def compute(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        stream = self._current()
+        leaves, spec = tree.tree_flatten((args, kwargs))
+        index = next(leaf.device.index for leaf in leaves if isinstance(leaf, LateTensor))
+        stream = self._current(index)
         if func._schema.name in _SYNCHRONISES:
             return func(*tree.tree_map(self._fetched, args))
         if "device" in kwargs and kwargs["device"] is not None:
             raise Misuse(f"{func} moves a tensor from device to device, which this stand-in does not do")
-        leaves, spec = tree.tree_flatten((args, kwargs))
         metas = [self._meta(leaf, stream) for leaf in leaves]
         meta_args, meta_kwargs = tree.tree_unflatten(metas, spec)
         results, result_spec = tree.tree_flatten(func(*meta_args, **meta_kwargs))
@@ -168,7 +174,7 @@ class Computer:
             else:
                 aliased = aliases[min(at, len(aliases) - 1)]
                 tokens = tuple(token for leaf in leaves if isinstance(leaf, LateTensor) for token in leaf.tokens)
-                made.append(self.tensor(meta, views=tokens if aliased else ()))
+                made.append(self.tensor(index, meta, views=tokens if aliased else ()))
         self._enqueue(func, leaves, spec, made, stream)
         return tree.tree_unflatten(made, result_spec)
 
@@ -192,7 +198,10 @@ class Computer:
     def _meta(self, leaf: Any, stream: FakeStream) -> Any:
         if isinstance(leaf, LateTensor):
             if leaf.device.index != stream.device:
-                raise Misuse(f"a tensor of GPU {leaf.device.index} is used on a stream of GPU {stream.device}")
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two devices, "
+                    f"cuda:{stream.device} and {leaf.device}!"
+                )
             return leaf.meta
         if isinstance(leaf, torch.Tensor):
             if leaf.dim() > 0:

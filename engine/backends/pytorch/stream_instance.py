@@ -83,12 +83,7 @@ class PyTorchStreamInstance(StreamInstance):
 
     def collect(self, batch: ExecutionBatch, launched: Launched) -> None:
         jobs, flight = launched
-        try:
-            outputs = flight.outputs
-            flight.mark(batch)
-        finally:
-            flight.release()
-        self._outputs.answer(jobs, outputs)
+        self._outputs.answer(jobs, flight.collect(batch))
 
     def healthy(self, launched: Launched) -> None:
         _, flight = launched

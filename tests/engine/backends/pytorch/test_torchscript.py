@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -270,7 +270,7 @@ def test_instances_share_weights_only_if_told(script: Any, models: Any, pytorch_
     script(Scale())
     for text, shared in (("", False), (parameter("ENABLE_WEIGHT_SHARING", "true"), True)):
         loaded = PyTorchBackend({}).load(pytorch_config(text), models.files)
-        one, two = (loaded.create_instance(InstanceSpec(f"m_{n}")) for n in range(2))
+        one, two = (cast(Any, loaded.create_instance(InstanceSpec(f"m_{n}"))) for n in range(2))
         assert (one._runner.program is two._runner.program) is shared
 
 

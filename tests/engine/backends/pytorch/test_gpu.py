@@ -1,0 +1,526 @@
+"""PyTorch models on a GPU: the real PyTorch, on a stand-in for ``torch.cuda`` that does everything late."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_gpu import FakeGpus
+from fake_torch_cuda import FakeTorch
+from torch_modules import AddSub, Moody, RunningSum, Scale, Texts
+
+from trireme.engine.backends.interface import InstanceSpec
+from trireme.engine.backends.pytorch import PyTorchBackend
+from trireme.engine.backends.pytorch.instance import PyTorchInstance
+from trireme.engine.backends.pytorch.stream_instance import PyTorchStreamInstance
+from trireme.engine.clock import SystemClock
+from trireme.engine.config.model import ModelConfig
+from trireme.engine.datatypes import BYTES, FP32
+from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
+from trireme.engine.execution import ExecutionBatch, Phase
+from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.job import Job
+from trireme.engine.request import InferenceRequest
+from trireme.engine.tensor import Tensor
+
+PATIENCE_S = 10
+ROWS = "max_batch_size: 8 "
+GRAPHS = ROWS + "optimization { cuda { graphs: true } } dynamic_batching { preferred_batch_size: [ 2, 4 ] }"
+PYTHON = ROWS + 'runtime: "model.py" '
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
+    fake = FakeTorch(FakeGpus(count=2))
+    fake.install(monkeypatch)
+    return fake
+
+
+class Launched:
+    """A batch that was launched.
+
+    Args:
+        requests: inputs of each.
+    """
+
+    def __init__(self, instance: PyTorchStreamInstance, requests: Sequence[dict[str, Tensor]], states: Any) -> None:
+        self.jobs = []
+        for at, inputs in enumerate(requests):
+            rows, *rest = next(iter(inputs.values())).shape
+            rows = rows if rest else 1
+            self.jobs.append(Job(InferenceRequest("m"), inputs, rows, "m", 1, None))  # type: ignore[arg-type]
+            self.jobs[-1].state = states[at] if states else None
+        self.instance = instance
+        self.batch = ExecutionBatch(self.jobs, "m_0", SystemClock(), gpu=0)
+        self._landed = threading.Event()
+        self.launched: Any = instance.launch(self.batch, self._landed.set)
+
+    def collect(self) -> list[dict[str, Any]]:
+        """The answers, when it has landed."""
+        assert self._landed.wait(PATIENCE_S)
+        self.instance.collect(self.batch, self.launched)
+        self.launched = None
+        outcomes: dict[int, Any] = {id(job): outcome for job, outcome, _ in self.batch.answers}
+        answers = []
+        for job in self.jobs:
+            outcome = outcomes[id(job)]
+            if isinstance(outcome, TriremeError):
+                raise outcome
+            answers.append({tensor.name: tensor.array for tensor in outcome.outputs})
+        self.batch.answers.clear()
+        return answers
+
+
+class Gpu:
+    """Instances on the first GPU, and how far it is."""
+
+    def __init__(self, fake: FakeTorch, files: Any) -> None:
+        self.fake = fake
+        self._files = files
+        self._models: list[Any] = []
+
+    def start(self, config: ModelConfig, index: int = 0, kind: str = "KIND_GPU") -> Any:
+        loaded = PyTorchBackend({}).load(config, self._files)
+        self._models.append(loaded)
+        spec = InstanceSpec("m_0", kind, index)
+        instance = loaded.create_instance(spec)
+        assert type(instance) is loaded.instance_class(spec)
+        return instance
+
+    def launch(self, instance: Any, *requests: dict[str, Tensor], states: Any = None) -> Launched:
+        return Launched(instance, requests, states)
+
+    def run(self, instance: Any, *requests: dict[str, Tensor], states: Any = None) -> list[dict[str, Any]]:
+        launched = self.launch(instance, *requests, states=states)
+        self.fake.gpus.run()
+        return launched.collect()
+
+
+@pytest.fixture
+def gpu(fake: FakeTorch, models: Any) -> Gpu:
+    return Gpu(fake, models.files)
+
+
+@pytest.fixture
+def on_gpu(pytorch_config: Any) -> Callable[..., ModelConfig]:
+    """A configuration with an instance on the first GPU."""
+
+    def make(text: str = ROWS, tensors: str = "", gpus: str = "0") -> ModelConfig:
+        return pytorch_config(f"{text} instance_group {{ kind: KIND_GPU count: 1 gpus: [ {gpus} ] }}", tensors)
+
+    return make
+
+
+def x(*rows: Sequence[float]) -> dict[str, Tensor]:
+    array = np.array(rows, np.float32)
+    return {"X": Tensor("X", FP32, array.shape, array.tobytes())}
+
+
+def parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }} '
+
+
+# Batches
+
+
+def test_requests_run_together_and_get_their_own_rows(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    instance = gpu.start(on_gpu())
+    answers = gpu.run(instance, x([1], [2]), x([3]))
+    assert [answer["Y"].tolist() for answer in answers] == [[[2.0], [4.0]], [[6.0]]]
+    assert gpu.fake.gpus.done.count("copy in") == 1, "joined on the host"
+
+
+def test_inputs_may_be_arrays_and_wire_bytes_in_one_batch(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    array = np.array([[5]], np.float32)
+    made = {"X": Tensor("X", FP32, (1, 1), array=array)}
+    answers = gpu.run(gpu.start(on_gpu()), x([1]), made)
+    assert [answer["Y"].tolist() for answer in answers] == [[[2.0]], [[10.0]]]
+    assert array.tolist() == [[5.0]]
+
+
+def test_two_batches_in_flight_keep_to_themselves(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    instance = gpu.start(on_gpu())
+    assert instance.credits == 2
+    first, second = gpu.launch(instance, x([1], [2])), gpu.launch(instance, x([30], [40]))
+    assert not gpu.fake.gpus.done.count("copy in"), "nothing has been done yet"
+    gpu.fake.gpus.run()
+    assert second.collect()[0]["Y"].tolist() == [[60.0], [80.0]]
+    assert first.collect()[0]["Y"].tolist() == [[2.0], [4.0]]
+
+
+def test_the_next_batch_is_copied_in_while_one_is_computed(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    instance = gpu.start(on_gpu())
+    launched = [gpu.launch(instance, x([1])), gpu.launch(instance, x([2]))]
+    gpu.fake.gpus.run()
+    done = [name for name in gpu.fake.gpus.done if name in ("copy in", "copy out", "aten.mul.Tensor")]
+    assert done.index("copy in", 1) < done.index("copy out")
+    assert [each.collect()[0]["Y"].tolist() for each in launched] == [[[2.0]], [[4.0]]]
+
+
+def test_answers_hold_their_memory_and_all_other_memory_goes_back(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    instance = gpu.start(on_gpu())
+    empty = gpu.fake.cuda.used_bytes()
+    (kept,) = gpu.run(instance, x([1], [2]))
+    for value in range(5):
+        gpu.run(instance, x([value], [value]))
+    gc.collect()
+    assert kept["Y"].tolist() == [[2.0], [4.0]]
+    assert gpu.fake.cuda.used_bytes() == empty
+
+
+def test_the_device_tells_how_long_the_phases_took(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    launched = gpu.launch(gpu.start(on_gpu()), x([1]))
+    launched.batch.mark(Phase.COMPUTE_START)
+    gpu.fake.gpus.run()
+    launched.collect()
+    launched.batch.finish()
+    marks = launched.batch.marks
+    assert marks == sorted(marks)
+    computed = sum(name.startswith("aten") for name in gpu.fake.gpus.done)
+    assert marks[Phase.OUTPUT_START] - marks[Phase.INFER_START] == 1000 * computed, "by the stand-in's clock"
+
+
+def test_a_model_without_a_batch_dimension(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(AddSub())
+    tensors = "".join(f'input {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }} ' for name in ("A__0", "B__1"))
+    tensors += "".join(f'output {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }} ' for name in ("S__0", "D__1"))
+    values = {"A__0": [5, 0], "B__1": [5, 1]}
+    given = {name: Tensor(name, FP32, (2,), np.array(each, np.float32).tobytes()) for name, each in values.items()}
+    (answer,) = gpu.run(gpu.start(on_gpu("", tensors)), given)
+    assert (answer["S__0"].tolist(), answer["D__1"].tolist()) == ([10, 1], [0, -1])
+
+
+def test_instances_are_on_the_gpu_that_they_are_told(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    instance = gpu.start(on_gpu(gpus="1"), index=1)
+    assert (gpu.fake.cuda.used_bytes(0), gpu.fake.cuda.used_bytes(1)) == (0, 4)
+    (answer,) = gpu.run(instance, x([4]))
+    assert answer["Y"].tolist() == [[8.0]]
+
+
+def test_a_gpu_that_is_not_there_is_a_load_error(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    with pytest.raises(InvalidArgumentError) as caught:
+        gpu.start(on_gpu(gpus="7"), index=7)
+    assert str(caught.value) == (
+        "unable to load model 'm', instance 'm_0' is to run on a GPU: there is no GPU 7: torch knows 2, numbered from 0"
+    )
+
+
+# Python classes, parameters
+
+LINEAR = """
+import torch
+
+class Linear(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+        self.linear.weight.data.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        self.linear.bias.data.zero_()
+
+    def forward(self, x):
+        return self.linear(x){}
+"""
+
+
+def write(models: Any, source: str) -> None:
+    (models.files.version_directory / "model.py").write_text(source)
+
+
+def test_a_python_class_runs_there(gpu: Gpu, models: Any, on_gpu: Any) -> None:
+    write(models, LINEAR.format(""))
+    (answer,) = gpu.run(gpu.start(on_gpu(PYTHON)), x([1, 1]))
+    assert answer["Y"].tolist() == [[3.0, 7.0]]
+
+
+def test_mixed_precision_reaches_the_operators(gpu: Gpu, models: Any, on_gpu: Any) -> None:
+    write(models, LINEAR.format(".float()"))
+    text = PYTHON + parameter("AUTOMATIC_MIXED_PRECISION", "BF16")
+    (answer,) = gpu.run(gpu.start(on_gpu(text)), x([1.01, 1]))
+    assert answer["Y"].tolist() == [[3.0, 7.03125]], "rounded to 8 bits"
+
+
+def test_gradients_are_never_kept(gpu: Gpu, models: Any, on_gpu: Any) -> None:
+    write(models, LINEAR.format(""))
+    text = PYTHON + parameter("INFERENCE_MODE", "false")
+    (answer,) = gpu.run(gpu.start(on_gpu(text)), x([1, 1]))
+    assert answer["Y"].tolist() == [[3.0, 7.0]]
+
+
+@pytest.mark.parametrize(("value", "emptied"), [("true", 3), ("false", 0)])
+def test_the_cache_is_cleaned_after_each_run_if_told(
+    gpu: Gpu, script: Any, on_gpu: Any, value: str, emptied: int
+) -> None:
+    script(Scale())
+    instance = gpu.start(on_gpu(ROWS + parameter("ENABLE_CACHE_CLEANING", value)))
+    for _ in range(3):
+        gpu.run(instance, x([1]))
+    assert gpu.fake.emptied == emptied
+
+
+@pytest.mark.parametrize(("value", "enabled"), [("true", False), ("false", True)])
+def test_cudnn_is_off_while_a_model_runs_that_wants_it_off(
+    gpu: Gpu, models: Any, on_gpu: Any, value: str, enabled: bool
+) -> None:
+    write(models, LINEAR.format(" * float(torch.backends.cudnn.enabled)"))
+    instance = gpu.start(on_gpu(PYTHON + parameter("DISABLE_CUDNN", value)))
+    (answer,) = gpu.run(instance, x([1, 1]))
+    assert answer["Y"].tolist() == ([[3.0, 7.0]] if enabled else [[0.0, 0.0]])
+    assert torch.backends.cudnn.enabled
+
+
+def test_weights_are_shared_if_told(gpu: Gpu, script: Any, on_gpu: Any, models: Any) -> None:
+    script(Scale())
+    for value, weights in (("true", 4), ("false", 8)):
+        before = gpu.fake.cuda.used_bytes()
+        loaded = PyTorchBackend({}).load(on_gpu(ROWS + parameter("ENABLE_WEIGHT_SHARING", value)), models.files)
+        instances = [loaded.create_instance(InstanceSpec(f"m_{n}", "KIND_GPU")) for n in range(2)]
+        assert gpu.fake.cuda.used_bytes() - before == weights
+        launched = [gpu.launch(instance, x([value])) for value, instance in enumerate(instances)]
+        gpu.fake.gpus.run()
+        assert [each.collect()[0]["Y"].tolist() for each in launched] == [[[0.0]], [[2.0]]]
+        del instances, loaded, launched
+        gc.collect()
+
+
+def test_strings_go_the_blocking_way(gpu: Gpu, script: Any, on_gpu: Any, run_instance: Any) -> None:
+    script(Texts())
+    tensors = (
+        'input { name: "text" data_type: TYPE_STRING dims: [ 1 ] } '
+        'output { name: "Y" data_type: TYPE_STRING dims: [ 1 ] }'
+    )
+    instance = gpu.start(on_gpu("", tensors))
+    assert isinstance(instance, PyTorchInstance)
+    array = np.array([b"a"], object)
+    (answer,) = run_instance(instance).run({"text": Tensor("text", BYTES, (1,), array=array)})
+    assert answer["Y"].tolist() == [b"a!"]
+
+
+def test_kind_model_goes_the_blocking_way_on_the_device_of_its_choice(
+    gpu: Gpu, models: Any, pytorch_config: Any, run_instance: Any
+) -> None:
+    write(
+        models,
+        LINEAR.format("").replace("zero_()", "zero_()\n        self.to(torch.device('cuda', 1))"),
+    )
+    config = pytorch_config(PYTHON + "instance_group { kind: KIND_MODEL count: 1 }")
+    instance = gpu.start(config, kind="KIND_MODEL")
+    assert isinstance(instance, PyTorchInstance)
+    assert gpu.fake.cuda.used_bytes(1) > 0
+    (answer,) = run_instance(instance).run(x([1, 1]))
+    assert answer["Y"].tolist() == [[3.0, 7.0]]
+
+
+# Implicit state
+
+
+class _State:
+    """A sequence's memory, as much of it as backends use."""
+
+    def __init__(self) -> None:
+        self.written: list[list[float]] = []
+
+    def write(self, output: Tensor) -> None:
+        self.written.append(output.array.ravel().tolist())
+
+
+def test_states_are_there_when_a_batch_is_collected_one_at_a_time(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(RunningSum())
+    tensors = (
+        'input { name: "X__0" data_type: TYPE_FP32 dims: [ 1 ] } '
+        'output { name: "SUM__0" data_type: TYPE_FP32 dims: [ 1 ] }'
+    )
+    text = ROWS + (
+        "sequence_batching { "
+        'control_input { name: "START__1" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } } '
+        'state { input_name: "OLD__2" output_name: "NEW__1" data_type: TYPE_FP32 dims: [ 1 ] } }'
+    )
+    instance = gpu.start(on_gpu(text, tensors))
+    assert instance.credits == 1
+    states = [_State(), _State()]
+
+    def given(value: float, start: float, old: float) -> dict[str, Tensor]:
+        values = {"X__0": value, "START__1": start, "OLD__2": old}
+        return {
+            name: Tensor(name, FP32, (1, 1), np.array([[each]], np.float32).tobytes()) for name, each in values.items()
+        }
+
+    answers = gpu.run(instance, given(5, 1, 100), given(7, 0, 100), states=states)
+    assert [answer["SUM__0"].tolist() for answer in answers] == [[[5.0]], [[107.0]]]
+    assert [state.written for state in states] == [[[5.0]], [[107.0]]]
+
+
+# What goes wrong
+
+
+def test_an_exception_fails_its_batch_when_the_device_is_done_with_it(gpu: Gpu, models: Any, on_gpu: Any) -> None:
+    write(models, LINEAR.format(" if x.shape[0] > 1 else 1 / 0"))
+    instance = gpu.start(on_gpu(PYTHON))
+    bad, good = gpu.launch(instance, x([1, 1])), gpu.launch(instance, x([1, 1], [1, 1]))
+    gpu.fake.gpus.run()
+    with pytest.raises(InternalError, match=r"^PyTorch execute failure: division by zero$"):
+        bad.collect()
+    assert good.collect()[0]["Y"].tolist() == [[3.0, 7.0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1, "output 'Y' is a scalar which is not supported."),
+        (2, "configuration expects datatype TYPE_FP32 for output 'Y', model provides TYPE_INT32"),
+        (3, "a bad day"),
+    ],
+)
+def test_outputs_are_held_to_the_configuration(gpu: Gpu, script: Any, on_gpu: Any, value: float, text: str) -> None:
+    script(Moody())
+    instance = gpu.start(on_gpu())
+    with pytest.raises(TriremeError, match=text):
+        gpu.run(instance, x([value]))
+    assert gpu.run(instance, x([0]))[0]["Y"].tolist() == [[0.0]]
+
+
+def test_a_batch_for_which_there_is_no_memory_fails_and_the_next_one_does_not(
+    gpu: Gpu, models: Any, on_gpu: Any
+) -> None:
+    write(models, "import torch\nclass Double(torch.nn.Module):\n    def forward(self, x): return x * 2")
+    instance = gpu.start(on_gpu(PYTHON))
+    gpu.fake.cuda.set_per_process_memory_fraction(1024 / gpu.fake.gpus.memory_bytes, 0)
+    large = gpu.launch(instance, x([1.0] * 200))
+    gpu.fake.gpus.run()
+    with pytest.raises(OutOfDeviceMemoryError, match=r"^GPU 0 has no memory left: CUDA out of memory"):
+        large.collect()
+    assert gpu.run(instance, x([1]))[0]["Y"].tolist() == [[2.0]]
+
+
+def test_a_sick_device_is_seen_when_launching_and_when_waiting(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    instance = gpu.start(on_gpu())
+    flying = gpu.launch(instance, x([1]))
+    instance.healthy(flying.launched)
+    gpu.fake.gpus.sick = 700
+    with pytest.raises(SickDeviceError, match="restart the server: CUDA error: an illegal memory access"):
+        instance.healthy(flying.launched)
+    with pytest.raises(SickDeviceError):
+        gpu.launch(instance, x([1]))
+    with pytest.raises(SickDeviceError):
+        instance.collect(flying.batch, flying.launched)
+    instance.close()
+
+
+def test_a_batch_that_is_too_large_is_refused(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    script(Scale())
+    with pytest.raises(InternalError, match="batch size 9 for 'm_0', max allowed is 8"):
+        gpu.launch(gpu.start(on_gpu()), x(*[[1]] * 9))
+
+
+# CUDA graphs
+
+FIXED = 'input { name: "X" data_type: TYPE_FP32 dims: [ 2 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }'
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Batch sizes that the program itself was run with."""
+    from trireme.engine.backends.pytorch.python_class import PythonProgram
+
+    seen: list[int] = []
+    real = PythonProgram.run
+
+    def run(self: PythonProgram, inputs: Any) -> Any:
+        seen.append(inputs["X"].shape[0])
+        return real(self, inputs)
+
+    monkeypatch.setattr(PythonProgram, "run", run)
+    return seen
+
+
+GRAPHS_OF_PYTHON = 'runtime: "model.py" ' + GRAPHS
+
+
+def test_graphs_serve_the_sizes_that_they_were_captured_for(
+    gpu: Gpu, models: Any, on_gpu: Any, runs: list[int]
+) -> None:
+    write(models, LINEAR.format(""))
+    instance = gpu.start(on_gpu(GRAPHS_OF_PYTHON, FIXED))
+    assert sorted(set(runs)) == [1, 2, 4, 8]
+    runs.clear()
+    for rows in (4, 1, 2, 8, 1):
+        (answer,) = gpu.run(instance, x(*[[1, row] for row in range(rows)]))
+        assert answer["Y"].tolist() == [[1 + 2 * row, 3 + 4 * row] for row in range(rows)]
+    assert runs == []
+    (answer,) = gpu.run(instance, x(*[[1, 1]] * 3))
+    assert answer["Y"].tolist() == [[3, 7]] * 3
+    assert runs == [3], "there is no lower bound that it reaches"
+
+
+def test_batches_in_flight_through_one_graph_do_not_mix(gpu: Gpu, models: Any, on_gpu: Any) -> None:
+    write(models, LINEAR.format(""))
+    instance = gpu.start(on_gpu(GRAPHS_OF_PYTHON, FIXED))
+    first, second = gpu.launch(instance, x([1, 1])), gpu.launch(instance, x([2, 2]))
+    gpu.fake.gpus.run()
+    assert [each.collect()[0]["Y"].tolist() for each in (first, second)] == [[[3, 7]], [[6, 14]]]
+
+
+def test_smaller_batches_are_padded_with_zeros_down_to_the_lower_bound(
+    gpu: Gpu, models: Any, on_gpu: Any, runs: list[int]
+) -> None:
+    write(models, LINEAR.format(" + x.sum()"))
+    text = ROWS + (
+        'runtime: "model.py" optimization { cuda { graphs: true '
+        'graph_spec { batch_size: 4 input { key: "X" value { dim: [ 2 ] } } '
+        'graph_lower_bound { batch_size: 2 input { key: "X" value { dim: [ 2 ] } } } } } }'
+    )
+    instance = gpu.start(on_gpu(text, FIXED))
+    runs.clear()
+    gpu.run(instance, x(*[[100, 100]] * 4))
+    answers = gpu.run(instance, x([1, 1]), x([0, 1]))
+    assert [answer["Y"].tolist() for answer in answers] == [[[6, 10]], [[5, 7]]], "nothing is left of the batch before"
+    assert runs == []
+    gpu.run(instance, x([1, 1]))
+    assert runs == [1]
+
+
+def test_models_that_cannot_be_captured_are_served_without_graphs(
+    gpu: Gpu, script: Any, on_gpu: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    script(Moody())
+    with caplog.at_level(logging.WARNING):
+        instance = gpu.start(on_gpu(GRAPHS, FIXED))
+    assert "instance 'm_0': no CUDA graph for batch size 8: " in caplog.text
+    assert gpu.run(instance, x([5, 6]))[0]["Y"].tolist() == [[5, 6]]
+
+
+def test_torchscript_can_be_captured(gpu: Gpu, script: Any, on_gpu: Any, caplog: pytest.LogCaptureFixture) -> None:
+    script(Scale())
+    instance = gpu.start(on_gpu(GRAPHS, FIXED))
+    assert "no CUDA graph" not in caplog.text
+    assert gpu.run(instance, x([5, 6], [7, 8]))[0]["Y"].tolist() == [[10, 12], [14, 16]]
+
+
+def test_memory_of_graphs_goes_with_their_instance(gpu: Gpu, models: Any, on_gpu: Any) -> None:
+    write(models, LINEAR.format(""))
+    before = gpu.fake.cuda.used_bytes()
+    backend = PyTorchBackend({})
+    loaded = backend.load(on_gpu(GRAPHS_OF_PYTHON, FIXED), models.files)
+    instance = loaded.create_instance(InstanceSpec("m_0", "KIND_GPU"))
+    assert isinstance(instance, PyTorchStreamInstance)
+    gpu.run(instance, x([1, 1]))
+    instance.close()
+    loaded.close()
+    del instance, loaded
+    gpu.fake.gpus.run()
+    gc.collect()
+    assert gpu.fake.cuda.used_bytes() == before
