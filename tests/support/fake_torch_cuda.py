@@ -298,7 +298,7 @@ class _Cuda:
         with self._lock:
             self._used[device] -= nbytes
 
-    def used_bytes(self, device: int = 0) -> int:
+    def memory_allocated(self, device: int) -> int:
         """What tensors have of a device's memory."""
         return self._used.get(device, 0)
 

@@ -152,6 +152,24 @@ def test_the_device_s_memory_has_a_limit(fake: FakeTorch) -> None:
     assert gpu.empty((1 << 10,), FLOAT).shape == (1 << 10,), "the device is well"
 
 
+def test_the_limit_is_for_batches_and_not_for_what_is_loaded(fake: FakeTorch) -> None:
+    gpu = devices(fake, device_bytes={0: 4096}).get(fake, 0)
+
+    class Model:
+        def __init__(self) -> None:
+            self.weights = gpu.empty((1 << 14,), FLOAT)
+
+    model = gpu.load(Model)
+    batch = gpu.empty((1000,), FLOAT)
+    with pytest.raises(OutOfDeviceMemoryError):
+        gpu.empty((1000,), FLOAT)
+    del model, batch
+    gc.collect()
+    with pytest.raises(OutOfDeviceMemoryError):
+        gpu.empty((2000,), FLOAT)
+    assert gpu.empty((1000,), FLOAT).shape == (1000,)
+
+
 def test_an_error_that_stays_is_a_sick_device_whatever_is_asked_of_it(fake: FakeTorch, gpu: TorchDevice) -> None:
     stream = gpu.stream()
     host, event = pinned(gpu, np.ones(3, np.float32)), stream.record()
