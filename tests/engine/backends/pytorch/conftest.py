@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from fake_gpu import FakeGpus
+from fake_torch_cuda import FakeTorch
 from google.protobuf import text_format
+from gpu_batches import ROWS, Gpu
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.pytorch import PyTorchBackend
@@ -50,5 +53,27 @@ def begin(models: Any, run_instance: Any) -> Callable[..., Any]:
 
     def make(config: ModelConfig, kind: str = "KIND_CPU") -> Any:
         return run_instance(PyTorchBackend({}).load(config, models.files).create_instance(InstanceSpec("m_0", kind)))
+
+    return make
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
+    fake = FakeTorch(FakeGpus(count=2))
+    fake.install(monkeypatch)
+    return fake
+
+
+@pytest.fixture
+def gpu(fake: FakeTorch, models: Any) -> Gpu:
+    return Gpu(fake, models.files)
+
+
+@pytest.fixture
+def on_gpu(pytorch_config: Any) -> Callable[..., ModelConfig]:
+    """A configuration with an instance on the first GPU."""
+
+    def make(text: str = ROWS, tensors: str = "", gpus: str = "0") -> ModelConfig:
+        return pytorch_config(f"{text} instance_group {{ kind: KIND_GPU count: 1 gpus: [ {gpus} ] }}", tensors)
 
     return make

@@ -3,128 +3,22 @@
 from __future__ import annotations
 
 import gc
-import logging
-import threading
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fake_gpu import FakeGpus
-from fake_torch_cuda import FakeTorch
+from gpu_batches import LINEAR, PYTHON, ROWS, Gpu, parameter, write, x
 from torch_modules import AddSub, Moody, RunningSum, Scale, Texts
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.pytorch import PyTorchBackend
 from trireme.engine.backends.pytorch.instance import PyTorchInstance
-from trireme.engine.backends.pytorch.stream_instance import PyTorchStreamInstance
-from trireme.engine.clock import SystemClock
-from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import BYTES, FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
-from trireme.engine.execution import ExecutionBatch, Phase
+from trireme.engine.execution import Phase
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
-from trireme.engine.job import Job
-from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
-
-PATIENCE_S = 10
-ROWS = "max_batch_size: 8 "
-GRAPHS = ROWS + "optimization { cuda { graphs: true } } dynamic_batching { preferred_batch_size: [ 2, 4 ] }"
-PYTHON = ROWS + 'runtime: "model.py" '
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
-    fake = FakeTorch(FakeGpus(count=2))
-    fake.install(monkeypatch)
-    return fake
-
-
-class Launched:
-    """A batch that was launched.
-
-    Args:
-        requests: inputs of each.
-    """
-
-    def __init__(self, instance: PyTorchStreamInstance, requests: Sequence[dict[str, Tensor]], states: Any) -> None:
-        self.jobs = []
-        for at, inputs in enumerate(requests):
-            rows, *rest = next(iter(inputs.values())).shape
-            rows = rows if rest else 1
-            self.jobs.append(Job(InferenceRequest("m"), inputs, rows, "m", 1, None))  # type: ignore[arg-type]
-            self.jobs[-1].state = states[at] if states else None
-        self.instance = instance
-        self.batch = ExecutionBatch(self.jobs, "m_0", SystemClock(), gpu=0)
-        self._landed = threading.Event()
-        self.launched: Any = instance.launch(self.batch, self._landed.set)
-
-    def collect(self) -> list[dict[str, Any]]:
-        """The answers, when it has landed."""
-        assert self._landed.wait(PATIENCE_S)
-        self.instance.collect(self.batch, self.launched)
-        self.launched = None
-        outcomes: dict[int, Any] = {id(job): outcome for job, outcome, _ in self.batch.answers}
-        answers = []
-        for job in self.jobs:
-            outcome = outcomes[id(job)]
-            if isinstance(outcome, TriremeError):
-                raise outcome
-            answers.append({tensor.name: tensor.array for tensor in outcome.outputs})
-        self.batch.answers.clear()
-        return answers
-
-
-class Gpu:
-    """Instances on the first GPU, and how far it is."""
-
-    def __init__(self, fake: FakeTorch, files: Any) -> None:
-        self.fake = fake
-        self._files = files
-        self._models: list[Any] = []
-
-    def start(self, config: ModelConfig, index: int = 0, kind: str = "KIND_GPU") -> Any:
-        loaded = PyTorchBackend({}).load(config, self._files)
-        self._models.append(loaded)
-        spec = InstanceSpec("m_0", kind, index)
-        instance = loaded.create_instance(spec)
-        assert type(instance) is loaded.instance_class(spec)
-        return instance
-
-    def launch(self, instance: Any, *requests: dict[str, Tensor], states: Any = None) -> Launched:
-        return Launched(instance, requests, states)
-
-    def run(self, instance: Any, *requests: dict[str, Tensor], states: Any = None) -> list[dict[str, Any]]:
-        launched = self.launch(instance, *requests, states=states)
-        self.fake.gpus.run()
-        return launched.collect()
-
-
-@pytest.fixture
-def gpu(fake: FakeTorch, models: Any) -> Gpu:
-    return Gpu(fake, models.files)
-
-
-@pytest.fixture
-def on_gpu(pytorch_config: Any) -> Callable[..., ModelConfig]:
-    """A configuration with an instance on the first GPU."""
-
-    def make(text: str = ROWS, tensors: str = "", gpus: str = "0") -> ModelConfig:
-        return pytorch_config(f"{text} instance_group {{ kind: KIND_GPU count: 1 gpus: [ {gpus} ] }}", tensors)
-
-    return make
-
-
-def x(*rows: Sequence[float]) -> dict[str, Tensor]:
-    array = np.array(rows, np.float32)
-    return {"X": Tensor("X", FP32, array.shape, array.tobytes())}
-
-
-def parameter(key: str, value: str) -> str:
-    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }} '
-
 
 # Batches
 
@@ -219,24 +113,6 @@ def test_a_gpu_that_is_not_there_is_a_load_error(gpu: Gpu, script: Any, on_gpu: 
 
 
 # Python classes, parameters
-
-LINEAR = """
-import torch
-
-class Linear(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(2, 2)
-        self.linear.weight.data.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-        self.linear.bias.data.zero_()
-
-    def forward(self, x):
-        return self.linear(x){}
-"""
-
-
-def write(models: Any, source: str) -> None:
-    (models.files.version_directory / "model.py").write_text(source)
 
 
 def test_a_python_class_runs_there(gpu: Gpu, models: Any, on_gpu: Any) -> None:
@@ -423,103 +299,3 @@ def test_a_batch_that_is_too_large_is_refused(gpu: Gpu, script: Any, on_gpu: Any
     script(Scale())
     with pytest.raises(InternalError, match="batch size 9 for 'm_0', max allowed is 8"):
         gpu.launch(gpu.start(on_gpu()), x(*[[1]] * 9))
-
-
-# CUDA graphs
-
-FIXED = 'input { name: "X" data_type: TYPE_FP32 dims: [ 2 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }'
-
-
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Batch sizes that the program itself was run with."""
-    from trireme.engine.backends.pytorch.python_class import PythonProgram
-
-    seen: list[int] = []
-    real = PythonProgram.run
-
-    def run(self: PythonProgram, inputs: Any) -> Any:
-        seen.append(inputs["X"].shape[0])
-        return real(self, inputs)
-
-    monkeypatch.setattr(PythonProgram, "run", run)
-    return seen
-
-
-GRAPHS_OF_PYTHON = 'runtime: "model.py" ' + GRAPHS
-
-
-def test_graphs_serve_the_sizes_that_they_were_captured_for(
-    gpu: Gpu, models: Any, on_gpu: Any, runs: list[int]
-) -> None:
-    write(models, LINEAR.format(""))
-    instance = gpu.start(on_gpu(GRAPHS_OF_PYTHON, FIXED))
-    assert sorted(set(runs)) == [1, 2, 4, 8]
-    runs.clear()
-    for rows in (4, 1, 2, 8, 1):
-        (answer,) = gpu.run(instance, x(*[[1, row] for row in range(rows)]))
-        assert answer["Y"].tolist() == [[1 + 2 * row, 3 + 4 * row] for row in range(rows)]
-    assert runs == []
-    (answer,) = gpu.run(instance, x(*[[1, 1]] * 3))
-    assert answer["Y"].tolist() == [[3, 7]] * 3
-    assert runs == [3], "there is no lower bound that it reaches"
-
-
-def test_batches_in_flight_through_one_graph_do_not_mix(gpu: Gpu, models: Any, on_gpu: Any) -> None:
-    write(models, LINEAR.format(""))
-    instance = gpu.start(on_gpu(GRAPHS_OF_PYTHON, FIXED))
-    first, second = gpu.launch(instance, x([1, 1])), gpu.launch(instance, x([2, 2]))
-    gpu.fake.gpus.run()
-    assert [each.collect()[0]["Y"].tolist() for each in (first, second)] == [[[3, 7]], [[6, 14]]]
-
-
-def test_smaller_batches_are_padded_with_zeros_down_to_the_lower_bound(
-    gpu: Gpu, models: Any, on_gpu: Any, runs: list[int]
-) -> None:
-    write(models, LINEAR.format(" + x.sum()"))
-    text = ROWS + (
-        'runtime: "model.py" optimization { cuda { graphs: true '
-        'graph_spec { batch_size: 4 input { key: "X" value { dim: [ 2 ] } } '
-        'graph_lower_bound { batch_size: 2 input { key: "X" value { dim: [ 2 ] } } } } } }'
-    )
-    instance = gpu.start(on_gpu(text, FIXED))
-    runs.clear()
-    gpu.run(instance, x(*[[100, 100]] * 4))
-    answers = gpu.run(instance, x([1, 1]), x([0, 1]))
-    assert [answer["Y"].tolist() for answer in answers] == [[[6, 10]], [[5, 7]]], "nothing is left of the batch before"
-    assert runs == []
-    gpu.run(instance, x([1, 1]))
-    assert runs == [1]
-
-
-def test_models_that_cannot_be_captured_are_served_without_graphs(
-    gpu: Gpu, script: Any, on_gpu: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    script(Moody())
-    with caplog.at_level(logging.WARNING):
-        instance = gpu.start(on_gpu(GRAPHS, FIXED))
-    assert "instance 'm_0': no CUDA graph for batch size 8: " in caplog.text
-    assert gpu.run(instance, x([5, 6]))[0]["Y"].tolist() == [[5, 6]]
-
-
-def test_torchscript_can_be_captured(gpu: Gpu, script: Any, on_gpu: Any, caplog: pytest.LogCaptureFixture) -> None:
-    script(Scale())
-    instance = gpu.start(on_gpu(GRAPHS, FIXED))
-    assert "no CUDA graph" not in caplog.text
-    assert gpu.run(instance, x([5, 6], [7, 8]))[0]["Y"].tolist() == [[10, 12], [14, 16]]
-
-
-def test_memory_of_graphs_goes_with_their_instance(gpu: Gpu, models: Any, on_gpu: Any) -> None:
-    write(models, LINEAR.format(""))
-    before = gpu.fake.cuda.memory_allocated(0)
-    backend = PyTorchBackend({})
-    loaded = backend.load(on_gpu(GRAPHS_OF_PYTHON, FIXED), models.files)
-    instance = loaded.create_instance(InstanceSpec("m_0", "KIND_GPU"))
-    assert isinstance(instance, PyTorchStreamInstance)
-    gpu.run(instance, x([1, 1]))
-    instance.close()
-    loaded.close()
-    del instance, loaded
-    gpu.fake.gpus.run()
-    gc.collect()
-    assert gpu.fake.cuda.memory_allocated(0) == before
