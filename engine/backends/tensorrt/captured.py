@@ -103,7 +103,6 @@ class CapturedGraphs:
         results = []
         for name, output in captured.outputs.items():
             results.append(self._device.empty(output.shape, output.dtype))
-            run.held.append(results[-1])
             run.outputs.append(name)
             stream.copy(output, results[-1])
         return results

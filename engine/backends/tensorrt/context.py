@@ -6,7 +6,8 @@ Rules:
     in between is never in use by both. Shapes and addresses belong to the call that enqueues, and change between two.
     Two contexts would need that memory twice, and gain nothing on the one stream.
  2. A context has one profile for all its life: to change it takes time, on the host and on the device.
- 3. Memory that a batch uses is held by its `Run` until it has landed; what TensorRT reads of the host's likewise.
+ 3. What TensorRT reads and writes of the host's memory is held by the batch's `Run` until that has landed, as the
+    pipeline holds what is on the device.
  4. TensorRT wants an address of everything, also of what has no elements.
 """
 
@@ -40,7 +41,7 @@ class Run:
     Attributes:
         outputs: once enqueued: names of the results on the device, in the order in which they go.
         host_outputs: pinned arrays that TensorRT writes to.
-        held: whatever else the device uses.
+        held: memory that TensorRT has asked for while it enqueued.
     """
 
     __slots__ = ("held", "host_inputs", "host_outputs", "names", "outputs")
@@ -193,7 +194,6 @@ class EngineContext:
                     self._context.set_output_allocator(name, growing.allocator)
                 continue
             results[name] = array = self._device.empty(shape, dtype)
-            run.held.append(array)
             self._context.set_tensor_address(name, self._device.address(array) or self._device.address(self._nothing))
         return results
 
