@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..engine.backends.interface import LoadedModel
+from ..engine.config.build import with_runtime
 from ..engine.config.ensemble import with_decoupled
 from ..engine.config.instance_groups import leaves_kind_open
 from ..engine.config.model import ModelConfig
@@ -64,10 +65,12 @@ def load_instances(
     Raises:
         TriremeError: it cannot be loaded.
     """
-    backend = surroundings.backends.get(config.backend)
+    files = source.files(version)
+    backend = surroundings.backends.for_model(config, files)
+    config = with_runtime(config, backend.runtime)
     gpus = gpus_for(config, surroundings)
     config = source.place(config, gpus)
-    files = replace(source.files(version), capabilities=gpus.capabilities)
+    files = replace(files, capabilities=gpus.capabilities)
     completion = backend.auto_complete(config, files) if surroundings.options.auto_complete else None
     config = source.prepare(config, completion, gpus)
     labels = source.labels(config)

@@ -39,6 +39,10 @@ ROOT = Path(__file__).parents[1]
 EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (engine_knows_no_event_loop, "engine/backends/python/child/calls.py"): "awaited by coroutines of user code",
     (engine_knows_no_event_loop, "engine/backends/python/child/process.py"): "watches the socket's other end",
+    (
+        engine_knows_no_event_loop,
+        "engine/backends/python/auto_complete.py",
+    ): "waits on a thread of its own",
     (time_and_chance_are_injected, "engine/backends/python/child/process.py"): "measures in the model's process",
     (queues_are_bounded, "engine/backends/python/child/calls.py"): "responses within the window that the server keeps",
     (queues_are_bounded, "engine/backends/python/child/process_host.py"): "one batch and a few words of the server",

@@ -261,9 +261,11 @@ class Backend(ABC):
 
     Attributes:
         services: what the server offers; there once the backend has been made, not while it is.
+        runtime: what becomes of the configuration's ``runtime``; empty to leave it.
     """
 
     name: ClassVar[str]
+    runtime: str = ""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)

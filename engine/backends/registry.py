@@ -8,8 +8,9 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from ..errors import InvalidArgumentError, UnavailableError
-from .interface import Backend
+from ..config.model import ModelConfig
+from ..errors import InvalidArgumentError, UnavailableError, UnsupportedError
+from .interface import Backend, ModelFiles
 from .python.backend import PythonBackend
 from .python.settings import DEFAULT_FILENAME
 from .services import Services
@@ -60,6 +61,35 @@ class BackendRegistry:
                 backend = self._backends[name] = self._find(name)(self._options_for(name))
                 backend.services = self.services
             return backend
+
+    def for_model(self, config: ModelConfig, files: ModelFiles) -> Backend:
+        """The backend that a model's configuration names, by its ``backend`` and ``runtime``.
+
+        Raises:
+            TriremeError: there is none; see `get`.
+        """
+        name, runtime = config.backend, config.runtime
+        directory = (self._directory or Path()) / name
+        is_script = runtime == DEFAULT_FILENAME and (name == PythonBackend.name or not self._is_installed(name))
+        if is_script and not (directory / runtime).is_file():
+            raise InvalidArgumentError(
+                f"unable to find Python backend based backend library '{runtime}' for model '{config.name}', searched: "
+                f"'{directory / runtime}'"
+            )
+        if runtime not in ("", DEFAULT_FILENAME, f"libtriton_{name}.so"):
+            searched = (files.version_directory, files.model_directory, directory)
+            if any((place / runtime).is_file() for place in searched):
+                raise UnsupportedError(
+                    f"backend library '{runtime}' of model '{config.name}' cannot be used: backends are Python classes"
+                )
+            places = "".join(f"'{place}' " for place in searched)
+            raise InvalidArgumentError(
+                f"unable to find backend library '{runtime}' for model '{config.name}', searched: {places}"
+            )
+        return self.get(name)
+
+    def _is_installed(self, name: str) -> bool:
+        return name in self._extra or bool(entry_points(group=ENTRY_POINT_GROUP, name=name))
 
     def _find(self, name: str) -> Callable[[Mapping[str, str]], Backend]:
         if name in self._extra:

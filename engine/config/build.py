@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -41,6 +42,15 @@ def config_json(config: ModelConfig) -> bytes:
 def config_protobuf(config: ModelConfig) -> bytes:
     """What gRPC's ModelConfig answers: the message `inference.ModelConfig` in protobuf's encoding."""
     return config.message.SerializeToString()
+
+
+def with_runtime(config: ModelConfig, runtime: str) -> ModelConfig:
+    """The configuration with what its backend makes of ``runtime``; as it is if that says nothing."""
+    if not runtime or config.runtime == runtime:
+        return config
+    message = copy_message(config.message)
+    message.runtime = runtime
+    return replace(config, message=message, runtime=runtime)
 
 
 def model_config(message: Any) -> ModelConfig:

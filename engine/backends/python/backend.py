@@ -19,14 +19,15 @@ from .instance import PythonInstance
 from .launching import Interpreter, Process
 from .options import read_options
 from .overlap import most_batches
-from .settings import check_parameters, model_path, runs_in_process, start_settings, wants_asyncio
+from .settings import DEFAULT_FILENAME, check_parameters, model_path, runs_in_process, start_settings, wants_asyncio
 
 
 class PythonBackend(Backend):
     """Runs Python models.
 
-    Options: ``stub-timeout-seconds`` (30), how long a process may take to come up, and a model to end; ``debug-port``,
-    see `PythonOptions`. Those about the size of shared memory are accepted and have no effect.
+    Options: ``stub-timeout-seconds`` (30), how long a process may take to come up, and a model to end;
+    ``auto-complete-timeout-seconds`` (300) and ``debug-port``, see `PythonOptions`. Those about the size of shared
+    memory are accepted and have no effect.
 
     Args:
         script: the file with the class of all models of a Python-based backend; None where each model has its own.
@@ -38,6 +39,8 @@ class PythonBackend(Backend):
         super().__init__(options)
         self._settings = read_options(options)
         self._script = script
+        if script is not None:
+            self.runtime = DEFAULT_FILENAME
         self._environments = Environments()
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
@@ -48,7 +51,8 @@ class PythonBackend(Backend):
         """
         interpreter = self._check(config, files)
         settings = start_settings(config, files, InstanceSpec(config.name), self._script, auto_complete=True)
-        return Completion(config.max_batch_size, rewritten=completed_config(config.name, interpreter, settings))
+        rewritten = completed_config(config.name, interpreter, settings, self._settings.auto_complete_s)
+        return Completion(config.max_batch_size, rewritten=rewritten)
 
     def uses_gpus(self) -> bool:
         return True  # the model is told its GPU, and decides what to do with it

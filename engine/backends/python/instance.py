@@ -35,12 +35,11 @@ from .child.channel import ChannelClosedError, Letter
 from .child.codec import Message, MessageError, Payload
 from .in_process import ModelThread
 from .launching import Process, describe_status
-from .output import OutputLog
+from .output import OutputLog, log_line
 from .wire import read_response, write_job
 
 logger = logging.getLogger("trireme.python")
 
-_LEVELS = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR, "VERBOSE": logging.DEBUG}
 _TAKEN_AT_ONCE = protocol.WINDOW // 2
 
 
@@ -242,7 +241,7 @@ class PythonInstance(ProcessInstance):
         elif kind == protocol.ANSWER:
             self._answer(message.payload, *rest)
         elif kind == protocol.LOG:
-            self._log(*rest)
+            log_line(*rest)
         elif kind == protocol.CALL:
             number, method, arguments, key = rest
             batches = self._asking(key)
@@ -315,12 +314,6 @@ class PythonInstance(ProcessInstance):
             return ()
         before = dict.fromkeys([caller for batch in batches for job in batch.jobs for caller in job.request.callers])
         return (*before, (self._model, self.name))
-
-    def _log(self, level: str, filename: str, line: int, text: str) -> None:
-        """A line in the server's log, as if it came from the user's file."""
-        number = _LEVELS.get(level, logging.INFO)
-        if logger.isEnabledFor(number):
-            logger.handle(logger.makeRecord(logger.name, number, filename, line, text, (), None))
 
     def _reschedule(self, key: int, job: Job) -> None:
         try:

@@ -34,7 +34,6 @@ class Process:
 
     Args:
         name: of the instance, for people.
-        output: a descriptor for what it prints; without one there are pipes.
         timeout_s: how long the channel may block; without it, it does not.
 
     Attributes:
@@ -42,15 +41,13 @@ class Process:
         bell: writing end of a pipe; see `child.protocol`.
         pid: its number.
         ended: a descriptor that can be read when the process has ended.
-        stdout, stderr: reading ends of pipes, or -1 where its output goes elsewhere.
+        stdout, stderr: reading ends of pipes; whoever reads them closes them.
 
     Raises:
         InternalError: it cannot be started.
     """
 
-    def __init__(
-        self, name: str, interpreter: Interpreter, *, output: int | None = None, timeout_s: float = 0.0
-    ) -> None:
+    def __init__(self, name: str, interpreter: Interpreter, *, timeout_s: float = 0.0) -> None:
         ours, theirs = socket_pair()
         ours.settimeout(timeout_s)
         hears, self.bell = os.pipe()
@@ -60,8 +57,8 @@ class Process:
                 self._popen = subprocess.Popen(
                     [*interpreter.command, str(MAIN), str(theirs.fileno()), str(hears)],
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE if output is None else output,
-                    stderr=subprocess.PIPE if output is None else output,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
                     pass_fds=(theirs.fileno(), hears),
                     env={name: value for name, value in variables.items() if value},
                 )
@@ -74,11 +71,10 @@ class Process:
         self.channel = Channel(ours)
         self.pid = self._popen.pid
         self.ended = os.pidfd_open(self.pid)
-        self.stdout = -1 if self._popen.stdout is None else os.dup(self._popen.stdout.fileno())
-        self.stderr = -1 if self._popen.stderr is None else os.dup(self._popen.stderr.fileno())
-        for stream in (self._popen.stdout, self._popen.stderr):
-            if stream is not None:
-                stream.close()
+        assert self._popen.stdout is not None, "these are pipes"
+        assert self._popen.stderr is not None, "both"
+        with self._popen.stdout as stdout, self._popen.stderr as stderr:
+            self.stdout, self.stderr = os.dup(stdout.fileno()), os.dup(stderr.fileno())
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it ends within this time."""

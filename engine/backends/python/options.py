@@ -25,10 +25,12 @@ class PythonOptions:
     Attributes:
         timeout_s: seconds that a process may take until it is up, and later to end.
         debug_port: where a model's process waits for a debugger before it loads the model; 0 for not at all.
+        auto_complete_s: seconds that a model may take to complete its configuration.
     """
 
     timeout_s: float
     debug_port: int = 0
+    auto_complete_s: float = 300.0
 
 
 def read_options(options: Mapping[str, str]) -> PythonOptions:
@@ -39,7 +41,11 @@ def read_options(options: Mapping[str, str]) -> PythonOptions:
     """
     for name, least in _UNUSED.items():
         _integer(options, name, least, least)
-    return PythonOptions(_integer(options, "stub-timeout-seconds", 30, 1), _integer(options, "debug-port", 0, 0))
+    return PythonOptions(
+        _integer(options, "stub-timeout-seconds", 30, 1),
+        _integer(options, "debug-port", 0, 0),
+        _integer(options, "auto-complete-timeout-seconds", 300, 1),
+    )
 
 
 def _integer(options: Mapping[str, str], name: str, default: int, least: int) -> int:

@@ -1,4 +1,4 @@
-"""What a model's process prints becomes lines of the server's log."""
+"""What a model's process prints, or has logged, becomes lines of the server's log."""
 
 from __future__ import annotations
 
@@ -12,20 +12,33 @@ _READ_BYTES = 65_536
 _PIPE_BYTES = 1 << 20
 """No pipe of a user's holds more."""
 
+_LEVELS = {"INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR, "VERBOSE": logging.DEBUG}
+
 logger = logging.getLogger("trireme.python")
+
+
+def log_line(level: str, filename: str, line: int, text: str) -> None:
+    """A line in the server's log, as if it came from the user's file.
+
+    Args:
+        level: as the utilities name it; INFO if they do not.
+    """
+    number = _LEVELS.get(level, logging.INFO)
+    if logger.isEnabledFor(number):
+        logger.handle(logger.makeRecord(logger.name, number, filename, line, text, (), None))
 
 
 class OutputLog:
     """One of a process's output streams.
 
     Args:
-        descriptor: the reading end of a pipe, or a file; `close` closes it.
+        descriptor: the reading end of a pipe; `close` closes it.
         name: of the instance, for people.
         level: for the lines.
     """
 
     def __init__(self, descriptor: int, name: str, level: int = logging.INFO) -> None:
-        os.set_blocking(descriptor, False)  # of no meaning for files, which `auto_complete` uses
+        os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._name = name
         self._level = level

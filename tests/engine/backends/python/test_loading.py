@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from python_models import CONFIG, IDENTITY, ask, child_processes, open_descriptors, open_repository, write_model
+from python_models import CONFIG, IDENTITY, ask, child_processes, open_descriptors, open_repository, until, write_model
 
 from trireme.engine.backends.python import PythonBackend
 from trireme.engine.backends.python.environments import Environments
@@ -157,6 +157,50 @@ async def test_a_model_completes_its_configuration(tmp_path: Path) -> None:
         assert [tensor.name for tensor in (*config.input, *config.output)] == ["INPUT0", "OUTPUT0"]
         assert config.dynamic_batching is not None
         assert (await server.infer(ask("m", 1))).outputs[0].array.tolist() == [[1]]
+
+
+async def test_what_a_model_says_while_it_completes_is_logged_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waits until the test has read its first lines, and is heard to the last one."""
+    code = (
+        IDENTITY
+        + f"""
+        @staticmethod
+        def auto_complete_config(config):
+            import os, sys, time
+            print("reading weights")
+            print("no GPU", file=sys.stderr)
+            pb_utils.Logger.log_warn("half way")
+            while not os.path.exists({str(tmp_path / "heard")!r}):
+                time.sleep(0.01)
+            os.write(1, b"done, without an end")
+            return config
+"""
+    )
+    write_model(tmp_path / "models", "m", code)
+    caplog.set_level("INFO", "trireme.python")
+
+    async def hear() -> None:
+        await until(lambda: {"[m] reading weights", "[m] no GPU", "half way"} <= set(caplog.messages))
+        (tmp_path / "heard").touch()
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hear)
+            async with open_repository(tmp_path / "models"):
+                assert "[m] done, without an end" in caplog.messages
+    (record,) = [record for record in caplog.records if record.message == "half way"]
+    assert record.pathname.endswith("/m/1/model.py")
+
+
+async def test_a_model_that_does_not_come_to_an_end_with_its_configuration_is_given_up(tmp_path: Path) -> None:
+    code = in_class(
+        "        @staticmethod\n        def auto_complete_config(config):\n            while True: print('still')\n"
+    )
+    write_model(tmp_path, "m", code)
+    found = await reason(tmp_path, backend_config={"python": {"auto-complete-timeout-seconds": "1"}})
+    assert found == "Internal: auto_complete_config of model 'm' has not returned within 1 s"
 
 
 async def test_a_model_fills_in_what_its_configuration_leaves_open(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ import trio
 from calling_models import ADD_ONE, DECOUPLED, HEAD, TEXT, answer, chain
 from python_models import CONFIG, IDENTITY, ask, child_processes, open_descriptors, open_repository, until, write_model
 
+from trireme.engine.config.build import config_json
 from trireme.engine.errors import InternalError, TriremeError
 
 SAY_VARIABLE = (
@@ -137,7 +139,57 @@ async def test_one_file_serves_all_models_of_a_python_based_backend(tmp_path: Pa
     async with open_repository(tmp_path / "models", **options) as server:
         for name in ("a", "b"):
             assert await answer(server, name, 1) == f"weights of {name}"
+            assert json.loads(config_json(server.describe(name).config))["runtime"] == "model.py"
         assert len(child_processes()) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            'backend: "empty" runtime: "model.py"',
+            (
+                "Invalid argument: unable to find Python backend based backend library 'model.py' for model 'm', "
+                "searched: '{backends}/empty/model.py'"
+            ),
+        ),
+        (
+            'backend: "python" runtime: "model.py"',
+            (
+                "Invalid argument: unable to find Python backend based backend library 'model.py' for model 'm', "
+                "searched: '{backends}/python/model.py'"
+            ),
+        ),
+        (
+            'backend: "empty"',
+            (
+                "Invalid argument: unable to find backend library for backend 'empty', try specifying runtime on the "
+                "model configuration."
+            ),
+        ),
+        (
+            'backend: "own" runtime: "libfoo.so"',
+            (
+                "Invalid argument: unable to find backend library 'libfoo.so' for model 'm', searched: '{models}/m/1' "
+                "'{models}/m' '{backends}/own' "
+            ),
+        ),
+        (
+            'backend: "own" runtime: "libbar.so"',
+            "Unsupported: backend library 'libbar.so' of model 'm' cannot be used: backends are Python classes",
+        ),
+    ],
+)
+async def test_a_runtime_that_is_not_there_fails_the_load(tmp_path: Path, config: str, expected: str) -> None:
+    backends, models = tmp_path / "backends", tmp_path / "models"
+    for name in ("empty", "own"):
+        (backends / name).mkdir(parents=True)
+    (backends / "own" / "model.py").touch()
+    (backends / "own" / "libbar.so").touch()
+    write_model(models, "m", IDENTITY, config)
+    async with open_repository(models, exit_on_error=False, backend_directory=backends) as server:
+        (entry,) = server.repository_index()
+        assert entry.reason == expected.format(backends=backends, models=models)
 
 
 async def test_a_backend_that_is_nowhere_is_an_error(tmp_path: Path) -> None:
