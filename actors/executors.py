@@ -25,9 +25,15 @@ T = TypeVar("T")
 
 
 class Executor(Protocol):
-    """Runs one instance's work, one thing at a time, but for batches of an instance that has credits for several."""
+    """Runs one instance's work, one thing at a time, but for batches of an instance that has credits for several.
+
+    Attributes:
+        begins: batches may be begun in place (`begin_now`).
+        prompt: then one is better begun at once than together with what comes in the same breath.
+    """
 
     begins: bool
+    prompt: bool
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         """Run the life of the instance, during which the rest is called, and whatever must go on beside it.
@@ -105,6 +111,7 @@ class ThreadExecutor:
     """
 
     begins = False
+    prompt = False
 
     def __init__(self, name: str) -> None:
         self.placement = Placement()

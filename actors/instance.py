@@ -121,8 +121,9 @@ class Instance:
         begin_now = None
         if self._executor.begins and self._hang_limit_s == math.inf:
             begin_now = partial(self._begin_now, copy)
+        prompt = begin_now is not None and self._executor.prompt
         address = InstanceAddress(
-            spec.name, self.mailbox, execute_now, self._limit, spec.device_id, spec.gpu, begin_now
+            spec.name, self.mailbox, execute_now, self._limit, spec.device_id, spec.gpu, begin_now, prompt
         )
         scheduler.attach(self.identity, address)
         task_status.started()

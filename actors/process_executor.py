@@ -34,6 +34,7 @@ class ProcessExecutor:
     """One process instance's executor. Executes as many batches at a time as the instance has credits."""
 
     begins = True
+    prompt = True
 
     def __init__(self, name: str) -> None:
         self._name = name

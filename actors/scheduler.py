@@ -62,6 +62,7 @@ class InstanceAddress:
         limit: what it needs in order to execute, where that is limited.
         device: that of those resources which each device has.
         gpu: where it executes, if it is of kind KIND_GPU.
+        prompt: see `Scheduler`; only with `begin_now`.
     """
 
     name: str
@@ -71,6 +72,7 @@ class InstanceAddress:
     device: int = 0
     gpu: int | None = None
     begin_now: Callable[[ExecutionBatch], bool] | None = None
+    prompt: bool = False
 
 
 class Scheduler:
@@ -223,7 +225,7 @@ class Scheduler:
         if address.gpu is not None:
             self._statistics.add_device(address.gpu)
         self._addresses[instance] = address
-        self.prompt = self.prompt or address.begin_now is not None
+        self.prompt = self.prompt or address.prompt
 
     def detach(self, instance: InstanceId) -> None:
         """This instance takes no more batches."""

@@ -60,6 +60,7 @@ class StreamExecutor:
     """
 
     begins = True
+    prompt = False  # a GPU takes as long for one request as for many
 
     def __init__(self, name: str, worker: Worker) -> None:
         self._name = name
@@ -94,7 +95,7 @@ class StreamExecutor:
 
     async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
         over = trio.Event()
-        self._begin(instance, batch, lambda _batch: over.set())
+        self.begin(instance, batch, lambda _batch: over.set())
         await over.wait()
 
     def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
@@ -103,7 +104,7 @@ class StreamExecutor:
     def begin_now(
         self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
     ) -> bool:
-        self._begin(instance, batch, on_over)
+        self.begin(instance, batch, on_over)
         return True
 
     async def end(self, instance: ModelInstance) -> None:
@@ -112,7 +113,8 @@ class StreamExecutor:
     def close(self) -> None:
         self._worker.close()
 
-    def _begin(self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]) -> None:
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]) -> None:
+        """Begin a batch, which is over when `on_over` is called, later."""
         assert isinstance(instance, StreamInstance), "this executor has made it"
         batch.mark(Phase.COMPUTE_START)
         ticket = Ticket(instance, batch, on_over)

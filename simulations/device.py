@@ -7,26 +7,16 @@ execution context): `GpuWork` puts a batch's copies and kernels into it and wait
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
 from ..engine.backends.interface import InstanceSpec
 from ..engine.execution import ExecutionBatch
 from .events import KernelEnded, KernelStarted
-from .gpu import End, Engine, GpuCore, Operation, SleepUntil, Start, StreamId
+from .gpu import End, Engine, GpuCore, Mark, Operation, SleepUntil, Start, StreamId
 from .history import Recorder
-
-
-@dataclass(slots=True)
-class _Stream:
-    """A stream as those see it who put work in."""
-
-    identity: StreamId
-    put: int = 0
-    ended: int = 0
-    changed: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
 
 class SimulatedGpu:
@@ -41,8 +31,31 @@ class SimulatedGpu:
         self.name = name
         self._core = GpuCore(units)
         self._recorder = recorder
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, StreamId] = {}  # by owner
+        self._calls: list[tuple[Mark, Callable[[], None]]] = []
         self._work_came = trio.Event()
+
+    def add_stream(self) -> StreamId:
+        return self._core.add_stream()
+
+    def enqueue(self, stream: StreamId, operation: Operation) -> None:
+        """See `GpuCore.enqueue`."""
+        self._core.enqueue(stream, operation)
+        self._work_came.set()
+
+    def mark(self, stream: StreamId) -> Mark:
+        return self._core.mark(stream)
+
+    def wait(self, stream: StreamId, mark: Mark) -> None:
+        """See `GpuCore.wait`."""
+        self._core.wait(stream, mark)
+        self._work_came.set()
+
+    def call(self, mark: Mark, function: Callable[[], None]) -> None:
+        """Call a function when its stream has passed a mark, not before this returns. What passes at one instant is
+        told in the order of the calls."""
+        self._calls.append((mark, function))
+        self._work_came.set()
 
     async def perform(self, owner: str, operations: Sequence[Operation]) -> None:
         """Put operations into the owner's stream (made when first used) and wait until the last has ended. Cancelling
@@ -54,18 +67,15 @@ class SimulatedGpu:
         """
         stream = self._streams.get(owner)
         if stream is None:
-            stream = self._streams[owner] = _Stream(self._core.add_stream())
+            stream = self._streams[owner] = self.add_stream()
         for operation in operations:
-            self._core.enqueue(stream.identity, operation)
-            stream.put += 1
-        last = stream.put
-        self._work_came.set()
-        while stream.ended < last:
-            await stream.changed.park()
+            self.enqueue(stream, operation)
+        ended = trio.Event()
+        self.call(self.mark(stream), ended.set)
+        await ended.wait()
 
     async def run(self) -> None:
         """Work until cancelled."""
-        streams = self._streams
         while True:
             action = self._core.next_action(self._recorder.now_ns())
             match action:
@@ -73,13 +83,17 @@ class SimulatedGpu:
                     self._record_start(stream, operation)
                 case End(stream, operation):
                     self._record_end(stream, operation)
-                    owner = next(each for each in streams.values() if each.identity == stream)
-                    owner.ended += 1
-                    owner.changed.unpark_all()
                 case _:
+                    self._tell()
                     with trio.move_on_at(action.when_ns / 1e9 if isinstance(action, SleepUntil) else math.inf):
                         await self._work_came.wait()
                     self._work_came = trio.Event()
+
+    def _tell(self) -> None:
+        passed = [call for call in self._calls if self._core.passed(call[0])]
+        self._calls = [call for call in self._calls if not self._core.passed(call[0])]
+        for _, function in passed:
+            function()
 
     def _record_start(self, stream: StreamId, operation: Operation) -> None:
         now_ns = self._recorder.now_ns()
@@ -89,6 +103,9 @@ class SimulatedGpu:
     def _record_end(self, stream: StreamId, operation: Operation) -> None:
         now_ns = self._recorder.now_ns()
         self._recorder.record(KernelEnded(now_ns, self.name, stream, operation.name, operation.batch))
+
+    def now_ns(self) -> int:
+        return self._recorder.now_ns()
 
     def batch_number(self, batch: ExecutionBatch) -> int:
         return self._recorder.number_of(batch)

@@ -12,10 +12,12 @@ from typing import TypeVar
 import trio
 
 from ..actors.executors import Executor, run_backend
-from ..actors.work_thread import ExecutorDiedError
-from ..engine.backends.interface import ModelInstance
+from ..actors.stream_executor import StreamExecutor
+from ..actors.work_thread import ExecutorDiedError, Piece, result_of
+from ..engine.backends.interface import ModelInstance, StreamInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
+from ..engine.gpu.device import SickDeviceError
 from .clock import Sleeper
 from .determinism import has_pending_callbacks
 from .events import DONE, GIVEN_UP
@@ -29,6 +31,7 @@ class VirtualExecutor:
     """An executor whose batches take the time that their simulated work says."""
 
     begins = False
+    prompt = False
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         await life()
@@ -99,6 +102,54 @@ class RecordingExecutor(VirtualExecutor):
             await super().execute(instance, batch)
 
 
+class VirtualWorker:
+    """Stands for the thread of a GPU instance: what it does takes no time, but is not done before others have had
+    their turns."""
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+
+    def put(self, piece: Piece) -> None:
+        self._token.run_sync_soon(self._do, piece)
+
+    def _do(self, piece: Piece) -> None:
+        self._token.run_sync_soon(piece.done, result_of(piece))
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class RecordingStreamExecutor(StreamExecutor):
+    """Writes down when its batches are launched, and when they are collected, or lost."""
+
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        super().__init__(name, VirtualWorker())
+        self._recorder = recorder
+        self._open: dict[ExecutionBatch, None] = {}
+
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]) -> None:
+        def over(batch: ExecutionBatch) -> None:
+            del self._open[batch]
+            self._recorder.batch_ended(batch, DONE)
+            on_over(batch)
+
+        self._recorder.batch_started(batch)
+        self._open[batch] = None
+        super().begin(instance, batch, over)
+
+    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        ending = GIVEN_UP
+        try:
+            await super().around(life)
+        except (SickDeviceError, ExecutorDiedError) as error:
+            ending = type(error).__name__
+            raise
+        finally:
+            for batch in self._open:
+                self._recorder.batch_ended(batch, ending)
+            self._open.clear()
+
+
 class _Execution:
     """A batch in execution, as its recorder sees it."""
 
@@ -129,7 +180,10 @@ class VirtualExecutors:
         self._load = load
 
     def instance_executor(self, name: str, kind: type[ModelInstance]) -> Executor:
-        return VirtualExecutor() if self._recorder is None else RecordingExecutor(self._recorder)
+        streams = issubclass(kind, StreamInstance)
+        if self._recorder is None:
+            return StreamExecutor(name, VirtualWorker()) if streams else VirtualExecutor()
+        return RecordingStreamExecutor(name, self._recorder) if streams else RecordingExecutor(self._recorder)
 
     async def offload(self, work: Callable[[], T]) -> T:
         await self._load()

@@ -11,6 +11,8 @@ Rules:
     One whose operation does not fit is passed over, and keeps its turn.
  4. An operation runs for its duration, undisturbed by what runs beside it. At any one instant everything that is due
     ends before anything starts; what ends at one instant ends in the order in which it started.
+ 5. A mark is a point in a stream, behind what was put into it so far; the stream passes it when all of that has ended.
+    A stream may be made to wait for another one's mark. Waiting takes its turn in the stream, and no other time.
 
 Where an operation can be:
 
@@ -84,6 +86,14 @@ class SleepUntil:
     when_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point in a stream: behind the first `count` things that were put into it."""
+
+    stream: StreamId
+    count: int
+
+
 GpuAction = Start | End | SleepUntil | Wait
 
 
@@ -93,8 +103,12 @@ class StreamFullError(Exception):
 
 @dataclass(slots=True)
 class _Stream:
-    waiting: deque[Operation] = field(default_factory=lambda: deque(maxlen=STREAM_DEPTH))
+    """`put` counts what was put into it, and `passed` what of that is over."""
+
+    waiting: deque[Operation | Mark] = field(default_factory=lambda: deque(maxlen=STREAM_DEPTH))
     running: bool = False
+    put: int = 0
+    passed: int = 0
 
 
 class GpuCore:
@@ -138,21 +152,52 @@ class GpuCore:
                 f"{operation.engine.value} engine for {operation.duration_ns} ns; it must take at least 1 unit, no "
                 "more than there are, and no negative time"
             )
-        waiting = self._streams[stream].waiting
-        if len(waiting) == STREAM_DEPTH:
+        self._put(stream, operation)
+
+    def mark(self, stream: StreamId) -> Mark:
+        """A mark behind all that is in a stream."""
+        return Mark(stream, self._streams[stream].put)
+
+    def wait(self, stream: StreamId, mark: Mark) -> None:
+        """Let what is put into a stream from now on wait for a mark.
+
+        Raises:
+            StreamFullError: as `enqueue` does.
+        """
+        self._put(stream, mark)
+
+    def passed(self, mark: Mark) -> bool:
+        """Whether its stream has passed a mark, as of the last `next_action`."""
+        return self._streams[mark.stream].passed >= mark.count
+
+    def _put(self, stream: StreamId, work: Operation | Mark) -> None:
+        queue = self._streams[stream]
+        if len(queue.waiting) == STREAM_DEPTH:
             raise StreamFullError(f"stream {stream} holds its limit of {STREAM_DEPTH} operations")
-        waiting.append(operation)
+        queue.waiting.append(work)
+        queue.put += 1
 
     def next_action(self, now_ns: int) -> GpuAction:
         assert now_ns >= self._now_ns, "time went back"
         self._now_ns = now_ns
         if self._running and self._running[0][0] <= now_ns:
             return self._end()
+        while any(self._pass_mark(stream) for stream in self._streams):
+            pass  # one stream's step may be what another one waits for
         for engine in Engine:
             stream = self._next_stream(engine)
             if stream is not None:
                 return self._start(stream, now_ns)
         return SleepUntil(self._running[0][0]) if self._running else WAIT
+
+    def _pass_mark(self, stream: _Stream) -> bool:
+        """Let a stream go on that waits for a mark which is passed (rule 5)."""
+        first = stream.waiting[0] if stream.waiting and not stream.running else None
+        if not isinstance(first, Mark) or not self.passed(first):
+            return False
+        stream.waiting.popleft()
+        stream.passed += 1
+        return True
 
     def _next_stream(self, engine: Engine) -> StreamId | None:
         """Whose turn it is to start something on this engine (rule 3)."""
@@ -162,12 +207,13 @@ class GpuCore:
                 stream = self._streams[identity]
                 if not stream.running and stream.waiting:
                     operation = stream.waiting[0]
-                    if operation.engine is engine and operation.units <= free:
+                    if isinstance(operation, Operation) and operation.engine is engine and operation.units <= free:
                         return identity
         return None
 
     def _start(self, stream: StreamId, now_ns: int) -> Start:
         operation = self._streams[stream].waiting.popleft()
+        assert isinstance(operation, Operation), "marks are passed, not started"
         self._streams[stream].running = True
         self._free[operation.engine] -= operation.units
         turns = self._turns[operation.engine]
@@ -180,6 +226,7 @@ class GpuCore:
     def _end(self) -> End:
         _, _, stream, operation = heapq.heappop(self._running)
         self._streams[stream].running = False
+        self._streams[stream].passed += 1
         self._free[operation.engine] += operation.units
         return End(stream, operation)
 

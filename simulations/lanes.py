@@ -1,16 +1,17 @@
 """What a timeline shows of a history: lanes, read from its events.
 
-For each model, by name: its queue, then its instances with the batches that they executed; under an instance of a
-stateful model the rows of its batches with the sequences that were executed there (with the direct strategy, a row is
-a slot). Then, for each GPU, its
-streams with the kernels and copies that ran. Drawing is for `timeline` and `svg`.
+For each model, by name: its queue, then its instances with the batches that they executed, those of one instance that
+overlap below each other; under an instance of a stateful model the rows of its batches with the sequences that were
+executed there (with the direct strategy, a row is a slot). Then, for each GPU, its streams with the kernels and copies
+that ran. Drawing is for `timeline` and `svg`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, count
 
 from .events import (
     BatchSealed,
@@ -65,9 +66,12 @@ class _Reader:
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueLane] = {}
-        self.instances: dict[tuple[str, int, str], BarLane] = {}
+        self.instances: dict[tuple[str, int, str, int], BarLane] = {}
         self.rows: dict[tuple[str, int, str, int], BarLane] = {}
         self.streams: dict[tuple[str, int], BarLane] = {}
+        self._owners: dict[tuple[str, int], str] = {}
+        self._engines: dict[tuple[str, int], set[str]] = {}
+        self._places: dict[int, tuple[str, int, str, int]] = {}
         self._waiting: dict[int, str] = {}
         self._sequences: dict[int, int | str] = {}
         self._sealed: dict[int, BatchSealed] = {}
@@ -89,18 +93,27 @@ class _Reader:
                     self._leave(request, event.at_ns)
             case ExecutionStarted():
                 batch = self._sealed[event.batch]
-                lane = self.instances.setdefault((batch.model, batch.version, batch.instance), BarLane(batch.instance))
+                lane = self._place(batch)
                 label = ",".join(str(request) for request in batch.requests)
                 self._executing[event.batch] = [self._bar(lane, label, event), *self._row_bars(batch, event)]
             case ExecutionEnded():
+                del self._places[event.batch]
                 for bar in self._executing.pop(event.batch):
                     bar.end_ns = event.at_ns
             case KernelStarted():
                 key = (event.gpu, event.stream)
                 lane = self.streams.setdefault(key, BarLane(self._stream_title(event)))
+                self._engines.setdefault(key, set()).add(event.engine)
                 self._running[key] = self._bar(lane, event.kernel, event)
             case KernelEnded():
                 self._running.pop((event.gpu, event.stream)).end_ns = event.at_ns
+
+    def _place(self, batch: BatchSealed) -> BarLane:
+        """The instance's lane for a batch: the first that is free."""
+        taken = self._places.values()
+        keys = ((batch.model, batch.version, batch.instance, place) for place in count())
+        key = self._places[batch.batch] = next(key for key in keys if key not in taken)
+        return self.instances.setdefault(key, BarLane(batch.instance if key[3] == 0 else f"{batch.instance}, beside"))
 
     def _row_bars(self, batch: BatchSealed, event: ExecutionStarted) -> Iterator[Bar]:
         """A bar for each row with a request of a sequence."""
@@ -114,6 +127,8 @@ class _Reader:
     def _stream_title(self, event: KernelStarted) -> str:
         """The stream, and the instance that works on it."""
         batch = self._sealed.get(event.batch)
+        if batch is not None:
+            self._owners[event.gpu, event.stream] = batch.instance
         return f"{event.gpu} stream {event.stream}" + (f" ({batch.instance})" if batch else "")
 
     def _bar(self, lane: BarLane, label: str, event: ExecutionStarted | KernelStarted) -> Bar:
@@ -135,7 +150,12 @@ class _Reader:
             depths.append((at_ns, before + change))
 
     def end(self, end_ns: int) -> None:
-        """What still runs ends with the history."""
+        """What still runs ends with the history. Streams of an instance that has several are told apart by what they
+        are for."""
+        owners = Counter(self._owners.values())
+        for key, owner in self._owners.items():
+            if owners[owner] > 1 and len(self._engines[key]) == 1:
+                self.streams[key].title = f"{key[0]} {owner} {next(iter(self._engines[key]))}"
         for bar in (*chain.from_iterable(self._executing.values()), *self._running.values()):
             bar.end_ns = end_ns
 
@@ -147,13 +167,13 @@ def picture(history: History) -> Picture:
         reader.read(event)
     end_ns = history.events[-1].at_ns if history.events else 0
     reader.end(end_ns)
-    models = sorted({*reader.queues, *(model for model, _, _ in reader.instances)})
+    models = sorted({*reader.queues, *(model for model, *_ in reader.instances)})
     lanes: list[BarLane | QueueLane] = []
     for model in models:
         if model in reader.queues:
             lanes.append(reader.queues[model])
         for key in sorted(key for key in reader.instances if key[0] == model):
             lanes.append(reader.instances[key])
-            lanes += [reader.rows[row] for row in sorted(reader.rows) if row[:3] == key]
+            lanes += [reader.rows[row] for row in sorted(reader.rows) if (*row[:3], 0) == key]
     lanes += [reader.streams[key] for key in sorted(reader.streams)]
     return Picture(tuple(lanes), end_ns)

@@ -15,7 +15,15 @@ from typing import ClassVar
 import numpy as np
 import trio
 
-from ..engine.backends.interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
+from ..engine.backends.interface import (
+    Backend,
+    Completion,
+    InstanceSpec,
+    LoadedModel,
+    ModelFiles,
+    ModelInstance,
+    StreamInstance,
+)
 from ..engine.backends.registry import BackendRegistry
 from ..engine.config.model import DynamicBatching, InstanceGroup, ModelConfig, ModelInput, ModelOutput
 from ..engine.datatypes import FP32
@@ -25,6 +33,7 @@ from ..engine.options import ServerOptions
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import InferenceRequest
 from ..engine.tensor import Tensor
+from .stream_models import SimulatedStreamInstance, StreamWork
 
 BACKEND = "simulated"
 
@@ -69,7 +78,7 @@ class SimulatedModel(ModelSource):
     def __init__(
         self,
         config: ModelConfig,
-        work: Work,
+        work: Work | StreamWork,
         versions: Sequence[int] = (1,),
         answer: Answering = answer_with_zeros,
         on_start: Callable[[InstanceSpec], None] = lambda _spec: None,
@@ -113,7 +122,7 @@ class SimulatedModel(ModelSource):
 
 def simple_model(
     name: str,
-    work: Work,
+    work: Work | StreamWork,
     *,
     instances: int = 1,
     max_batch_size: int = 8,
@@ -165,21 +174,28 @@ class _SimulatedLoadedModel(LoadedModel):
         self._config = config
         self._model = model
 
+    def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
+        return StreamInstance if isinstance(self._model.work, StreamWork) else ModelInstance
+
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         self._model.on_start(spec)
-        return SimulatedInstance(self._config, spec, self._model)
+        work, answer = self._model.work, self._model.answer
+        if isinstance(work, StreamWork):
+            return SimulatedStreamInstance(self._config, work, answer)
+        return SimulatedInstance(self._config, spec, work, answer)
 
 
 class SimulatedInstance(ModelInstance):
     """Answers as its model says; `work` is what the virtual executor awaits before."""
 
-    def __init__(self, config: ModelConfig, spec: InstanceSpec, model: SimulatedModel) -> None:
+    def __init__(self, config: ModelConfig, spec: InstanceSpec, work: Work, answer: Answering) -> None:
         self._config = config
         self._spec = spec
-        self._model = model
+        self._work = work
+        self._answer = answer
 
     async def work(self, batch: ExecutionBatch) -> None:
-        await self._model.work(self._spec, batch)
+        await self._work(self._spec, batch)
 
     def execute(self, batch: ExecutionBatch) -> None:
-        self._model.answer(self._config, batch)
+        self._answer(self._config, batch)

@@ -1,4 +1,5 @@
-"""Scenarios with names: the four pictures of how Triton executes models, and one with everything in it."""
+"""Scenarios with names: the four pictures of how Triton executes models, two of what streams are good for, and one with
+everything in it."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from ..engine.config.model import DynamicBatching, QueuePolicy, TimeoutAction
 from ..engine.execution import ExecutionBatch
 from .device import GpuWork, Kernel
 from .models import Profile, simple_model, simple_request
+from .stream_device import DeviceProfile, LatencyProfile
+from .stream_models import StreamWork
 from .world import Scenario, World
 
 
@@ -42,6 +45,26 @@ async def streams(world: World) -> None:
     work = GpuWork(gpu, kernels, copy_in_s=0.01, copy_out_s=0.01)
     async with world.serve(simple_model("model0", work, instances=3)):
         await world.ask_together(*(simple_request("model0") for _ in range(3)))
+
+
+async def overlap(world: World) -> None:
+    """One instance with two batches in flight: while one is computed, the next one is copied in and the last one out.
+
+    Copies take 10 ms each way, the computation 20 ms: six requests take the computations, one copy in and one out.
+    """
+    await _one_at_a_time(world, at_once=2)
+
+
+async def no_overlap(world: World) -> None:
+    """The same with one batch in flight: everything waits for everything."""
+    await _one_at_a_time(world, at_once=1)
+
+
+async def _one_at_a_time(world: World, at_once: int) -> None:
+    device = world.device("gpu0", DeviceProfile(copy_in_bytes_per_s=1600, copy_out_bytes_per_s=1600))
+    work = StreamWork(device, LatencyProfile({1: 0.02}), at_once)
+    async with world.serve(simple_model("model0", work, max_batch_size=1)):
+        await world.ask_together(*(simple_request("model0") for _ in range(6)))
 
 
 async def mixed(world: World) -> None:
@@ -96,5 +119,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "one-instance": one_instance,
     "three-instances": three_instances,
     "streams": streams,
+    "overlap": overlap,
+    "no-overlap": no_overlap,
     "mixed": mixed,
 }

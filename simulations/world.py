@@ -41,6 +41,7 @@ from .events import (
 from .executors import VirtualExecutors
 from .history import History, Recorder, error_text
 from .models import SimulatedModel, SimulatedRepository
+from .stream_device import DeviceProfile, SimulatedDevice
 from .taps import Door, tapped
 
 Answer = InferenceResponse | TriremeError
@@ -88,6 +89,10 @@ class World:
         gpu = SimulatedGpu(name, units, self.recorder)
         self.nursery.start_soon(gpu.run)
         return gpu
+
+    def device(self, name: str, profile: DeviceProfile) -> SimulatedDevice:
+        """A GPU for models with streams, which runs until the scenario ends."""
+        return SimulatedDevice(self.gpu(name, profile.units), profile)
 
     @asynccontextmanager
     async def serve(self, *models: SimulatedModel, **options: Any) -> AsyncIterator[InferenceServer]:

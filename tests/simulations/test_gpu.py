@@ -166,6 +166,67 @@ def test_a_gpu_has_units() -> None:
         GpuCore(0)
 
 
+def wait_for(core: GpuCore, now_ns: int = 0) -> list[str]:
+    """What happens from now on, in order: ``start`` and ``end`` of each operation, each with its instant."""
+    happened = []
+    while True:
+        match core.next_action(now_ns):
+            case Start(_, operation):
+                happened.append(f"{operation.name}< {now_ns}")
+            case End(_, operation):
+                happened.append(f">{operation.name} {now_ns}")
+            case SleepUntil(when_ns):
+                now_ns = when_ns
+            case _:
+                return happened
+
+
+def test_a_stream_waits_for_the_mark_of_another_one() -> None:
+    core = GpuCore(2)
+    first, second = core.add_stream(), core.add_stream()
+    core.enqueue(first, Operation("a", 10))
+    mark = core.mark(first)
+    core.enqueue(first, Operation("b", 50))
+    core.enqueue(second, Operation("c", 1))
+    core.wait(second, mark)
+    core.enqueue(second, Operation("d", 1))
+    assert wait_for(core) == ["a< 0", "c< 0", ">c 1", ">a 10", "b< 10", "d< 10", ">d 11", ">b 60"]
+    assert core.passed(mark)
+
+
+def test_a_mark_behind_a_wait_is_passed_with_it() -> None:
+    """Streams wait for each other in turn; waiting takes no time."""
+    core = GpuCore(1)
+    streams = [core.add_stream() for _ in range(3)]
+    core.enqueue(streams[2], Operation("a", 7))
+    for first, second in ((2, 1), (1, 0)):
+        core.wait(streams[second], core.mark(streams[first]))
+    mark = core.mark(streams[0])
+    core.enqueue(streams[0], Operation("b", 1))
+    core.next_action(0)
+    assert not core.passed(mark)
+    assert wait_for(core) == [">a 7", "b< 7", ">b 8"]
+
+
+def test_the_mark_of_an_empty_stream_holds_nobody_up() -> None:
+    core = GpuCore(1)
+    first, second = core.add_stream(), core.add_stream()
+    core.wait(first, core.mark(second))
+    core.enqueue(second, Operation("c", 100, Engine.COPY_IN))
+    core.enqueue(first, Operation("a", 1))
+    assert wait_for(core) == ["a< 0", "c< 0", ">a 1", ">c 100"]
+
+
+def test_waits_count_towards_a_streams_bound() -> None:
+    core = GpuCore(1)
+    stream, other = core.add_stream(), core.add_stream()
+    core.enqueue(other, Operation("k", 1))
+    for _ in range(STREAM_DEPTH):
+        core.wait(stream, core.mark(other))
+    with pytest.raises(StreamFullError):
+        core.wait(stream, core.mark(other))
+
+
 @st.composite
 def workloads(draw: st.DrawFn) -> Run:
     units = draw(st.integers(1, 4))

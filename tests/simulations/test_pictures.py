@@ -1,4 +1,5 @@
-"""The four pictures of how Triton executes models concurrently, played by the real actors.
+"""The four pictures of how Triton executes models concurrently, and two of what streams are good for, played by the
+real actors.
 
 Each is held to exact virtual times, whatever the seed, and to a timeline that stands in ``docs/simulations.md`` too.
 """
@@ -68,11 +69,36 @@ gpu0 stream 1 (model0_1)   ..[][k1]..[k2]..[k3]..[k4][]..
 gpu0 stream 2 (model0_0)   ....[][k1]..[k2]..[k3]..[k4][]
 """
 
+OVERLAP = """\
+one column is 5 ms
+                         0         50        100 ms
+                         |         |         |
+model0 queue             44444444333322221111........
+model0_0                 [1=====][3=====][5=====]....
+model0_0, beside         [2=========][4=====][6=====]
+gpu0 model0_0 copy in    [][]....[]..[]..[]..[]......
+gpu0 model0_0 compute    ..[k=][k=][k=][k=][k=][k=]..
+gpu0 model0_0 copy out   ......[]..[]..[]..[]..[]..[]
+"""
+
+NO_OVERLAP = """\
+one column is 5 ms
+                         0         50        100       150       200 ms
+                         |         |         |         |         |
+model0 queue             5555555544444444333333332222222211111111........
+model0_0                 [1=====][2=====][3=====][4=====][5=====][6=====]
+gpu0 model0_0 copy in    []......[]......[]......[]......[]......[]......
+gpu0 model0_0 compute    ..[k=]....[k=]....[k=]....[k=]....[k=]....[k=]..
+gpu0 model0_0 copy out   ......[]......[]......[]......[]......[]......[]
+"""
+
 TIMELINES = {
     "two-models": TWO_MODELS,
     "one-instance": ONE_INSTANCE,
     "three-instances": THREE_INSTANCES,
     "streams": STREAMS,
+    "overlap": OVERLAP,
+    "no-overlap": NO_OVERLAP,
 }
 
 
@@ -136,7 +162,7 @@ def test_instances_feed_their_streams_and_the_gpu_interleaves_them(seed: int) ->
 
 @pytest.mark.parametrize("name", TIMELINES)
 def test_a_person_can_read_it(name: str) -> None:
-    assert draw_timeline(run_world(SCENARIOS[name], 1), 40) == TIMELINES[name]
+    assert draw_timeline(run_world(SCENARIOS[name], 1), 50 if name == "no-overlap" else 40) == TIMELINES[name]
 
 
 @pytest.mark.parametrize("name", TIMELINES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from fake_device import FakeArray, FakeDevice
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.engine.errors import InvalidArgumentError
@@ -330,6 +330,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(batches, draw(st.lists(st.integers(-1, 2), max_size=60)))
 
 
+@settings(deadline=None)
 @given(plans(), st.integers(1, 3))
 def test_batches_are_right_whatever_the_streams_speeds_are(plan: Plan, at_once: int) -> None:
     """Memory is reused as soon as it is given back, so a batch that is released too early spoils another one."""
