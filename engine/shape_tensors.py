@@ -7,9 +7,24 @@ batch have the rest in common, and that is all that is kept of them; the backend
 
 from __future__ import annotations
 
-from .config.model import ModelInput
+import numpy as np
+
+from .config.model import ModelConfig, ModelInput
 from .errors import InvalidArgumentError, request_prefix
 from .tensor import Tensor
+
+
+def batched_shape_tensors(config: ModelConfig) -> dict[str, ModelInput]:
+    """The inputs that this is about, by name."""
+    if config.max_batch_size == 0:
+        return {}
+    return {tensor.name: tensor for tensor in config.input if tensor.is_shape_tensor and len(tensor.dims) == 1}
+
+
+def with_batch_size(tensor: Tensor, rows: int) -> Tensor:
+    """A shape tensor as a request of so many rows brings it, from its values alone."""
+    values = np.concatenate([np.array([rows], tensor.datatype.storage), tensor.array.reshape(-1)])
+    return Tensor(tensor.name, tensor.datatype, values.shape, array=values)
 
 
 def shape_values(config: ModelInput, tensor: Tensor, rows: int, request_id: str, model: str) -> Tensor:

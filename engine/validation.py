@@ -16,7 +16,7 @@ from .config.model import Dims, ModelConfig, ModelInput
 from .datatypes import BYTES
 from .errors import InvalidArgumentError, request_prefix
 from .request import InferenceRequest
-from .shape_tensors import shape_values
+from .shape_tensors import batched_shape_tensors, shape_values
 from .tensor import Buffer, IncompleteLengthError, Tensor, iter_spans, pack_bytes
 
 _UNSET = frozenset({-1, 2**64 - 1})  # -1, and how HTTP, whose dimensions are unsigned, spells it
@@ -70,12 +70,7 @@ class RequestValidator:
         self._required = tuple(tensor.name for tensor in config.input if not tensor.optional)
         self._total = len(config.input)
         self._raw = config.input[0] if self._total == 1 else None
-        batching = config.max_batch_size > 0
-        self._shape_tensors = {
-            tensor.name: tensor
-            for tensor in config.input
-            if batching and tensor.is_shape_tensor and len(tensor.dims) == 1
-        }
+        self._shape_tensors = batched_shape_tensors(config)
 
     def check(self, request: InferenceRequest) -> tuple[dict[str, Tensor], int]:
         """The inputs by name as the backend sees them, and the number of rows.

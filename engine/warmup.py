@@ -27,6 +27,7 @@ from .job import Job, Outcome
 from .request import InferenceRequest
 from .scheduling.sequence.controls import Controls
 from .scheduling.sequence.state import StateLayout
+from .shape_tensors import batched_shape_tensors, with_batch_size
 from .tensor import Tensor
 from .validation import RequestValidator
 
@@ -96,9 +97,11 @@ def warmup_samples(
 
 def _sample(sample: Any, config: ModelConfig, directory: Path, states: StateLayout | None) -> WarmupSample:
     given: list[Tensor] = []
+    shape_tensors = batched_shape_tensors(config)
     for name in sorted(sample.inputs):
         _check_input(name, sample.inputs[name], config)
-        given.append(_tensor(name, sample.inputs[name], config.max_batch_size > 0, directory))
+        tensor = _tensor(name, sample.inputs[name], config.max_batch_size > 0, directory)
+        given.append(with_batch_size(tensor, 1) if name in shape_tensors else tensor)
     known = [tensor for tensor in given if config.find_input(tensor.name) is not None]
     others = {tensor.name: tensor for tensor in given if config.find_input(tensor.name) is None}
     request = InferenceRequest(config.name, inputs=known, sequence_start=config.has_sequence_batching)

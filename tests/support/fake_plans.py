@@ -56,6 +56,13 @@ FUNCTIONS = {
         lambda shapes, _: {"OUT": (-1,)}, lambda arrays: {"OUT": np.flatnonzero(arrays["IN"]).astype(np.int64)}
     ),
     "resize": Function(_resized_shapes, _resized),
+    "stretch": Function(
+        lambda shapes, values: {"OUT": (shapes["IN"][0], int(values["SHAPE"])), "OUT_SHAPE": ()},
+        lambda arrays: {
+            "OUT": np.resize(arrays["IN"], (len(arrays["IN"]), int(arrays["SHAPE"]))),
+            "OUT_SHAPE": arrays["SHAPE"],
+        },
+    ),
     "count": Function(
         lambda shapes, _: {"OUT": shapes["IN"], "STATE_OUT": shapes["STATE_IN"]},
         lambda arrays: {"OUT": arrays["IN"] + arrays["STATE_IN"], "STATE_OUT": arrays["IN"] + arrays["STATE_IN"]},

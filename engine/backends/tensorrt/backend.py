@@ -61,12 +61,11 @@ class TensorRtBackend(Backend):
         Raises:
             TriremeError: the plan cannot be read, or contradicts the configuration.
         """
-        gpu = _first_gpu(config, files)
-        if gpu is None:
+        groups = config.instance_group
+        if not groups or groups[0].kind != "KIND_GPU":
             return None  # it cannot be loaded, and `load` says why
-        return complete_from_engine(
-            config, self._read(config, files, InstanceSpec(config.name, "KIND_GPU", gpu)).tensors
-        )
+        spec = InstanceSpec(config.name, "KIND_GPU", groups[0].gpus[0])
+        return complete_from_engine(config, self._read(config, files, spec).tensors)
 
     def uses_gpus(self) -> bool:
         return True
@@ -90,16 +89,6 @@ class TensorRtBackend(Backend):
             library, device, path, model=config.name, version_compatible=self._options.version_compatible
         )
         return Engine(device, engine, engine_tensors(library.trt, engine, config.name))
-
-
-def _first_gpu(config: ModelConfig, files: ModelFiles) -> int | None:
-    """Where the first instance will be, of a configuration that may leave that open; None if not on a GPU."""
-    for group in config.instance_group[:1]:
-        if group.kind not in ("KIND_AUTO", "KIND_GPU"):
-            return None
-        if group.gpus:
-            return group.gpus[0]
-    return min(files.capabilities, default=None)
 
 
 class TensorRtModel(LoadedModel):

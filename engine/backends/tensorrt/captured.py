@@ -118,13 +118,6 @@ class CapturedGraphs:
         return Captured(shape, graph, inputs, outputs, tuple(zeros.values()))
 
 
-def filled_up(array: np.ndarray, pinned: np.ndarray) -> None:
-    """Write an array into a larger one, or one of its size (rule 2)."""
-    if array.shape != pinned.shape:
-        pinned[...] = 0
-    pinned[tuple(map(slice, array.shape))] = array
-
-
 def _inputs(config: ModelConfig, context: EngineContext) -> Mapping[str, Dims]:
     """Shapes for the graphs, without the batch dimension: what the configuration leaves open has the profile's optimum,
     unless the configuration says for which shapes to capture."""

@@ -127,8 +127,10 @@ def _check_dims(config: ModelConfig, tensors: EngineTensors, graph: GraphTensor,
                 f"got {shape_text(graph.dims)}"
             )
         # A batch adds a value to a shape tensor, not a dimension. A scalar has a shape in the configuration only.
-        extra = 1 if config.max_batch_size > 0 else 0
-        fits = (dims[0] + extra,) == graph.dims if len(dims) == 1 and graph.dims else dims in ((), (1,))
+        if config.max_batch_size > 0:
+            fits = len(dims) == 1 and (dims[0] + 1,) == graph.dims
+        else:
+            fits = dims == (graph.dims or (1,))
     elif not graph.dims and config.max_batch_size == 0:
         fits = all(dim == 1 for dim in dims)
     else:

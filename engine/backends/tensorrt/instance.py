@@ -20,7 +20,7 @@ from ...scheduling.batch import BatchLayout
 from ...scheduling.sequence.state import keep_states
 from ...tensor import Tensor
 from ..interface import InstanceSpec, StreamInstance
-from .captured import CapturedGraphs, filled_up
+from .captured import CapturedGraphs
 from .context import EngineContext, Run
 from .library import Library
 from .profiles import Profile, choose
@@ -97,23 +97,22 @@ class TensorRtInstance(StreamInstance):
     def launch(self, batch: ExecutionBatch, on_landed: Callable[[], None]) -> Launched:
         if batch.rows > self._max_rows:
             raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
-        jobs, arrays = self._layout.gather(batch.jobs)
-        values = {name: self._shape_values(arrays.pop(name), batch.rows) for name in self._tensors.values[0]}
-        arrays = {name: array.reshape(()) if name in self._scalars else array for name, array in arrays.items()}
+        jobs, gathered = self._layout.gather(batch.jobs, self._device.pinned)
+        arrays = {name: array.reshape(()) if name in self._scalars else array for name, array in gathered.items()}
+        host_inputs = {name: self._with_rows(arrays.pop(name), batch.rows) for name in self._tensors.values[0]}
         shapes = {name: array.shape for name, array in arrays.items()}
+        profile = choose(
+            self._profiles, shapes, {name: _numbers(array) for name, array in host_inputs.items()}, self._name
+        )
+        run = Run(tuple(arrays), host_inputs)
+        compute = partial(self._contexts[profile.index].enqueue, run)
+        pinned = list(arrays.values())
+        graphs = self._graphs.get(profile.index)
+        captured = graphs.find(batch.rows, shapes) if graphs else None
+        if graphs and captured:
+            compute = partial(graphs.launch, captured, run)
+            pinned = [self._filled_up(array, captured.shape.shape(name)) for name, array in arrays.items()]
         with self._device.active():
-            host_inputs = {name: self._pinned(array) for name, array in values.items()}
-            profile = choose(
-                self._profiles, shapes, {name: _numbers(array) for name, array in values.items()}, self._name
-            )
-            run = Run(tuple(arrays), host_inputs)
-            compute = partial(self._contexts[profile.index].enqueue, run)
-            graphs = self._graphs.get(profile.index)
-            captured = graphs.find(batch.rows, shapes) if graphs else None
-            if graphs and captured:
-                shapes = {name: captured.shape.shape(name) for name in shapes}
-                compute = partial(graphs.launch, captured, run)
-            pinned = [self._pinned(array, shapes[name]) for name, array in arrays.items()]
             return Launched(jobs, run, self._pipeline.launch(pinned, compute, on_landed))
 
     def collect(self, batch: ExecutionBatch, launched: Launched) -> None:
@@ -137,17 +136,23 @@ class TensorRtInstance(StreamInstance):
             self._graphs.clear()
             self._contexts.clear()
 
-    def _pinned(self, array: np.ndarray, shape: Dims | None = None) -> np.ndarray:
-        """An array in pinned memory: as it is, or filled up to another shape."""
-        pinned = self._device.pinned(array.shape if shape is None else shape, array.dtype)
-        filled_up(array, pinned)
-        return pinned
+    def _filled_up(self, array: np.ndarray, shape: Dims) -> np.ndarray:
+        """A pinned array as a graph wants it."""
+        if array.shape == shape:
+            return array
+        filled = self._device.pinned(shape, array.dtype)
+        filled[...] = 0
+        filled[tuple(map(slice, array.shape))] = array
+        return filled
 
-    def _shape_values(self, values: np.ndarray, rows: int) -> np.ndarray:
-        """The content of a shape tensor: a batch has its rows in front."""
+    def _with_rows(self, values: np.ndarray, rows: int) -> np.ndarray:
+        """A shape tensor as the engine wants it: that of a batch has the number of rows in front."""
         if not self._batching:
             return values
-        return np.concatenate([np.array([rows], values.dtype), values.reshape(-1)])
+        complete = self._device.pinned((1 + values.size,), values.dtype)
+        complete[0] = rows
+        complete[1:] = values
+        return complete
 
     def _shape_rows(self, name: str, values: np.ndarray, rows: int) -> np.ndarray:
         """The content of a shape tensor that came out, for each row of a batch: without the rows in front."""

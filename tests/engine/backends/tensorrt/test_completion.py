@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_plans import double_plan, plan, tensor
 
-from trireme.engine.backends.interface import Completion, ModelFiles
+from trireme.engine.backends.interface import Completion
 from trireme.engine.config.model import InstanceGroup, ModelConfig
 from trireme.engine.errors import TriremeError
 
@@ -125,15 +125,6 @@ def test_hints_that_contradict_each_other(machine: Any) -> None:
         "Internal: unable to autofill for 'm', model tensor configurations are contradicting each other in terms of "
         "whether batching is supported"
     )
-
-
-def test_the_engine_is_read_on_the_first_gpu_where_the_configuration_leaves_it_open(machine: Any) -> None:
-    (machine.files.version_directory / "model.plan").write_bytes(double_plan())
-    files = ModelFiles(machine.files.model_directory, 1, {1: "9.0"})
-    completion = machine.backend().auto_complete(ModelConfig("m"), files)
-    assert completion is not None
-    assert completion.max_batch_size == 8
-    assert machine.trt.reads == [1]
 
 
 @pytest.mark.parametrize("groups", [(), (InstanceGroup("m", "KIND_CPU", 1),)])

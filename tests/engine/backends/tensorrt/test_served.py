@@ -44,6 +44,23 @@ dynamic_batching { max_queue_delay_microseconds: 1000 }
 """
 
 
+WARM = """
+model_warmup {
+  name: "sample" batch_size: 1
+  inputs { key: "IN" value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } }
+  inputs { key: "SHAPE" value { data_type: TYPE_INT32 dims: [ 1 ] input_data_file: "shape" } }
+}
+"""
+RESIZE_PLAN = plan(
+    "resize",
+    [
+        tensor("IN", (-1, 2), ((1, 2), (4, 2), (8, 2))),
+        tensor("SHAPE", (2,), element="INT32", shape=True, values=[((1, 1), (4, 3), (8, 9))]),
+    ],
+    [tensor("OUT", (-1, -1)), tensor("OUT_SHAPE", (2,), element="INT32", shape=True)],
+)
+
+
 @dataclass
 class House:
     """A server on a machine with two GPUs.
@@ -160,15 +177,7 @@ async def test_sequences_keep_their_states(house: House) -> None:
 
 
 async def test_only_requests_with_equal_shape_values_share_a_batch(house: House) -> None:
-    engine = plan(
-        "resize",
-        [
-            tensor("IN", (-1, 2), ((1, 2), (4, 2), (8, 2))),
-            tensor("SHAPE", (2,), element="INT32", shape=True, values=[((1, 1), (4, 3), (8, 9))]),
-        ],
-        [tensor("OUT", (-1, -1)), tensor("OUT_SHAPE", (2,), element="INT32", shape=True)],
-    )
-    house.add("resize", engine, RESIZE)
+    house.add("resize", RESIZE_PLAN, RESIZE)
     shapes: dict[int, tuple[int, ...]] = {}
     async with house.server() as server:
 
@@ -188,6 +197,16 @@ async def test_only_requests_with_equal_shape_values_share_a_batch(house: House)
             for key in range(30):
                 nursery.start_soon(ask, key)
     assert shapes == {key: (key % 2 + 1, key % 3 + 1) for key in range(30)}
+
+
+async def test_shape_tensors_can_be_warmed_up_with(house: House) -> None:
+    """A sample has the values only; the batch size of its requests, which is one, is put in front."""
+    house.add("resize", RESIZE_PLAN, RESIZE + WARM)
+    (house.repository / "resize" / "warmup").mkdir()
+    (house.repository / "resize" / "warmup" / "shape").write_bytes(np.array([3], np.int32).tobytes())
+    async with house.server() as server:
+        assert server.model_ready("resize")
+        assert [context.enqueued for context in house.trt.contexts] == [1, 1]
 
 
 async def test_the_compute_capability_chooses_the_plan(house: House) -> None:

@@ -92,6 +92,19 @@ def test_values_beyond_the_profile_are_refused(machine: Any) -> None:
     assert str(caught.value) == "The shape value at index 1 is expected to be in range from 1 to 4, Got: 5"
 
 
+def test_a_scalar_is_one_number_without_batches(machine: Any) -> None:
+    shape = tensor("SHAPE", (), element="INT32", shape=True, values=[((1,), (3,), (8,))])
+    outputs = [tensor("OUT", (-1, -1)), tensor("OUT_SHAPE", (), element="INT32", shape=True)]
+    engine = plan("stretch", [tensor("IN", (-1, 2), ((1, 2), (4, 2), (8, 2))), shape], outputs)
+    runner = machine.start(engine, machine.config("", WHOLE.replace("dims: [ 2 ]", "dims: [ 1 ]")))
+    (answer,) = runner.run(request(1, 3))
+    assert answer["OUT"].tolist() == [[0, 1, 0]]
+    assert answer["OUT_SHAPE"].tolist() == [3]
+    assert "shape expected by framework [] doesn't match model configuration shape [1]" in str(
+        machine.refusal(engine, machine.config(tensors=BATCHING))
+    )
+
+
 def test_values_that_no_shape_can_be_inferred_from(machine: Any) -> None:
     runner = machine.start(resize(), machine.config("", WHOLE))
     with pytest.raises(InternalError) as caught:
