@@ -33,7 +33,7 @@ Serve = Callable[..., AbstractAsyncContextManager[InferenceServer]]
 
 @pytest.fixture
 def gpus() -> FakeGpus:
-    return FakeGpus(count=2)
+    return FakeGpus(count=2, seed=1)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class FakeGpus:
     Args:
         count: how many there are.
         memory_bytes: how much memory each of them has.
-        seed: of the order in which streams get their turns.
+        seed: streams get their turns in an order that this decides; None for one after the other.
 
     Attributes:
         sick: CUDA's error number, if the devices have failed; then nothing more is done.
@@ -80,12 +80,12 @@ class FakeGpus:
         failures: what went wrong on the thread of `started`; raised at its end.
     """
 
-    def __init__(self, count: int = 1, memory_bytes: int = 1 << 30, seed: int = 0) -> None:
+    def __init__(self, count: int = 1, memory_bytes: int = 1 << 30, seed: int | None = None) -> None:
         self.count = count
         self.memory_bytes = memory_bytes
         self.sick: int | None = None
         self.now_ns = 0
-        self._order = random.Random(seed)
+        self._order = None if seed is None else random.Random(seed)
         self.done: list[str] = []
         self.failures: list[BaseException] = []
         self._streams: dict[int, FakeStream] = {}
@@ -157,7 +157,9 @@ class FakeGpus:
     def destroy_stream(self, handle: int) -> None:
         """What is in it is still done; nothing more can be put into it."""
         with self._changed:
-            self._streams[handle + 1] = self._streams.pop(handle)  # odd, as no handle is
+            stream = self._streams.pop(handle)
+            stream.handle += 1  # odd, as no other is
+            self._streams[stream.handle] = stream
 
     def streams(self, device: int) -> list[FakeStream]:
         """All streams of a device."""
@@ -297,7 +299,11 @@ class FakeGpus:
                     stream.queue.popleft()
                 if stream.queue and not stream.queue[0].waits_for:
                     ready.append(stream)
-            return self._order.choice(ready).queue.popleft() if ready else None
+            if not ready:
+                return None
+            stream = ready[0] if self._order is None else self._order.choice(ready)
+            self._streams[stream.handle] = self._streams.pop(stream.handle)  # the others come first next time
+            return stream.queue.popleft()
 
     def _do(self, operation: Operation) -> None:
         self.now_ns += operation.cost_ns

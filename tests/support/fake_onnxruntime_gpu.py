@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 
 CUDA, TENSORRT, CPU = "CUDAExecutionProvider", "TensorrtExecutionProvider", "CPUExecutionProvider"
 _OPTIONS = {
-    CUDA: {"device_id", "user_compute_stream", "gpu_mem_limit", "arena_extend_strategy", "tunable_op_enable"},
+    CUDA: {"device_id", "user_compute_stream", "has_user_compute_stream", "gpu_mem_limit", "tunable_op_enable"},
     TENSORRT: {"device_id", "user_compute_stream", "trt_fp16_enable", "trt_engine_cache_enable"},
     CPU: set(),
 }
@@ -35,6 +35,7 @@ class FakeOnnxRuntimeGpu:
     Attributes:
         host_tensors: names of inputs and outputs that graphs take and make on the CPU.
         unusable: providers whose libraries cannot be loaded: sessions go on without them.
+        loaded: whether CUDA's libraries are; without them there is no provider on a GPU.
         fail_next: what the next run on a GPU raises, if anything.
         live: sessions that there are, by the handle of their stream.
     """
@@ -43,6 +44,7 @@ class FakeOnnxRuntimeGpu:
         self.gpus = gpus
         self.host_tensors = frozenset(host_tensors)
         self.unusable: frozenset[str] = frozenset()
+        self.loaded = False
         self.fail_next = ""
         self.live: dict[int, int] = {}
         self.providers: list[tuple[str, dict[str, str]]] = []
@@ -52,8 +54,11 @@ class FakeOnnxRuntimeGpu:
         ):
             setattr(self, name, getattr(onnxruntime, name))
 
+    def preload_dlls(self) -> None:
+        self.loaded = True
+
     def get_available_providers(self) -> list[str]:
-        return [TENSORRT, CUDA, CPU]
+        return [TENSORRT, CUDA, CPU] if self.loaded else [CPU]
 
     def InferenceSession(  # noqa: N802
         self, path: str, options: Any, *, providers: list[tuple[str, dict[str, str]]], enable_fallback: int

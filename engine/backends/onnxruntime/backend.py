@@ -22,7 +22,7 @@ from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFil
 from ..parameters import parse_bool, parse_int
 from .gpu_instance import OnnxRuntimeGpuInstance
 from .instance import OnnxRuntimeInstance
-from .library import error_types, import_onnxruntime, reason
+from .library import error_types, import_onnxruntime, load_cuda, reason
 from .operators import depends_on_values
 from .providers import providers
 from .session import inspection_session, instance_session, model_path
@@ -138,6 +138,8 @@ class OnnxRuntimeModel(LoadedModel):
         self._spare = None
 
     def _make(self, spec: InstanceSpec) -> _Made:
+        if spec.gpu is not None:
+            load_cuda(self._runtime)
         if spec.gpu is None or self._text:
             return _Made(self._session(spec))
         providers(self._config, spec, self._runtime)  # an ONNX Runtime that cannot do it is the first thing to say

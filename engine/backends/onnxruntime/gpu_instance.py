@@ -2,7 +2,8 @@
 
 Rules:
  1. The CUDA and TensorRT providers enqueue on the stream that they were given (``user_compute_stream``), and a run does
-    not wait for it (``disable_synchronize_execution_providers``). So a batch is launched when its run has returned.
+    not wait for it (``disable_synchronize_execution_providers``). So a batch is launched when its run has returned. A
+    build of ONNX Runtime that waits all the same costs overlap, and nothing else.
  2. An input is bound where the graph takes it, which the session says. What a node on the CPU takes is bound there: a
     copy by ONNX Runtime would not wait for ours, which is on another stream.
  3. An output is bound where the graph makes it, and ONNX Runtime allocates it, since only it knows the shape. One on
@@ -113,12 +114,12 @@ class OnnxRuntimeGpuInstance(StreamInstance):
     def launch(self, batch: ExecutionBatch, on_landed: Callable[[], None]) -> Launched:
         if batch.rows > self._max_rows:
             raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
-        jobs, inputs = self._layout.gather(batch.jobs)
+        jobs, inputs = self._layout.gather(batch.jobs, self._device.pinned)
         for name in self._wiring.scalar_inputs:
             if name in inputs:
                 inputs[name] = inputs[name].reshape(())
         names = [name for name in inputs if name in self._device_inputs]
-        pinned = [self._pinned(inputs.pop(name)) for name in names]
+        pinned = [inputs.pop(name) for name in names]
         run = Run(inputs)
         return Launched(jobs, run, self._pipeline.launch(pinned, partial(self._compute, run, names), on_landed))
 
@@ -133,11 +134,6 @@ class OnnxRuntimeGpuInstance(StreamInstance):
 
     def close(self) -> None:
         self.session = None
-
-    def _pinned(self, array: np.ndarray) -> np.ndarray:
-        pinned = self._device.pinned(array.shape, array.dtype)
-        np.copyto(pinned, array)
-        return pinned
 
     def _compute(
         self, run: Run, names: Sequence[str], stream: Stream, arrays: Sequence[DeviceArray]

@@ -53,6 +53,16 @@ def import_onnxruntime() -> Any:
     return runtime
 
 
+def load_cuda(runtime: Any) -> None:
+    """Load CUDA's libraries from the packages that they may have been installed with, before the provider needs them.
+
+    What cannot be loaded is printed, and is missing when the provider is asked for.
+    """
+    preload = getattr(runtime, "preload_dlls", None)  # of ONNX Runtime 1.21 and later
+    if preload is not None:
+        preload()
+
+
 def session_options(runtime: Any) -> Any:
     """Fresh session options that log errors only."""
     options = runtime.SessionOptions()

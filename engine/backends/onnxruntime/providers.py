@@ -135,6 +135,8 @@ def on_stream(chosen: Providers, stream: int) -> Providers:
             if options.get(key, "0") != "0":
                 logger.warning("%s of %s has no effect: CUDA graphs do not go with batches in flight", key, name)
         kept = {key: value for key, value in options.items() if key not in _GRAPHS}
+        if name == _CUDA:
+            kept["has_user_compute_stream"] = "1"  # which a provider that is a plugin does not conclude by itself
         placed.append((name, {**kept, _STREAM: str(stream)}))
     return placed
 

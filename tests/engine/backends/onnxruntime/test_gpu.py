@@ -53,7 +53,7 @@ class Machine:
     """
 
     def __init__(self, files: Any, pinned_bytes: int = 1 << 20, device_bytes: int = 0) -> None:
-        self.gpus = FakeGpus(count=2)
+        self.gpus = FakeGpus(count=2, seed=1)
         self.runtime = FakeOnnxRuntimeGpu(self.gpus)
         self.landed: queue.SimpleQueue[ExecutionBatch] = queue.SimpleQueue()
         cupy = FakeCupy(self.gpus)
@@ -246,9 +246,10 @@ def test_everything_on_the_gpu_goes_into_the_instances_stream(models: Any, machi
     accelerators = (Accelerator("tensorrt", {"precision_mode": "FP16"}), Accelerator("cuda", {"gpu_mem_limit": "1000"}))
     instance = machine.start(unary_config(gpu_accelerators=accelerators))
     stream = str(instance._pipeline.compute.handle)
+    streams = {"has_user_compute_stream": "1", "user_compute_stream": stream}
     assert machine.runtime.providers == [
         (TENSORRT, {"trt_fp16_enable": "1", "device_id": "1", "user_compute_stream": stream}),
-        (CUDA, {"gpu_mem_limit": "1000", "device_id": "1", "user_compute_stream": stream}),
+        (CUDA, {"gpu_mem_limit": "1000", "device_id": "1", **streams}),
         (CPU, {}),
     ]
 
