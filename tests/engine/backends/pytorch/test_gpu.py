@@ -51,14 +51,19 @@ def test_two_batches_in_flight_keep_to_themselves(gpu: Gpu, script: Any, on_gpu:
     assert first.collect()[0]["Y"].tolist() == [[2.0], [4.0]]
 
 
-def test_the_next_batch_is_copied_in_while_one_is_computed(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+def test_the_next_batch_may_be_copied_in_before_one_is_copied_out(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    """Streams take turns in any order; whatever that is, nothing gets mixed up."""
     script(Scale())
     instance = gpu.start(on_gpu())
-    launched = [gpu.launch(instance, x([1])), gpu.launch(instance, x([2]))]
-    gpu.fake.gpus.run()
-    done = [name for name in gpu.fake.gpus.done if name in ("copy in", "copy out", "aten.mul.Tensor")]
-    assert done.index("copy in", 1) < done.index("copy out")
-    assert [each.collect()[0]["Y"].tolist() for each in launched] == [[[2.0]], [[4.0]]]
+    overlapped = 0
+    for value in range(30):
+        gpu.fake.gpus.done.clear()
+        launched = [gpu.launch(instance, x([value])), gpu.launch(instance, x([-value]))]
+        gpu.fake.gpus.run()
+        copies = [name for name in gpu.fake.gpus.done if name.startswith("copy")]
+        overlapped += copies == ["copy in", "copy in", "copy out", "copy out"]
+        assert [each.collect()[0]["Y"].tolist() for each in launched] == [[[2.0 * value]], [[-2.0 * value]]]
+    assert 0 < overlapped < 30
 
 
 def test_answers_hold_their_memory_and_all_other_memory_goes_back(gpu: Gpu, script: Any, on_gpu: Any) -> None:
