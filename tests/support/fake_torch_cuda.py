@@ -239,7 +239,7 @@ class _Cuda:
         assert pool is not None
         self._wait(stream.raw)
         stream.raw.captured = []
-        self.computer.held_by_capture = graph.held
+        self.computer.held_by_captures[stream.raw.handle] = graph.held
         try:
             with self.stream(stream):
                 yield
@@ -247,7 +247,7 @@ class _Cuda:
             stream.raw.captured = None
             raise
         finally:
-            self.computer.held_by_capture = None
+            del self.computer.held_by_captures[stream.raw.handle]
         graph.operations, stream.raw.captured = stream.raw.captured, None
 
     @contextmanager

@@ -95,6 +95,9 @@ class Computer:
         take: told of the bytes of each new tensor, by device; raises if there are not so many.
         give_back: told when they go.
         wait: waits until a stream has done all that is in it.
+
+    Attributes:
+        held_by_captures: by stream, what is captured there holds the memory that it has made.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class Computer:
         self._take = take
         self._give_back = give_back
         self._wait = wait
-        self.held_by_capture: list[tuple[Token, ...]] | None = None
+        self.held_by_captures: dict[int, list[tuple[Token, ...]]] = {}
 
     def tensor(
         self,
@@ -136,8 +139,8 @@ class Computer:
             self._take(stream.device, nbytes)
             weakref.finalize(token, self._free, late.memory, stream.device, nbytes).atexit = False
             late.tokens = (token,)
-        if stream.captured is not None and self.held_by_capture is not None:
-            self.held_by_capture.append(late.tokens)
+        if stream.captured is not None:
+            self.held_by_captures[stream.handle].append(late.tokens)
         return late
 
     def _free(self, memory: Memory, device: int, nbytes: int) -> None:
