@@ -32,6 +32,26 @@ Tell = Callable[[tuple[Any, ...], Payload], None]
 _GIVEN_UP = write_error(CancelledError("All clients that this request was made for have gone."))
 
 
+_TEXT, _NUMBER, _VALUE = (str,), (int,), (int, float)
+_ARGUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
+    "infer": ((tuple,), (bool,)),
+    "load_model": (_TEXT, _TEXT, (dict,)),
+    "unload_model": (_TEXT, (bool,)),
+    "is_model_ready": (_TEXT, _TEXT),
+    "create_family": (_TEXT, _TEXT, _TEXT),
+    "delete_family": (_NUMBER,),
+    "create_metric": (_NUMBER, (dict,), (tuple, type(None))),
+    "delete_metric": (_NUMBER,),
+    "metric_increment": (_NUMBER, _VALUE),
+    "metric_set": (_NUMBER, _VALUE),
+    "metric_observe": (_NUMBER, _VALUE),
+    "metric_value": (_NUMBER,),
+}
+"""What may be asked for, and of which types the arguments are: what a process says is not trusted."""
+_REQUEST = (_TEXT, _NUMBER, _TEXT, (int, str), _NUMBER, _NUMBER, (dict,), (tuple,), (str, type(None)), (tuple,))
+"""A request's; see `child.wire.write_request`."""
+
+
 class Calls:
     """The calls of one instance.
 
@@ -73,7 +93,12 @@ class Calls:
         Args:
             batch: what is being executed; None for nothing.
             callers: who waits for the answer, if it is one to a request.
+
+        Raises:
+            KeyError: there is no such call.
+            MessageError: its arguments are of other types.
         """
+        _check(method, arguments, _ARGUMENTS[method])
         try:
             if method == "infer":
                 self._ask(payload, batch, callers, number, *arguments)
@@ -216,10 +241,15 @@ class _Asked:
         self.room = protocol.WINDOW
 
 
+def _check(what: str, values: tuple[Any, ...], types: tuple[tuple[type, ...], ...]) -> None:
+    if len(values) != len(types) or not all(map(isinstance, values, types)):
+        found = ", ".join(type(value).__name__ for value in values)
+        raise MessageError(f"'{what}' with arguments of the types {found}")
+
+
 def _read_request(wire: tuple[Any, ...], payload: memoryview, callers: tuple[Caller, ...]) -> InferenceRequest:
+    _check("infer", wire, _REQUEST)
     name, version, request_id, correlation_id, flags, timeout_us, parameters, wanted, _trace, tensors = wire
-    if not isinstance(parameters, dict):
-        raise MessageError("parameters are no dict")
     return InferenceRequest(
         name,
         version,

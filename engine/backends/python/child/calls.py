@@ -30,6 +30,7 @@ MOST_OPEN = 1024
 
 _TAKEN_AT_ONCE = protocol.WINDOW // 2
 _ANY_NUMBER = 1 << 40
+_BARE_END: tuple[Any, ...] = (None, {}, ())
 
 
 class Calls:
@@ -177,7 +178,9 @@ class Inbox:
         return bool(self.responses) or self.over
 
     def came(self, response: Any, payload: memoryview, final: bool) -> None:
-        """A response, or (None) the bare end."""
+        """A response, or (None) the bare end, which is an empty one among any number (python-backend.md §7)."""
+        if response is None and self.many:
+            response = _BARE_END
         if response is not None and not self.unwanted:
             self.responses.append((response, payload))
         self.over = self.over or final

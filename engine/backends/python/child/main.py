@@ -16,6 +16,8 @@ def start() -> None:
     folder = os.path.dirname(os.path.realpath(__file__))  # as the interpreter sees it
     if sys.path[:1] == [folder]:
         del sys.path[0]  # the interpreter put it there
+    descriptor, bell = int(sys.argv[1]), int(sys.argv[2])
+    sys.argv[:] = [""]  # as embedded in a server: a model may hand it to argparse, or to unittest.main
     package = "_trireme_model_process"
     specification = importlib.util.spec_from_file_location(
         package, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
@@ -28,9 +30,9 @@ def start() -> None:
     try:
         process = importlib.import_module(package + ".process")
     except ImportError as error:
-        _say_failed(int(sys.argv[1]), f"the Python environment '{sys.prefix}' cannot host a model: {error}")
+        _say_failed(descriptor, f"the Python environment '{sys.prefix}' cannot host a model: {error}")
         return
-    process.run(int(sys.argv[1]), int(sys.argv[2]))
+    process.run(descriptor, bell)
 
 
 def _say_failed(descriptor: int, reason: str) -> None:

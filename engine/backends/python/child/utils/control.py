@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .arguments import text
 from .context import asking, current
 from .errors import HostError, TritonModelException, refused
 
@@ -23,6 +24,8 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
     Raises:
         TritonModelException: it does not load.
     """
+    model_name = text("load_model: model_name", model_name)
+    config = text("load_model: config", config)
     if files is not None and not isinstance(files, Mapping):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
@@ -43,6 +46,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     Raises:
         TritonModelException: the server refuses.
     """
+    model_name = text("unload_model: model_name", model_name)
     host = asking("unload_model")
     try:
         host.unload_model(model_name, bool(unload_dependents))
@@ -56,9 +60,8 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     Raises:
         TritonModelException: the version is no number.
     """
-    for value in (model_name, model_version):
-        if not isinstance(value, str):
-            raise TypeError(f"is_model_ready: name and version must be str, found type {type(value)}")
+    model_name = text("is_model_ready: model_name", model_name)
+    model_version = text("is_model_ready: model_version", model_version)
     host = asking("is_model_ready")
     try:
         return host.is_model_ready(model_name, model_version)

@@ -101,19 +101,20 @@ class _Memory:
             self._owner(self._managed)
 
 
-def capsule(array: np.ndarray, bf16: bool = False) -> Any:
+def capsule(array: np.ndarray, bf16: bool = False, owner: Any = None) -> Any:
     """A capsule on the memory of `array`, which it keeps alive.
 
     Args:
         array: in C order; no objects.
         bf16: the elements, uint16 here, are BF16.
+        owner: to be kept alive in place of `array`, which it holds: models count references to a `Tensor`.
     """
     code = _BFLOAT if bf16 else _BOOL if array.dtype == np.bool_ else None
-    if code is not None or not array.flags.writeable:
+    if code is not None or owner is not None or not array.flags.writeable:
         # DLPack has no way to say that memory is read-only before version 1: consumers are trusted not to write.
         typestr = array.dtype.str if code is None else f"<u{array.itemsize}"
         address = array.__array_interface__["data"][0]
-        array = np.asarray(_Memory(address, array.shape, typestr, False, array))
+        array = np.asarray(_Memory(address, array.shape, typestr, False, array if owner is None else owner))
     made = array.__dlpack__()
     if code is not None:
         _Managed.from_address(_get_pointer(made, _NAME)).tensor.dtype.code = code

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from .arguments import text
+
 
 class TritonModelException(Exception):
     """What the utilities raise into user code, and what user code may raise to fail with exactly its text."""
@@ -28,6 +30,8 @@ class ErrorCode(enum.IntEnum):
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
+    __str__ = enum.Enum.__str__
+
 
 class TritonError:
     """An error to answer a request with.
@@ -37,7 +41,7 @@ class TritonError:
         code: one of the class attributes.
 
     Raises:
-        TypeError: the message is no str.
+        TypeError: the message is no str, or the code none such.
         ValueError: there is no such code.
     """
 
@@ -53,9 +57,9 @@ class TritonError:
     CANCELLED = ErrorCode.CANCELLED
 
     def __init__(self, message: str, code: int = ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError: message must be a str, found type {type(message)}")
-        self._message = message
+        if not isinstance(code, int):
+            raise TypeError(f"TritonError: code must be one such as TritonError.INTERNAL, found type {type(code)}")
+        self._message = text("TritonError: message", message)
         self._code = ErrorCode(code)
 
     def message(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 
+from .arguments import text
 from .context import current
 
 
@@ -15,6 +16,8 @@ class LogLevel(enum.IntEnum):
     WARNING = 1
     ERROR = 2
     VERBOSE = 3
+
+    __str__ = enum.Enum.__str__
 
 
 class Logger:
@@ -27,7 +30,7 @@ class Logger:
     VERBOSE = LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: int = LogLevel.INFO) -> None:
+    def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
         _write(message, level)
 
     @staticmethod
@@ -47,9 +50,10 @@ class Logger:
         _write(message, LogLevel.VERBOSE)
 
 
-def _write(message: str, level: int) -> None:
+def _write(message: str, level: LogLevel) -> None:
     """Log for the caller of the caller."""
-    if not isinstance(message, str):
-        raise TypeError(f"Logger: message must be a str, found type {type(message)}")
+    message = text("Logger: message", message)
+    if not isinstance(level, LogLevel):
+        raise TypeError(f"Logger: level must be a LogLevel, such as Logger.INFO, found type {type(level)}")
     frame = sys._getframe(2)
-    current().host.log(LogLevel(level).name, frame.f_code.co_filename, frame.f_lineno, message)
+    current().host.log(level.name, frame.f_code.co_filename, frame.f_lineno, message)

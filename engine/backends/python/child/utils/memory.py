@@ -11,6 +11,8 @@ class MemoryType(enum.IntEnum):
     TRITONSERVER_MEMORY_GPU = 0
     TRITONSERVER_MEMORY_CPU = 1
 
+    __str__ = enum.Enum.__str__
+
 
 class PreferredMemory:
     """Where the outputs of a request to another model should lie.

@@ -9,6 +9,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from .arguments import text
 from .context import asking
 from .errors import HostError, TritonModelException, refused
 from .host import Host
@@ -27,6 +28,8 @@ class MetricKind(enum.IntEnum):
     COUNTER = 0
     GAUGE = 1
     HISTOGRAM = 2
+
+    __str__ = enum.Enum.__str__
 
 
 class _Registered:
@@ -52,15 +55,15 @@ class Metric:
 
     def increment(self, value: float) -> None:
         """Add to a counter (not less than 0) or a gauge."""
-        self._ask("Failed to increment metric value", lambda host: host.metric_increment(self._number, float(value)))
+        self._ask("Failed to increment metric value", lambda host: host.metric_increment(self._number, _number(value)))
 
     def set(self, value: float) -> None:
         """Set a gauge."""
-        self._ask("Failed to set metric value", lambda host: host.metric_set(self._number, float(value)))
+        self._ask("Failed to set metric value", lambda host: host.metric_set(self._number, _number(value)))
 
     def observe(self, value: float) -> None:
         """Count a value in a histogram."""
-        self._ask("Failed to observe metric value", lambda host: host.metric_observe(self._number, float(value)))
+        self._ask("Failed to observe metric value", lambda host: host.metric_observe(self._number, _number(value)))
 
     def value(self) -> float:
         """The present value of a counter or a gauge."""
@@ -79,6 +82,12 @@ class Metric:
             self._family.host.delete_metric(self._number)
 
 
+def _number(value: float) -> float:
+    if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
+        raise TypeError(f"a metric's value must be a number, found type {type(value)}")
+    return float(value)
+
+
 class MetricFamily:
     """A named group of metrics of one kind.
 
@@ -95,9 +104,12 @@ class MetricFamily:
     GAUGE = MetricKind.GAUGE
     HISTOGRAM = MetricKind.HISTOGRAM
 
-    def __init__(self, name: str, description: str, kind: int) -> None:
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        name = text("MetricFamily: name", name)
+        description = text("MetricFamily: description", description)
+        if not isinstance(kind, MetricKind):
+            raise TypeError(f"MetricFamily: kind must be one such as MetricFamily.COUNTER, found type {type(kind)}")
         host = asking("MetricFamily")
-        kind = MetricKind(kind)
         try:
             number = host.create_family(name, description, kind.name.lower())
         except HostError as error:
@@ -122,7 +134,7 @@ class MetricFamily:
             raise TritonModelException("Failed to create metric. Missing required buckets.")
         elif not isinstance(buckets, list):
             raise TritonModelException("Failed to create metric. Buckets must be a list.")
-        bounds = None if buckets is None else [float(bound) for bound in buckets]
+        bounds = None if buckets is None else [_number(bound) for bound in buckets]
         named = {str(key): value for key, value in (labels or {}).items()}
         try:
             return Metric(family, family.host.create_metric(family.number, named, bounds))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Union
 
 from . import bls
+from .arguments import INT64, UINT32, UINT64, items, text, whole
 from .context import current
 from .errors import TritonModelException
 from .host import Host
@@ -16,6 +17,9 @@ from .tensor import Tensor
 from .trace import InferenceTrace
 
 CorrelationId = Union[int, str]
+
+_NEEDED: Any = object()
+"""Stands where an argument was left out that has to be given: in Triton such ones come after others that need not."""
 
 RELEASE_ALL = 1
 """TRITONSERVER_REQUEST_RELEASE_ALL: the request is done with."""
@@ -34,7 +38,9 @@ class InferenceRequest:
         parameters: str, int and bool, for the model that is asked.
 
     Raises:
-        TritonModelException: an input or output name that is None, or a correlation ID that is no int or str.
+        TypeError: an argument is missing, or of another type.
+        TritonModelException: an input that is None, an output name that is empty, or a correlation ID that is neither
+            int nor str.
     """
 
     __slots__ = (
@@ -59,9 +65,9 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: CorrelationId = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        inputs: Iterable[Tensor] = _NEEDED,
+        requested_output_names: Iterable[str] = _NEEDED,
+        model_name: str = _NEEDED,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -69,31 +75,39 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Mapping[str, Parameter] | None = None,
     ) -> None:
+        if inputs is _NEEDED or requested_output_names is _NEEDED or model_name is _NEEDED:
+            raise TypeError("InferenceRequest: inputs, requested_output_names and model_name must be given")
+        request_id = text("InferenceRequest: request_id", request_id)
+        model_name = text("InferenceRequest: model_name", model_name)
         about = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
-        for tensor in inputs:
+        tensors = items("InferenceRequest: inputs", inputs)
+        for tensor in tensors:
             if tensor is None:
                 raise TritonModelException(f"Input tensor {about}")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"InferenceRequest: inputs must be Tensor objects, found type {type(tensor)}")
-        for name in requested_output_names:
-            if not name:
-                raise TritonModelException(f"Requested output name {about}")
-        if not isinstance(correlation_id, (int, str)):
-            raise TritonModelException("Correlation ID must be integer or string")
+        names = [
+            text("InferenceRequest: a requested output name", name)
+            for name in items("InferenceRequest: requested_output_names", requested_output_names)
+        ]
+        if not all(names):
+            raise TritonModelException(f"Requested output name {about}")
+        if trace is not None and not isinstance(trace, InferenceTrace):
+            raise TypeError(f"InferenceRequest: trace must be an InferenceTrace, found type {type(trace)}")
         self._key = -1
         self._host: Host | None = None
         self._answers: Answers | None = None
         self._release_flags = RELEASE_ALL
-        self._inputs = list(inputs)
+        self._inputs = tensors
         self._request_id = request_id
-        self._correlation_id = correlation_id if isinstance(correlation_id, str) else int(correlation_id)
-        self._flags = flags
-        self._timeout = timeout
-        self._parameters = as_json(checked(parameters)) if parameters else "{}"
-        self._requested = list(requested_output_names)
+        self._correlation_id = _correlation_id(correlation_id)
+        self._flags = whole("InferenceRequest: flags", flags, UINT32)
+        self._timeout = whole("InferenceRequest: timeout", timeout, UINT64)
+        self._parameters = "{}" if parameters is None else as_json(checked(parameters))
+        self._requested = names
         self._trace = trace or InferenceTrace()
         self._model_name = model_name
-        self._model_version = model_version
+        self._model_version = whole("InferenceRequest: model_version", model_version, INT64)
         self._preferred_memory = preferred_memory
 
     def inputs(self) -> list[Tensor]:
@@ -110,7 +124,7 @@ class InferenceRequest:
         return self._flags
 
     def set_flags(self, flags: int) -> None:
-        self._flags = flags
+        self._flags = whole("flags", flags, UINT32)
 
     def timeout(self) -> int:
         """In microseconds; 0 for none."""
@@ -155,14 +169,24 @@ class InferenceRequest:
         Raises:
             TritonModelException: not called while the model serves.
         """
-        return bls.execute(current(), self, decoupled)
+        return bls.execute(current(), self, bool(decoupled))
 
     def async_exec(self, decoupled: bool = False) -> Any:
         """The same for coroutines: an awaitable with such a result."""
-        return bls.execute_async(current(), self, decoupled)
+        return bls.execute_async(current(), self, bool(decoupled))
 
     def __repr__(self) -> str:
         return f"<InferenceRequest {self._request_id or self._key} {self._inputs}>"
+
+
+def _correlation_id(value: Any) -> CorrelationId:
+    if value is None:
+        raise TypeError("InferenceRequest: correlation_id must be an int or a str, found None")
+    if isinstance(value, str):
+        return value
+    if not hasattr(value, "__index__"):
+        raise TritonModelException("Correlation ID must be integer or string")
+    return whole("InferenceRequest: correlation_id", value, UINT64)
 
 
 def incoming(

@@ -42,7 +42,7 @@ class InferenceResponse:
             raise TypeError(f"InferenceResponse: error must be a TritonError, found {type(error)}")
         self._outputs = outputs
         self._error = error
-        self._parameters = checked(parameters) if parameters else {}
+        self._parameters = {} if parameters is None else checked(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         return self._outputs
@@ -75,8 +75,7 @@ def error_response(message: str, code: int = ErrorCode.INTERNAL) -> InferenceRes
 
 
 def as_json(parameters: Mapping[str, Parameter]) -> str:
-    """Without spaces, as incoming requests have their parameters."""
-    return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(parameters)
 
 
 def checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
@@ -86,7 +85,7 @@ def checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
         TritonModelException: it is no dictionary of str to bool, int or str.
     """
     if not isinstance(parameters, Mapping):
-        raise TritonModelException(f"Expect parameters to be a dict, found type {type(parameters)}")
+        raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from . import dlpack
+from .arguments import text
 from .errors import TritonModelException
 from .types import BF16, BYTES, numpy_to_triton_type
 
@@ -26,12 +27,12 @@ class Tensor:
     __slots__ = ("_array", "_bf16", "_name")
 
     def __init__(self, name: str, array: np.ndarray) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"Tensor: name must be a str, found type {type(name)}")
-        if not name:
-            raise TritonModelException("Tensor name cannot be an empty string.")
+        if name.__class__ is not str:
+            name = text("Tensor: name", name)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor: the data of '{name}' must be a numpy array, found type {type(array)}")
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
         if numpy_to_triton_type(array.dtype) is None or not array.dtype.isnative:
             raise TritonModelException("NumPy dtype is not supported.")
         self._name = name
@@ -94,7 +95,9 @@ class Tensor:
         """The same, for ``from_dlpack`` of another library, whose options mean nothing on the CPU."""
         if self._number == BYTES:
             raise TritonModelException("DLPack does not have support for string tensors.")
-        return dlpack.capsule(self._array.copy() if options.get("copy") else self._array, self._bf16)
+        if options.get("copy"):
+            return dlpack.capsule(self._array.copy(), self._bf16)
+        return dlpack.capsule(self._array, self._bf16, self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CPU, 0
@@ -106,6 +109,7 @@ class Tensor:
         Raises:
             TritonModelException: neither of them; not on the CPU; not in C order; a type that Triton has not got.
         """
+        name = text("Tensor.from_dlpack: name", name)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         array, bf16 = dlpack.array(tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import Any
 
@@ -200,3 +201,16 @@ def test_types_that_triton_lacks_are_refused(source: Any) -> None:
 
 def test_device_is_the_cpu() -> None:
     assert Tensor("a", np.zeros(1)).__dlpack_device__() == (1, 0)
+
+
+def test_a_capsule_is_one_reference_to_its_tensor() -> None:
+    """Models count them, to see whether memory is given back."""
+    tensor = Tensor("a", np.zeros(3, np.float32))
+    before = sys.getrefcount(tensor)
+    capsule = tensor.to_dlpack()
+    assert sys.getrefcount(tensor) == before + 1
+    taken = torch.from_dlpack(capsule)
+    del capsule
+    assert sys.getrefcount(tensor) == before + 1
+    del taken
+    assert sys.getrefcount(tensor) == before

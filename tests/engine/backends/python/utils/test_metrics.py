@@ -10,7 +10,7 @@ import pytest
 from recording_host import RecordingHost
 
 from trireme.engine.backends.python.child.utils.errors import TritonModelException
-from trireme.engine.backends.python.child.utils.metrics import Metric, MetricFamily
+from trireme.engine.backends.python.child.utils.metrics import Metric, MetricFamily, MetricKind
 
 pytestmark = pytest.mark.usefixtures("model")
 
@@ -18,7 +18,7 @@ WRAPPED = "Failed to process the request for model 'm_0', message: "
 
 
 def family(kind: int = MetricFamily.COUNTER) -> MetricFamily:
-    return MetricFamily(name="n", description="d", kind=kind)
+    return MetricFamily(name="n", description="d", kind=MetricKind(kind))
 
 
 def text_of(call: Callable[[], Any]) -> str:
@@ -27,8 +27,11 @@ def text_of(call: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "name"), [(0, "counter"), (1, "gauge"), (2, "histogram")])
-def test_host_keeps_what_is_made(host: RecordingHost, kind: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(MetricFamily.COUNTER, "counter"), (MetricFamily.GAUGE, "gauge"), (MetricFamily.HISTOGRAM, "histogram")],
+)
+def test_host_keeps_what_is_made(host: RecordingHost, kind: Any, name: str) -> None:
     made = family(kind)
     buckets = [1, 2.5] if name == "histogram" else None
     metric = made.Metric(labels={"a": "b"}, buckets=buckets)
@@ -109,7 +112,7 @@ def test_kinds_and_values_are_checked_before_the_host_hears_of_them(host: Record
     made = family()
     metric = made.Metric()
     host.calls.clear()
-    for nonsense in (lambda: family(7), lambda: metric.increment("x")):  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"7|'x'"):
+    for nonsense in (lambda: MetricFamily("n", "d", 7), lambda: metric.increment("x")):  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
             nonsense()
     assert host.calls == []

@@ -29,7 +29,7 @@ INPUT = Tensor("INPUT0", np.zeros((1, 4), np.float32))
             "Expect parameters values to have type bool/int/str, found type <class 'float'>",
         ),
         ({"parameters": {1: 1}}, "Expect parameters keys to have type str, found type <class 'int'>"),
-        ({"parameters": "x"}, "Expect parameters to be a dict, found type <class 'str'>"),
+        ({"parameters": "x"}, "Expect parameters to be a dict, got <class 'str'>"),
     ],
 )
 def test_bad_arguments_are_told_in_tritons_words(changes: dict[str, Any], text: str) -> None:
@@ -44,6 +44,70 @@ def test_other_objects_as_inputs_are_a_type_error() -> None:
         InferenceRequest(model_name="a", inputs=[5], requested_output_names=[])  # type: ignore[list-item]
 
 
+def test_parameters_that_are_no_dictionary_are_refused_even_if_empty() -> None:
+    with pytest.raises(TritonModelException, match="got <class 'list'>"):
+        InferenceRequest(model_name="a", inputs=[], requested_output_names=[], parameters=[])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("missing", ["model_name", "inputs", "requested_output_names"])
+def test_what_says_who_is_asked_for_what_must_be_given(missing: str) -> None:
+    arguments: dict[str, Any] = {"model_name": "a", "inputs": [], "requested_output_names": []}
+    del arguments[missing]
+    with pytest.raises(TypeError, match=missing):
+        InferenceRequest(**arguments)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_name": None},
+        {"model_name": 5},
+        {"inputs": None},
+        {"inputs": ""},
+        {"requested_output_names": None},
+        {"requested_output_names": "OUTPUT0"},
+        {"requested_output_names": [None]},
+        {"requested_output_names": [5]},
+        {"request_id": None},
+        {"correlation_id": None},
+        {"correlation_id": -1},
+        {"correlation_id": 1 << 64},
+        {"model_version": None},
+        {"model_version": "1"},
+        {"model_version": 1.0},
+        {"model_version": 1 << 63},
+        {"flags": None},
+        {"flags": 1.5},
+        {"flags": -1},
+        {"flags": 1 << 32},
+        {"timeout": None},
+        {"timeout": -1},
+        {"trace": 5},
+    ],
+)
+def test_arguments_of_other_types_are_a_type_error_where_they_are_given(changes: dict[str, Any]) -> None:
+    """Not later, when the request is made, where it would be nobody's."""
+    with pytest.raises(TypeError):
+        InferenceRequest(**({"model_name": "a", "inputs": [], "requested_output_names": []} | changes))
+
+
+def test_numbers_of_numpy_and_bytes_are_taken_as_what_they_mean() -> None:
+    request = InferenceRequest(
+        model_name=b"a",  # type: ignore[arg-type]
+        inputs=(INPUT,),
+        requested_output_names=(b"o",),  # type: ignore[arg-type]
+        correlation_id=np.int64(4),  # type: ignore[arg-type]
+        flags=np.int32(3),  # type: ignore[arg-type]
+        timeout=np.int64(10),  # type: ignore[arg-type]
+        model_version=np.int64(1),  # type: ignore[arg-type]
+    )
+    request.set_flags(np.uint8(2))  # type: ignore[arg-type]
+    values = (request.correlation_id(), request.flags(), request.timeout())
+    assert values == (4, 2, 10)
+    assert {type(value) for value in values} == {int}
+    assert request.requested_output_names() == {"o"}
+
+
 def test_positions_are_those_of_triton() -> None:
     request = InferenceRequest("rid", 5, [INPUT], ["a", "a"], "m", 1, 2, 3)
     assert (request.request_id(), request.correlation_id(), request.inputs()) == ("rid", 5, [INPUT])
@@ -53,7 +117,7 @@ def test_positions_are_those_of_triton() -> None:
 
 @pytest.mark.parametrize(
     ("given", "text"),
-    [(None, "{}"), ({}, "{}"), ({"a": 1, "b": "é", "d": True}, '{"a":1,"b":"é","d":true}')],
+    [(None, "{}"), ({}, "{}"), ({"a": 1, "b": "é", "d": True}, '{"a": 1, "b": "\\u00e9", "d": true}')],
 )
 def test_parameters_are_json_text(given: dict[str, Any] | None, text: str) -> None:
     request = InferenceRequest(model_name="a", inputs=[], requested_output_names=[], parameters=given)

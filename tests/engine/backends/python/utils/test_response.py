@@ -52,7 +52,7 @@ def test_empty_response() -> None:
 def test_parameters_are_json_text() -> None:
     parameters = {"a": True, "b": 2, "c": "text"}
     text = InferenceResponse([OUTPUT], parameters=parameters).parameters()
-    assert text == '{"a":true,"b":2,"c":"text"}'
+    assert text == '{"a": true, "b": 2, "c": "text"}'
 
 
 def test_outputs_that_nobody_asked_for_are_left_out_of_a_copy() -> None:

@@ -1,0 +1,32 @@
+"""What the process of a model says is believed only as far as it can be checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trireme.engine.backends.python.calls import Calls
+from trireme.engine.backends.python.child.codec import MessageError
+from trireme.engine.backends.services import Services
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("load_model", (5, "", {})),
+        ("load_model", ("a", "")),
+        ("unload_model", (None, False)),
+        ("is_model_ready", ("a", 1)),
+        ("create_family", ("a", None, "counter")),
+        ("metric_increment", (1, "a")),
+        ("infer", ((), True)),
+        ("infer", ((None, -1, "", 0, 0, 0, {}, (), None, ()), True)),
+        ("infer", (("a", -1, "", 0, 0, None, {}, (), None, ()), True)),
+    ],
+)
+def test_a_call_with_arguments_of_other_types_is_a_broken_message(method: str, arguments: tuple[Any, ...]) -> None:
+    """It would be an error in the server's own tasks, later, and the end of them."""
+    calls = Calls(Services(), lambda head, payload: pytest.fail(f"the process was told {head}"))
+    with pytest.raises(MessageError, match=method):
+        calls.call(memoryview(b""), None, (), 1, method, arguments)

@@ -1,0 +1,103 @@
+"""Models that were written for Triton, and that rely on how it hosts them, as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+from calling_models import DECOUPLED, HEAD, TEXT
+from python_models import IDENTITY, write_model
+
+TESTING = """
+    import unittest
+
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+
+    class Additions(unittest.TestCase):
+        def test_addition(self):
+            self.assertEqual(1 + 1, 2)
+
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            found = unittest.main("model", exit=False).result
+            text = f"{found.testsRun} run, {len(found.errors)} errors"
+            tensor = pb_utils.Tensor("OUTPUT0", np.array([[text]], object))
+            return [pb_utils.InferenceResponse([tensor]) for _ in requests]
+"""
+
+COUNTING = (
+    HEAD
+    + """
+        def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                for number in range(int(value_of(request))):
+                    sender.send(response(number))
+                sender.send(flags=FINAL)
+"""
+)
+
+LISTENING = (
+    HEAD
+    + """
+        def execute(self, requests):
+            heard = []
+            for value in (2, 0):
+                parts = call("counting", value).exec(decoupled=True)
+                first = [len(part.output_tensors()) for part in parts]
+                heard.append((first, [len(part.output_tensors()) for part in parts]))
+            heard.append([len(part.output_tensors()) for part in call("identity", 1).exec(decoupled=True)])
+            return [text(heard)]
+"""
+)
+
+CLUMSY = (
+    HEAD
+    + """
+        def execute(self, requests):
+            try:
+                pb_utils.load_model(5)
+            except TypeError:
+                return [text("a TypeError")]
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, serve: Any) -> Iterator[Any]:
+    repository: Path = tmp_path_factory.mktemp("models")
+    write_model(repository, "identity", IDENTITY)
+    write_model(repository, "counting", COUNTING, DECOUPLED)
+    for name, code in (("testing", TESTING), ("listening", LISTENING), ("clumsy", CLUMSY)):
+        write_model(repository, name, code, TEXT)
+    with serve(repository) as live:
+        yield live
+
+
+def told(server: Any, model: str) -> str:
+    library: Any = grpc_client
+    tensor = library.InferInput("INPUT0", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 1), np.float32))
+    with library.InferenceServerClient(server.grpc_url) as client:
+        return client.infer(model, [tensor]).as_numpy("OUTPUT0")[0, 0].decode()
+
+
+def test_a_model_finds_no_command_line_that_is_not_its_own(server: Any) -> None:
+    """As ``unittest.main`` would take it for names of tests, and ``argparse`` for options."""
+    assert told(server, "testing") == "1 run, 0 errors"
+
+
+def test_the_bare_end_of_a_decoupled_answer_is_an_empty_response(server: Any) -> None:
+    """So that there is one more than those with outputs, also when they are looked at once more."""
+    assert told(server, "listening") == "[([1, 1, 0], [1, 1, 0]), ([0], [0]), [1]]"
+
+
+def test_a_model_that_asks_for_nonsense_is_told_so(server: Any) -> None:
+    assert told(server, "clumsy") == "a TypeError"
