@@ -71,9 +71,16 @@ class ModelCalls:
         self._check_open()
         self._nursery.start_soon(_carry_out, lambda: self._server.unload_model(name, dependents), on_done)
 
-    def model_ready(self, name: str, version: str) -> bool:
+    def model_ready(self, name: str, version: str, on_answer: Callable[[bool], object]) -> None:
         self._check_open()
-        return self._server.model_ready(name, _read_version(version))
+        number = _read_version(version)
+        if self._server.model_ready(name, number):
+            self._nursery.start_soon(self._ask_ready, name, number, on_answer)
+        else:
+            on_answer(False)
+
+    async def _ask_ready(self, name: str, version: int, on_answer: Callable[[bool], object]) -> None:
+        on_answer(await self._server.check_model_ready(name, version))
 
     def _check_open(self) -> None:
         if not self.open:

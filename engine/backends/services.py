@@ -62,8 +62,9 @@ class ModelAccess(Protocol):
         """The same for unloading."""
         ...
 
-    def model_ready(self, name: str, version: str) -> bool:
-        """Whether a model answers.
+    def model_ready(self, name: str, version: str, on_answer: Callable[[bool], object]) -> None:
+        """Call back with whether a model answers, and says so itself if it has a check of its own: perhaps before this
+        returns.
 
         Args:
             version: empty for any.
@@ -91,7 +92,7 @@ class NoModels:
     def unload_model(self, name: str, dependents: bool, on_done: Callable[[TriremeError | None], object]) -> None:
         raise UnavailableError(NOT_READY)
 
-    def model_ready(self, name: str, version: str) -> bool:
+    def model_ready(self, name: str, version: str, on_answer: Callable[[bool], object]) -> None:
         raise UnavailableError(NOT_READY)
 
 

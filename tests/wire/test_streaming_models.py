@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,16 +28,23 @@ class Asker:
         client.start_stream(lambda result, error: self._came.put(error or result))
 
     def ask(self, model: str, request_id: str = "", parameters: dict[str, Any] | None = None, **inputs: Any) -> None:
+        """Ask for everything, and to be told of the end."""
+        self.send(model, inputs, request_id=request_id, parameters=parameters, enable_empty_final_response=True)
+
+    def send(self, model: str, inputs: dict[str, np.ndarray], **options: Any) -> None:
         tensors = []
         for name, array in inputs.items():
             datatype = {"int32": "INT32", "uint32": "UINT32", "object": "BYTES"}[str(array.dtype)]
             tensors.append(grpc.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array))
-        self._client.async_stream_infer(
-            model, tensors, request_id=request_id, parameters=parameters, enable_empty_final_response=True
-        )
+        self._client.async_stream_infer(model, tensors, **options)
 
     def next(self) -> Any:
         return self._came.get(timeout=20)
+
+    def came_until_the_end(self) -> list[Any]:
+        """What came after the last `next`, when the server has closed its side of the stream, too."""
+        self._client.stop_stream()
+        return list(self._came.queue)
 
     def rest(self) -> list[dict[str, list[Any]]]:
         """The outputs of each response up to the end of one request."""
@@ -75,6 +84,29 @@ def test_repeat_answers_once_a_number(asker: Asker) -> None:
     """As tritonclient's `simple_grpc_custom_repeat` and the decoupled example's `repeat_client` ask."""
     asker.ask("repeat_int32", IN=int32(4, 2, 0, 1), DELAY=uint32(1, 2, 3, 4), WAIT=uint32(5))
     assert asker.rest() == [{"OUT": [number], "IDX": [index]} for index, number in enumerate([4, 2, 0, 1])]
+
+
+def test_custom_repeat_as_its_client_asks(asker: Asker) -> None:
+    """One output by name, and nothing said of an end: there are as many answers as numbers, in their order."""
+    numbers = np.arange(100, 110, dtype=np.int32)
+    inputs = {"IN": numbers, "DELAY": np.full(10, 10, np.uint32), "WAIT": uint32(10)}
+    asker.send("repeat_int32", inputs, outputs=[grpc.InferRequestedOutput("OUT")])
+    results = [asker.next() for _ in numbers]
+    assert [result.as_numpy("OUT").tolist() for result in results] == [[number] for number in numbers.tolist()]
+    assert [output.name for result in results for output in result.get_response().outputs] == ["OUT"] * 10
+    assert asker.came_until_the_end() == []
+
+
+def test_square_as_its_client_asks(asker: Asker) -> None:
+    """Four requests at once, told apart by their ids; of the one without a response nothing is heard."""
+    values = [4, 2, 0, 1]
+    for place, value in enumerate(values):
+        outputs = [grpc.InferRequestedOutput("OUT")]
+        asker.send("square_int32", {"IN": int32(value)}, request_id=str(place), outputs=outputs)
+    came = [asker.next() for _ in range(sum(values))]
+    told = sorted((result.get_response().id, result.as_numpy("OUT").tolist()) for result in came)
+    assert told == sorted((str(place), [value]) for place, value in enumerate(values) for _ in range(value))
+    assert asker.came_until_the_end() == []
 
 
 def test_repeat_of_nothing_is_no_response(asker: Asker) -> None:
@@ -121,6 +153,19 @@ def test_story_comes_word_by_word_as_events(live: Any) -> None:
     assert all(word[-1].isspace() for word in words)
     assert 60 <= len("".join(words)) < 100
     assert events(live, text_input="The keeper ", length=60, seed=1) == told
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_curl_shows_the_words_as_they_come(live: Any) -> None:
+    """The first one while the story, which is long, is still being told."""
+    url = f"http://{live.url}/v2/models/storyteller/generate_stream"
+    body = json.dumps({"text_input": "The sea ", "length": 10_000})
+    with subprocess.Popen(["curl", "-sN", "-d", body, url], stdout=subprocess.PIPE, text=True) as curl:
+        assert curl.stdout is not None
+        first = json.loads(curl.stdout.readline().removeprefix("data: "))
+        assert curl.poll() is None
+        curl.kill()
+    assert first["text_output"].strip()
 
 
 def test_story_is_the_same_on_a_stream(live: Any, asker: Asker) -> None:

@@ -68,7 +68,6 @@ class Calls:
         self._closed = False
         metrics = services.custom_metrics
         self._at_once: dict[str, Callable[..., Any]] = {
-            "is_model_ready": self._is_model_ready,
             "create_family": self._create_family,
             "delete_family": self._delete_family,
             "create_metric": metrics.create_metric,
@@ -107,9 +106,11 @@ class Calls:
             elif method == "unload_model":
                 name, dependents = arguments
                 self._services.models.unload_model(name, dependents, partial(self._done, number))
+            elif method == "is_model_ready":
+                name, version = arguments
+                self._services.models.model_ready(name, version, partial(self._answer, number))
             else:
-                result = self._at_once[method](*arguments)
-                self._tell((protocol.RESULT, number, result), Payload())
+                self._answer(number, self._at_once[method](*arguments))
         except TriremeError as error:
             self._refuse(number, error)
 
@@ -198,18 +199,17 @@ class Calls:
         self._services.models.load_model(name, parameters, partial(self._done, number))
 
     def _done(self, number: int, error: TriremeError | None) -> None:
-        if self._closed:
-            return
-        if error is not None:
+        if error is None:
+            self._answer(number, None)
+        elif not self._closed:
             self._refuse(number, error)
-        else:
-            self._tell((protocol.RESULT, number, None), Payload())
+
+    def _answer(self, number: int, result: Any) -> None:
+        if not self._closed:
+            self._tell((protocol.RESULT, number, result), Payload())
 
     def _refuse(self, number: int, error: TriremeError) -> None:
         self._tell((protocol.REFUSAL, number, error.message), Payload())
-
-    def _is_model_ready(self, name: str, version: str) -> bool:
-        return self._services.models.model_ready(name, version)
 
     def _create_family(self, name: str, description: str, kind: str) -> int:
         try:

@@ -38,6 +38,8 @@ _ORPHANED = 1
 def run(descriptor: int, bell: int) -> None:
     """Serve one model instance, over the socket with this descriptor; the bell's is the other."""
     _leave_signals_to_the_server()
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = _refuse_breakpoint
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -52,6 +54,18 @@ def run(descriptor: int, bell: int) -> None:
     except ChannelClosedError:
         os._exit(_ORPHANED)
     sys.stdout.flush()
+
+
+def _refuse_breakpoint(*_arguments: object, **_named: object) -> None:
+    """In place of Python's own debugger, which would find the end of its input at once, and abort what is executed.
+
+    Raises:
+        RuntimeError: always; who attaches a debugger puts a hook of its own here.
+    """
+    raise RuntimeError(
+        "breakpoint() has no terminal in a process of the model's own: run it in the server's (parameter EXECUTION: "
+        "'in_process'), or attach a debugger to --backend-config=python,debug-port=PORT"
+    )
 
 
 def _leave_signals_to_the_server() -> None:

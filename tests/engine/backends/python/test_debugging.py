@@ -8,10 +8,14 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from calling_models import HEAD
 from debug_client import DebugClient
-from python_models import CONFIG, write_model
+from python_models import CONFIG, open_repository, write_model
+from python_models import ask as request_of
 from serve_process import ServeProcess, infer, outputs_of, serve_process, tensor
+
+from trireme.engine.errors import InternalError
 
 ADD_ONE = (
     HEAD
@@ -48,6 +52,30 @@ def test_a_breakpoint_in_the_servers_process_has_a_prompt_and_the_request_is_ans
             before = rf"\(Pdb\) now {5 + added}\.0[\s\S]*"
             server.wait_for(before)
         os.close(keyboard)
+
+
+def test_a_breakpoint_in_a_coroutine_has_a_prompt_too(tmp_path: Path) -> None:
+    """On trio's thread, where the model may wait for something afterwards."""
+    code = ADD_ONE.format("breakpoint()").replace("def execute", "async def execute")
+    code = code.replace("return [", "await __import__('trio').sleep(0)\n            return [")
+    write_model(tmp_path, "m", code, IN_PROCESS)
+    typed, keyboard = os.pipe()
+    with ThreadPoolExecutor() as clients, serve_process(tmp_path, stdin=typed) as server:
+        os.close(typed)
+        asked = clients.submit(ask, server)
+        server.wait_for(r"> .*/m/1/model\.py\(\d+\)execute\(\)")
+        assert server.ask("GET", "/v2/health/live")[0] == 200
+        os.write(keyboard, b"value = 41\nc\n")
+        status, answer = asked.result()
+        assert (status, outputs_of(answer)) == (200, {"OUTPUT0": [42]})
+        os.close(keyboard)
+
+
+async def test_a_breakpoint_in_a_process_of_its_own_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    write_model(tmp_path, "m", ADD_ONE.format("breakpoint()"))
+    async with open_repository(tmp_path) as server:
+        with pytest.raises(InternalError, match=r"(?s)RuntimeError: breakpoint\(\) has no terminal .*model.py\(\d+\)"):
+            await server.infer(request_of("m", 1))
 
 
 def test_a_process_waits_for_its_debugger_which_stops_it_where_it_likes(tmp_path: Path) -> None:

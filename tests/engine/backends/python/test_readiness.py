@@ -9,6 +9,7 @@ import pytest
 import trio
 from python_models import CONFIG, IDENTITY, ask, child_processes, open_descriptors, open_repository, until, write_model
 
+from trireme.actors.readiness import ReadinessCheck
 from trireme.engine.backends.python.instance import PythonInstance
 
 IN_PROCESS = CONFIG + 'parameters { key: "EXECUTION" value { string_value: "in_process" } }'
@@ -48,9 +49,10 @@ STUCK_COROUTINE = (
             self.gate = args["model_repository"] + "/gate"
 
         async def is_ready(self):
-            import asyncio
+            import asyncio, sys
             open(self.gate).close()
-            await asyncio.Event().wait()
+            trio = sys.modules.get("trio")
+            await (trio.sleep_forever() if trio else asyncio.Event().wait())
 """
 )
 
@@ -96,3 +98,41 @@ async def test_a_check_that_goes_on_does_not_hold_up_the_end(tmp_path: Path, cod
     await until(lambda: child_processes() == before[0])
     held.close()
     await until(lambda: open_descriptors() == before[1])
+
+
+async def test_models_ask_each_other_too_and_nobody_waits_for_himself_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReadinessCheck.__init__, "__defaults__", (0.3,))
+    asked = (
+        IDENTITY
+        + """
+        def is_ready(self):
+            import os
+            return not os.path.exists(os.path.join(pb_utils.get_model_dir(), "tired"))
+"""
+    )
+    asking = """
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                found = [float(pb_utils.is_model_ready(name)) for name in ("asked", "asking", "narcissus", "nobody")]
+                return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([found], np.float32))])]
+    """
+    narcissus = (
+        IDENTITY
+        + """
+        def is_ready(self):
+            return pb_utils.is_model_ready("narcissus")
+"""
+    )
+    directory = write_model(tmp_path, "asked", asked)
+    write_model(tmp_path, "asking", asking)
+    write_model(tmp_path, "narcissus", narcissus)
+    async with open_repository(tmp_path) as server:
+        assert (await server.infer(ask("asking", 1))).outputs[0].array.tolist() == [[1, 1, 0, 0]]
+        (directory / "1" / "tired").touch()
+        assert (await server.infer(ask("asking", 1))).outputs[0].array.tolist() == [[0, 1, 0, 0]]
