@@ -38,6 +38,7 @@ class Library:
     Attributes:
         trt: the package.
         log: the ``ILogger`` that everything is made with; outlives all of that.
+        errors: what it has been told that failed.
         building: held while an engine is read, which TensorRT does one at a time.
     """
 

@@ -199,6 +199,29 @@ async def test_only_requests_with_equal_shape_values_share_a_batch(house: House)
     assert shapes == {key: (key % 2 + 1, key % 3 + 1) for key in range(30)}
 
 
+async def test_outputs_whose_shape_only_the_computation_knows(house: House) -> None:
+    """The thread of the instance waits for the device while TensorRT does; the server does not."""
+    dims = ((1,), (4,), (8,))
+    engine = plan("nonzero", [tensor("IN", (-1,), dims)], [tensor("OUT", (-1,), element="INT64")])
+    config = """
+        input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
+        output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
+    """
+    house.add("nonzero", engine, config)
+    found: dict[int, list[int]] = {}
+    async with house.server() as server:
+
+        async def ask(key: int) -> None:
+            values = [float(key >> bit & 1) for bit in range(6)]
+            response = await server.infer(request("nonzero", values))
+            found[key] = response.output("OUT").array.tolist()
+
+        async with trio.open_nursery() as nursery:
+            for key in range(40):
+                nursery.start_soon(ask, key)
+    assert found == {key: [bit for bit in range(6) if key >> bit & 1] for key in range(40)}
+
+
 async def test_shape_tensors_can_be_warmed_up_with(house: House) -> None:
     """A sample has the values only; the batch size of its requests, which is one, is put in front."""
     house.add("resize", RESIZE_PLAN, RESIZE + WARM)
