@@ -170,6 +170,10 @@ def test_the_documentation_shows_it(name: str) -> None:
     assert TIMELINES[name] in DOCUMENT.read_text(encoding="utf-8")
 
 
+def test_the_documentation_of_gpus_shows_what_streams_are_good_for() -> None:
+    assert OVERLAP in DOCUMENT.with_name("gpu.md").read_text(encoding="utf-8")
+
+
 def test_the_scenario_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     exec(compile(code, "simulations.md", "exec"), {})
