@@ -21,8 +21,8 @@ import logging
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -112,17 +112,9 @@ class CupyDevice:
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             logger.debug("GPU %d: the end of a capture that had failed: %s", self.index, error)
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> _Active:
         """Rule 1; and CUDA's errors become ours (rule 3)."""
-        cuda = self._cupy.cuda
-        try:
-            with cuda.Device(self.index):
-                yield
-        except cuda.memory.OutOfMemoryError as error:
-            raise OutOfDeviceMemoryError(f"GPU {self.index}: {error}") from None
-        except cuda.runtime.CUDARuntimeError as error:
-            raise self.failure(error.status, str(error)) from None
+        return _Active(self)
 
     def failure(self, status: int, text: str) -> TriremeError:
         """The error that one of CUDA's is (rule 3)."""
@@ -134,6 +126,36 @@ class CupyDevice:
 
     def __repr__(self) -> str:
         return f"<CupyDevice {self.index}>"
+
+
+class _Active:
+    """See `CupyDevice.active`. A generator would be shorter; this is entered a dozen times for each batch."""
+
+    __slots__ = ("_current", "_device")
+
+    def __init__(self, device: CupyDevice) -> None:
+        self._device = device
+        self._current: Any = None
+
+    def __enter__(self) -> None:
+        cuda = self._device._cupy.cuda
+        try:
+            self._current = cuda.Device(self._device.index)
+            self._current.__enter__()
+        except cuda.runtime.CUDARuntimeError as error:
+            raise self._device.failure(error.status, str(error)) from None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        cuda = self._device._cupy.cuda
+        failed: Any = error
+        try:
+            self._current.__exit__(None, None, None)
+        except cuda.runtime.CUDARuntimeError as lost:
+            failed = failed or lost
+        if isinstance(failed, cuda.memory.OutOfMemoryError):
+            raise OutOfDeviceMemoryError(f"GPU {self._device.index}: {failed}") from None
+        if isinstance(failed, cuda.runtime.CUDARuntimeError):
+            raise self._device.failure(failed.status, str(failed)) from None
 
 
 class CupyStream:

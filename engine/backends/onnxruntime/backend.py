@@ -63,7 +63,9 @@ class OnnxRuntimeBackend(Backend):
         return complete(config, signature_of(session), self._default_max_batch_size)
 
     def uses_gpus(self) -> bool:
-        return "CUDAExecutionProvider" in self._onnxruntime().get_available_providers()
+        runtime = self._onnxruntime()
+        load_cuda(runtime)
+        return "CUDAExecutionProvider" in runtime.get_available_providers()
 
     def load(self, config: ModelConfig, files: ModelFiles) -> OnnxRuntimeModel:
         return OnnxRuntimeModel(self._onnxruntime(), config, files, self._global_threads, self.services.gpus)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cupy import FakeCupy, fake_driver
+from fake_cupy import CUDARuntimeError, FakeCupy, fake_driver
 from fake_gpu import EARLY, FakeGpus, Misuse, Operation
 
 from trireme.engine.clock import SystemClock
@@ -319,6 +319,19 @@ def test_a_sick_device_is_told_from_everything_that_is_asked_of_it(gpus: FakeGpu
     for ask in asked:
         with pytest.raises(SickDeviceError, match=r"error 700|cudaError700|\(700\)"):
             ask()
+
+
+def test_a_device_that_fails_when_it_is_left_is_sick_too(device: CupyDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread's device cannot be put back then; what went wrong before comes first."""
+
+    def fail(*_: object) -> None:
+        raise CUDARuntimeError(700)
+
+    monkeypatch.setattr("fake_cupy.Device.__exit__", fail)
+    with pytest.raises(SickDeviceError, match="GPU 1 has failed: cudaError700"), device.active():
+        pass
+    with pytest.raises(ValueError, match="before"), device.active():
+        raise ValueError("before")
 
 
 def test_a_wrong_call_is_no_sickness(device: CupyDevice) -> None:

@@ -308,6 +308,13 @@ def test_what_instances_are_is_known_before_they_are_made(models: Any, machine: 
     assert not issubclass(loaded.instance_class(InstanceSpec("m_0")), StreamInstance)
 
 
+def test_models_that_may_be_anywhere_go_to_a_gpu(machine: Machine) -> None:
+    assert not machine.runtime.loaded
+    assert OnnxRuntimeBackend({}).uses_gpus(), "CUDA's libraries are loaded before it is asked for"
+    machine.runtime.get_available_providers = lambda: [CPU]
+    assert not OnnxRuntimeBackend({}).uses_gpus()
+
+
 def test_graphs_are_left_out_with_a_warning(models: Any, machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     models.unary()
     accelerators = (
