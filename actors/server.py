@@ -116,10 +116,11 @@ class InferenceServer:
         self._executors = executors
         self._given_clock = clock
         self._backends = backends or BackendRegistry(options.options_for_backend, directory=options.backend_directory)
-        self.custom_metrics = self._backends.services.custom_metrics
-        self._backends.services.event_loop = TrioLoop
+        self.services = self._backends.services
+        self.custom_metrics = self.services.custom_metrics
+        self.services.event_loop = TrioLoop
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
-        self._backends.services.limit_gpus(options.gpu_limits)
+        self.services.limit_gpus(options.gpu_limits)
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
         self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)

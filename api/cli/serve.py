@@ -250,9 +250,14 @@ def _settle_memory() -> None:
 
 
 async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nursery: trio.Nursery) -> None:
-    uuids = server.gpus.uuids
-    pinned_pool_bytes = server.options.gpu_limits.pinned_pool_bytes
-    meter = HostMeter(pinned_pool_bytes, cpu=settings.cpu, gpu=settings.gpu, environment=os.environ, gpu_uuids=uuids)
+    meter = HostMeter(
+        server.options.gpu_limits.pinned_pool_bytes,
+        cpu=settings.cpu,
+        gpu=settings.gpu,
+        environment=os.environ,
+        gpu_uuids=server.gpus.uuids,
+        pinned_used_bytes=server.services.pinned_used_bytes,
+    )
     nursery.start_soon(meter.keep_reading, settings.interval_s)
     collector = ServerCollector(
         server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles

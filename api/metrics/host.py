@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 
 import trio
@@ -21,6 +21,7 @@ class HostMeter:
         cpu, gpu: whether they are to be told about.
         environment: of the process; may say that there are no GPUs to look for.
         gpu_uuids: by the numbers that instance groups give the GPUs.
+        pinned_used_bytes: how much of that pool is in use.
     """
 
     def __init__(
@@ -31,8 +32,10 @@ class HostMeter:
         gpu: bool,
         environment: Mapping[str, str],
         gpu_uuids: Mapping[int, str] = NO_GPUS,
+        pinned_used_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._pinned_pool_bytes = pinned_pool_bytes
+        self._pinned_used_bytes = pinned_used_bytes
         self._cpu = CpuMeter() if cpu else None
         self._gpus = gpu_meter(environment) if gpu else nullcontext()
         self._gpu: GpuMeter | None = None
@@ -42,6 +45,7 @@ class HostMeter:
         """The latest."""
         return HostReadings(
             self._pinned_pool_bytes,
+            self._pinned_used_bytes(),
             cpu=None if self._cpu is None else self._cpu.latest,
             gpus=() if self._gpu is None else self._gpu.latest,
             gpu_uuids=self._gpu_uuids,

@@ -10,6 +10,7 @@ from ..custom_metrics import CustomMetrics
 from ..errors import TriremeError, UnavailableError
 from ..gpu.cupy_devices import CupyDevices
 from ..gpu.limits import GpuLimits
+from ..gpu.torch_devices import TorchDevices
 from ..job import Outcome
 from ..request import InferenceRequest
 
@@ -108,6 +109,7 @@ class Services:
             thread.
         models: the server's models.
         gpus: the machine's GPUs, for frameworks that have no streams and memory of their own to offer.
+        torch_gpus: the same GPUs as torch has them.
         gpu_limits: how much of the GPUs may be taken.
         event_loop: makes, from a name, what coroutines of Python models in the server's process run on; None where
             there is nothing but asyncio.
@@ -116,6 +118,7 @@ class Services:
     custom_metrics: CustomMetrics = field(default_factory=CustomMetrics)
     models: ModelAccess = field(default_factory=NoModels)
     gpus: CupyDevices = field(default_factory=CupyDevices)
+    torch_gpus: TorchDevices = field(default_factory=lambda: TorchDevices())
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
     event_loop: Callable[[str], EventLoop] | None = None
 
@@ -123,3 +126,8 @@ class Services:
         """Say how much of the GPUs may be taken; before any of them is used."""
         self.gpu_limits = limits
         self.gpus = CupyDevices(limits.pinned_pool_bytes, limits.device_pool_bytes)
+        self.torch_gpus = TorchDevices(limits.pinned_pool_bytes, limits.device_pool_bytes)
+
+    def pinned_used_bytes(self) -> int:
+        """Pinned memory that batches are in."""
+        return self.gpus.pinned_used_bytes + self.torch_gpus.pinned_used_bytes

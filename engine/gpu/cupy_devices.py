@@ -39,6 +39,11 @@ class CupyDevices:
         self._pinned: PinnedPool | None = None
         self._devices: dict[int, CupyDevice] = {}
 
+    @property
+    def pinned_used_bytes(self) -> int:
+        """Of the pinned memory, what is in use."""
+        return 0 if self._pinned is None else self._pinned.used_bytes
+
     def get(self, index: int) -> CupyDevice:
         """A GPU, always the same object.
 

@@ -35,6 +35,11 @@ class TorchDevices:
         self._pinned: PinnedPool | None = None
         self._devices: dict[int, TorchDevice] = {}
 
+    @property
+    def pinned_used_bytes(self) -> int:
+        """Of the pinned memory, what is in use."""
+        return 0 if self._pinned is None else self._pinned.used_bytes
+
     def get(self, torch: Any, index: int) -> TorchDevice:
         """A GPU, always the same object.
 

@@ -70,7 +70,7 @@ class FakeTorch:
         monkeypatch.setattr(torch.nn.Module, "to", to)
         monkeypatch.setattr("trireme.engine.backends.pytorch.backend.import_torch", lambda: self)
         devices = partial(TorchDevices, load_driver=lambda: self.driver)
-        monkeypatch.setattr("trireme.engine.backends.pytorch.backend.TorchDevices", devices)
+        monkeypatch.setattr("trireme.engine.backends.services.TorchDevices", devices)
 
     @contextmanager
     def autocast(self, device_type: str, dtype: torch.dtype) -> Iterator[None]:

@@ -50,18 +50,13 @@ class PyTorchBackend(Backend):
         super().__init__(options)
         self._inter_op = InterOpThreads()
         self._reading_program = threading.Lock()  # torch.export.load is for one thread at a time
-        self._devices: TorchDevices | None = None
-        self._making_devices = threading.Lock()
 
     def uses_gpus(self) -> bool:
         return import_torch().cuda.is_available()
 
     def load(self, config: ModelConfig, files: ModelFiles) -> PyTorchModel:
-        with self._making_devices:
-            if self._devices is None:
-                limits = self.services.gpu_limits
-                self._devices = TorchDevices(limits.pinned_pool_bytes, limits.device_pool_bytes)
-        return PyTorchModel(import_torch(), config, files, self._inter_op, self._reading_program, self._devices)
+        gpus = self.services.torch_gpus
+        return PyTorchModel(import_torch(), config, files, self._inter_op, self._reading_program, gpus)
 
 
 class InterOpThreads:

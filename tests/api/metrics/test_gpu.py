@@ -154,8 +154,9 @@ def test_any_other_error_is_a_warning(library: FakeNvml, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize(("cpu", "gpu"), [(True, True), (True, False), (False, True)])
 async def test_the_machine_is_read_while_the_meter_runs(library: FakeNvml, cpu: bool, gpu: bool) -> None:
-    meter = HostMeter(7, cpu=cpu, gpu=gpu, environment={}, gpu_uuids={0: "GPU-a"})
+    meter = HostMeter(7, cpu=cpu, gpu=gpu, environment={}, gpu_uuids={0: "GPU-a"}, pinned_used_bytes=lambda: 3)
     told = meter.readings()
+    assert (told.pinned_pool_bytes, told.pinned_used_bytes) == (7, 3)
     assert (told.cpu, told.gpus) == (CpuReading() if cpu else None, ())
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
