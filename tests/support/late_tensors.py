@@ -193,7 +193,10 @@ class Computer:
             with torch.inference_mode():
                 results = tree.tree_leaves(func(*args, **kwargs))
             for target, result in zip(targets, results, strict=True):
-                if target is not None:
+                if target is not None and captured and target.numbers is not None:
+                    with torch.inference_mode():
+                        target.numbers.copy_(result)  # a graph writes to the same memory every time
+                elif target is not None:
                     target.numbers = result
 
         self.gpus.enqueue(stream.handle, Operation(str(func), do))

@@ -63,7 +63,7 @@ def test_the_next_batch_may_be_copied_in_before_one_is_copied_out(gpu: Gpu, scri
         copies = [name for name in gpu.fake.gpus.done if name.startswith("copy")]
         overlapped += copies == ["copy in", "copy in", "copy out", "copy out"]
         assert [each.collect()[0]["Y"].tolist() for each in launched] == [[[2.0 * value]], [[-2.0 * value]]]
-    assert 0 < overlapped < 30
+    assert overlapped > 0
 
 
 def test_answers_hold_their_memory_and_all_other_memory_goes_back(gpu: Gpu, script: Any, on_gpu: Any) -> None:
