@@ -5,6 +5,7 @@ Rules:
     there, on the stream that it is launched in: the batch before is computed by then, and the one after it not yet.
  2. A batch that is smaller than the graph is filled up with zeros, before it is copied to the device.
  3. What cannot be captured is executed without a graph, and the log says why.
+ 4. Capturing needs the computation to be executed once. What the device uses for that is held until it has done it.
 """
 
 from __future__ import annotations
@@ -28,17 +29,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One graph, and the memory that it reads and writes, by name.
-
-    Attributes:
-        zeros: what `inputs` were filled from.
-    """
+    """One graph, and the memory that it reads and writes, by name."""
 
     shape: GraphShape
     graph: Graph
     inputs: Mapping[str, DeviceArray]
     outputs: Mapping[str, DeviceArray]
-    zeros: Sequence[np.ndarray]
 
 
 class CapturedGraphs:
@@ -62,6 +58,7 @@ class CapturedGraphs:
         self._device = device
         self._stream = stream
         self._captured: list[Captured] = []
+        self._held: list[object] = []
         if tensors.shape_tensors:
             _log.warning("Detected shape tensor, CUDA graph is not captured for %s", instance)
             return
@@ -73,7 +70,9 @@ class CapturedGraphs:
             except SickDeviceError:
                 raise
             except TriremeError as error:
-                _log.warning("unable to record CUDA graph for %s: %s", instance, error)
+                _log.warning("unable to record CUDA graph for %s: %s", instance, str(error))
+                self._held.append(error)  # whose traceback holds what it was working with
+        self._tried = stream.record()
         self._choice = GraphChoice([captured.shape for captured in self._captured])
 
     def find(self, rows: int, shapes: Mapping[str, Dims]) -> Captured | None:
@@ -82,6 +81,8 @@ class CapturedGraphs:
         Args:
             shapes: of all inputs, with the batch dimension if the model has one.
         """
+        if self._held and self._tried.reached():
+            self._held.clear()
         if not self._captured:
             return None
         inner = {name: shape[1:] for name, shape in shapes.items()} if self._batching else shapes
@@ -113,9 +114,10 @@ class CapturedGraphs:
         inputs = {}
         for name, array in zeros.items():
             array[...] = 0
+            self._held.append(array)
             inputs[name] = self._stream.upload(array)
         graph, outputs = context.capture(inputs)
-        return Captured(shape, graph, inputs, outputs, tuple(zeros.values()))
+        return Captured(shape, graph, inputs, outputs)
 
 
 def _inputs(config: ModelConfig, context: EngineContext) -> Mapping[str, Dims]:

@@ -118,9 +118,10 @@ class EngineContext:
             results = self._bind(run, arrays, errors)
             try:
                 self._execute(errors)
-            finally:
-                taken = self._take_growing(run, results)  # raises what the allocator could not
-            return taken
+            except InternalError:
+                self._give_up_growing(run, results)
+                raise
+            return self._take_growing(run, results)
 
     def capture(self, inputs: Mapping[str, DeviceArray]) -> tuple[Graph, dict[str, DeviceArray]]:
         """Capture the computation of a batch: a graph that reads these arrays, and writes those that it gives.
@@ -203,6 +204,13 @@ class EngineContext:
             self._growing[name].take(name, self._dtypes[name], run.held) if array is None else array
             for name, array in results.items()
         ]
+
+    def _give_up_growing(self, run: Run, results: dict[str, DeviceArray | None]) -> None:
+        """A batch has failed; raises why there was no memory for an output, if that is it."""
+        growing = [self._growing[name].give_up(run.held) for name, array in results.items() if array is None]
+        error = next((error for error in growing if error is not None), None)
+        if error is not None:
+            raise error from None
 
     def _failure(self, text: str, errors: Sequence[str]) -> InternalError:
         return InternalError(": ".join((text, "; ".join(errors))) if errors else text)

@@ -35,7 +35,7 @@ class GrowingOutput:
         """The address of so many bytes; None if there are none left."""
         try:
             array = self._device.empty((max(size, 1),), _BYTES)
-        except TriremeError as error:  # TensorRT cannot hand it on: `take` raises it
+        except TriremeError as error:  # TensorRT cannot hand it on
             self._error = error
             return None
         self._arrays.append(array)
@@ -52,16 +52,20 @@ class GrowingOutput:
             held: gets all memory that the batch was given.
 
         Raises:
-            TriremeError: there was not enough memory, or TensorRT told no shape.
+            InternalError: TensorRT told no shape.
         """
-        arrays, shape, error = self._arrays, self._shape, self._error
-        self._arrays, self._shape, self._error = [], None, None
-        held.extend(arrays)
-        if error is not None:
-            raise error
+        arrays, shape = self._arrays, self._shape
+        self.give_up(held)
         if shape is None or not arrays:
             raise InternalError(f"TensorRT told no shape of the output '{name}'")
         return self._device.view(self._device.address(arrays[-1]), shape, dtype, arrays[-1])
+
+    def give_up(self, held: list[object]) -> TriremeError | None:
+        """The batch has failed; gives why there was no memory, if that is it."""
+        error = self._error
+        held.extend(self._arrays)
+        self._arrays, self._shape, self._error = [], None, None
+        return error
 
 
 def _make_allocator(trt: Any, output: GrowingOutput) -> Any:

@@ -112,17 +112,57 @@ def test_tensors_without_elements_have_an_address_all_the_same(machine: Any) -> 
     assert answer["OUT"].shape == (0,)
 
 
+NONZERO = """
+input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
+"""
+
+
+def nonzero() -> bytes:
+    return plan("nonzero", [tensor("IN", (-1,), ((1,), (4,), (8,)))], [tensor("OUT", (-1,), element="INT64")])
+
+
 def test_outputs_whose_shape_only_the_computation_knows(machine: Any) -> None:
     """TensorRT asks for their memory while it enqueues, batch after batch, of the same allocator."""
-    tensors = """
-        input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
-        output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
-    """
-    engine = plan("nonzero", [tensor("IN", (-1,), ((1,), (4,), (8,)))], [tensor("OUT", (-1,), element="INT64")])
-    runner = machine.start(engine, machine.config("", tensors))
+    runner = machine.start(nonzero(), machine.config("", NONZERO))
     for values in ([0, 1, 0, 2, 3], [5], [0, 0]):
         (answer,) = runner.run([given("IN", values)])
         assert answer["OUT"].tolist() == np.flatnonzero(values).tolist()
+
+
+def test_no_memory_for_an_output_of_unknown_shape(machine: Any) -> None:
+    """TensorRT learns only that there is none; the batch is told why."""
+    runner = machine.start(nonzero(), machine.config("", NONZERO))
+    growing = np.array([1] * 8)
+    free = machine.gpus.memory_bytes
+
+    def exhaust() -> None:
+        machine.gpus.memory_bytes = 0
+
+    machine.gpus.enqueue(runner.instance._pipeline.compute.handle, Operation("exhaust", exhaust))
+    flying = runner.launch([given("IN", growing)])
+    machine.gpus.run()
+    with pytest.raises(OutOfDeviceMemoryError):
+        flying.collect()
+    machine.gpus.memory_bytes = free
+    assert runner.run([given("IN", growing)])[0]["OUT"].tolist() == list(range(8))
+
+
+def test_an_output_of_unknown_shape_that_fails_otherwise(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = machine.start(nonzero(), machine.config("", NONZERO))
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.trt.contexts[0], "execute_async_v3", lambda stream: machine.trt.error("no kernel"))
+        with pytest.raises(InternalError, match=r"^unable to enqueue for inference m_0: no kernel$"):
+            runner.run([given("IN", [0, 1])])
+    assert runner.run([given("IN", [0, 1])])[0]["OUT"].tolist() == [1]
+
+
+def test_an_output_whose_shape_tensorrt_does_not_tell(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = machine.start(nonzero(), machine.config("", NONZERO))
+    runner.run([given("IN", [0, 1])])
+    monkeypatch.setattr(machine.trt.contexts[0], "execute_async_v3", lambda stream: True)
+    with pytest.raises(InternalError, match=r"^TensorRT told no shape of the output 'OUT'$"):
+        runner.run([given("IN", [0, 1])])
 
 
 def test_ragged_inputs_and_what_is_made_from_the_batch(machine: Any) -> None:
@@ -182,19 +222,6 @@ def test_what_a_failed_batch_has_enqueued_writes_to_nobody_elses_memory(
     with pytest.raises(InternalError, match=r"^unable to enqueue for inference m_0$"):
         failing.collect()
     assert good.collect()[0]["OUT"].tolist() == [[6.0] * 4]
-
-
-def test_an_output_whose_shape_tensorrt_does_not_tell(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = """
-        input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
-        output { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] }
-    """
-    engine = plan("nonzero", [tensor("IN", (-1,), ((1,), (4,), (8,)))], [tensor("OUT", (-1,), element="INT64")])
-    runner = machine.start(engine, machine.config("", tensors))
-    runner.run([given("IN", [0, 1])])
-    monkeypatch.setattr(machine.trt.contexts[0], "execute_async_v3", lambda stream: True)
-    with pytest.raises(InternalError, match=r"^TensorRT told no shape of the output 'OUT'$"):
-        runner.run([given("IN", [0, 1])])
 
 
 def test_a_batch_that_tensorrt_does_not_take_fails_with_what_it_logs(

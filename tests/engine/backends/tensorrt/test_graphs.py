@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_gpu import FakeEvent, Operation
 from fake_plans import double_plan, plan, tensor
 
 from trireme.engine.datatypes import FP32
+from trireme.engine.errors import InternalError
 from trireme.engine.gpu.device import OutOfDeviceMemoryError
 from trireme.engine.tensor import Tensor
 
@@ -142,6 +144,37 @@ def test_what_cannot_be_captured_is_executed_without(machine: Any, caplog: pytes
     ]
     (answer,) = runner.run([Tensor("IN", FP32, (4,), np.array([0, 1, 0, 1], np.float32).tobytes())])
     assert answer["OUT"].tolist() == [1, 3]
+
+
+def test_what_a_failed_capture_has_enqueued_writes_to_nobody_elses_memory(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the attempt has been done when the first batch comes."""
+    hindrance = FakeEvent(0)
+    hindrance.pending = True
+    new_stream = machine.gpus.new_stream
+
+    def held_up(device: int, priority: int) -> Any:
+        stream = new_stream(device, priority)
+        if len(machine.gpus._streams) == 2:  # where batches are computed
+            stream.queue.append(Operation("wait", lambda: None, 0, hindrance))
+        return stream
+
+    monkeypatch.setattr(machine.gpus, "new_stream", held_up)
+    monkeypatch.setattr("trireme.engine.gpu.cupy_device.CupyDevice.capture", refuse)
+    runner = machine.start(double_plan(), machine.config(f"max_batch_size: 1 {GRAPHS}"))
+    gc.collect()
+    flying = runner.launch(rows(3))
+    machine.gpus.run()
+    hindrance.pending = False
+    machine.gpus.run()
+    assert flying.collect()[0]["OUT"].tolist() == [[6.0] * 4]
+    runner.run(rows(1))
+    assert runner.instance._graphs[0]._held == []
+
+
+def refuse(*_: Any) -> Any:
+    raise InternalError("operation not permitted when stream is capturing")
 
 
 def test_sizes_that_the_profile_does_not_allow_are_not_captured(machine: Any, caplog: pytest.LogCaptureFixture) -> None:
