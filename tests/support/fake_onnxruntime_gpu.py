@@ -157,13 +157,14 @@ class FakeSession:
     def compute(self, arrays: list[Any], names: Sequence[str]) -> list[np.ndarray]:
         """What the real session makes of these inputs, in the order of its outputs; BF16 as UINT16."""
         binding = self.real.io_binding()
-        kinds = {tensor.name: tensor.type for tensor in self.get_inputs()}
+        tensors = (*self.get_inputs(), *self.get_overridable_initializers())
+        kinds = {tensor.name: tensor.type for tensor in tensors}
         for name, array in zip(names, arrays, strict=True):
             if kinds[name] == "tensor(bfloat16)":
                 value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
-                binding.bind_ortvalue_input(name, value)
             else:
-                binding.bind_cpu_input(name, array)
+                value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+            binding.bind_ortvalue_input(name, value)
         for output in self.get_outputs():
             binding.bind_output(output.name)
         self.real.run_with_iobinding(binding)
@@ -196,17 +197,17 @@ class FakeBinding:
         self._inputs[name] = lambda: gpus.memory(buffer_ptr, nbytes, device).copy().view(dtype).reshape(shape)
         self._shapes[name] = tuple(shape), dtype
 
-    def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
-        self._check(name, "cpu", 0)
-        _check_type(self._session, name, arr_on_cpu.dtype)
-        self._inputs[name] = lambda: arr_on_cpu
-        self._shapes[name] = arr_on_cpu.shape, arr_on_cpu.dtype
-
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        self._check(name, "cpu", 0)
-        _check_type(self._session, name, ortvalue.element_type())
-        self._inputs[name] = lambda: _bits(ortvalue)
-        self._shapes[name] = tuple(ortvalue.shape()), np.dtype(np.uint16)
+        """Of a value on the CPU. An initializer may be wherever it is needed: it is copied there at once."""
+        session = self._session
+        initializers = [tensor.name for tensor in session.get_overridable_initializers()]
+        if name not in initializers:
+            self._check(name, "cpu", 0)
+        _check_type(session, name, ortvalue.element_type())
+        array = _bits(ortvalue)
+        given = array.copy() if name in initializers else array
+        self._inputs[name] = lambda: given
+        self._shapes[name] = array.shape, array.dtype
 
     def bind_output(self, name: str, device_type: str = "cpu", device_id: int = 0) -> None:
         self._check(name, device_type, device_id)
@@ -310,7 +311,8 @@ def _onnx_type(name: str) -> int:
 
 
 def _check_type(session: FakeSession, name: str, element_type: Any) -> None:
-    (tensor,) = [tensor for tensor in session.get_inputs() if tensor.name == name]
+    tensors = (*session.get_inputs(), *session.get_overridable_initializers())
+    (tensor,) = [tensor for tensor in tensors if tensor.name == name]
     number = element_type if isinstance(element_type, int) else helper.np_dtype_to_tensor_dtype(np.dtype(element_type))
     if number != _onnx_type(tensor.type):
         raise RuntimeError(f"Unexpected input data type. Actual: ({number}) , expected: ({tensor.type})")

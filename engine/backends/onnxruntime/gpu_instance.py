@@ -5,7 +5,8 @@ Rules:
     not wait for it (``disable_synchronize_execution_providers``). So a batch is launched when its run has returned. A
     build of ONNX Runtime that waits all the same costs overlap, and nothing else.
  2. An input is bound where the graph takes it, which the session says. What a node on the CPU takes is bound there: a
-    copy by ONNX Runtime would not wait for ours, which is on another stream.
+    copy by ONNX Runtime would not wait for ours, which is on another stream. So are initializers that a configuration
+    makes inputs, of which the session does not say it: ONNX Runtime copies them at once.
  3. An output is bound where the graph makes it, and ONNX Runtime allocates it, since only it knows the shape. One on
     the CPU is looked at when the batch has landed: what makes it may be in the stream as well.
  4. Two batches may be on their way: each has a binding, inputs and outputs of its own, and whatever else the session
@@ -167,10 +168,10 @@ class OnnxRuntimeGpuInstance(StreamInstance):
             address = self._device.address(array)
             binding.bind_input(name, "cuda", self._device.index, kind, list(array.shape), address)
         for name, array in host_inputs.items():
-            if name in self._wiring.bf16_inputs:
-                binding.bind_ortvalue_input(name, as_bf16(self._runtime, array))
-            else:
-                binding.bind_cpu_input(name, array)
+            # As a value, because `bind_cpu_input` knows nothing of initializers that a configuration makes inputs.
+            bf16 = name in self._wiring.bf16_inputs
+            value = as_bf16(self._runtime, array) if bf16 else self._runtime.OrtValue.ortvalue_from_numpy(array)
+            binding.bind_ortvalue_input(name, value)
         for name in self._wiring.outputs:
             if name in self._device_outputs:
                 binding.bind_output(name, "cuda", self._device.index)

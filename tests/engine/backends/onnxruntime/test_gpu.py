@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_cupy import FakeCupy, fake_driver
 from fake_gpu import FakeGpus
 from fake_onnxruntime_gpu import CPU, CUDA, TENSORRT, FakeOnnxRuntimeGpu, FakeSession
 from google.protobuf import text_format
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from trireme.engine.backends.interface import InstanceSpec, ModelInstance, StreamInstance
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
@@ -206,6 +207,26 @@ def test_what_the_graph_takes_and_makes_on_the_cpu_stays_there(models: Any, tens
     }
     assert machine.run(instance, request) == [{"Y": [[-1, -2, -3, -4]], "T": [[-5, -6]], "C": [[17]]}]
     assert machine.gpus.done.count("copy in") == 1
+
+
+def test_an_initializer_may_be_an_input(models: Any, tensor: Any, machine: Machine) -> None:
+    """Nobody says where these are needed; ONNX Runtime takes them there."""
+    value = helper.make_tensor_value_info
+    models.graph(
+        [helper.make_node("Add", ["X", "W"], ["Y"])],
+        [value("X", TensorProto.FLOAT, (4,)), value("W", TensorProto.FLOAT, (4,))],
+        [value("Y", TensorProto.FLOAT, (4,))],
+        [numpy_helper.from_array(np.ones(4, np.float32), "W")],
+    )
+    config = ModelConfig(
+        "m",
+        input=(ModelInput("X", FP32, (4,)), ModelInput("W", FP32, (4,))),
+        output=(ModelOutput("Y", FP32, (4,)),),
+        instance_group=GROUP,
+    )
+    instance = machine.start(config)
+    request = {"X": tensor("X", FP32, [1, 2, 3, 4]), "W": tensor("W", FP32, [10, 20, 30, 40])}
+    assert machine.run(instance, request) == [{"Y": [11, 22, 33, 44]}]
 
 
 def test_a_model_of_sequences_keeps_what_a_batch_leaves_behind(models: Any, tensor: Any, machine: Machine) -> None:
