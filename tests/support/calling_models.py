@@ -78,6 +78,36 @@ REPEAT = (
 """
 )
 
+UNTIL_CANCELLED = (
+    HEAD
+    + """
+        def execute(self, requests):
+            open(os.path.join(pb_utils.get_model_dir(), "began"), "w").close()
+            while not requests[0].is_cancelled():
+                time.sleep(0.01)
+            open(os.path.join(pb_utils.get_model_dir(), "noticed"), "w").close()
+            return [response(1)]
+"""
+)
+"""Says by files in its directory how far it is."""
+
+
+def counts_down(target: str) -> str:
+    """A model that has another one count on: ``bottom``, and an exclamation mark for each time that it was asked."""
+    return (
+        HEAD
+        + f"""
+        def execute(self, requests):
+            value = value_of(requests[0])
+            if not value:
+                return [text("bottom")]
+            answer = call({target!r}, value - 1).exec()
+            if answer.has_error():
+                return [text(answer.error().message())]
+            return [text(answer.output_tensors()[0].as_numpy()[0, 0].decode() + "!")]
+"""
+    )
+
 
 def chain(target: str) -> str:
     return (

@@ -238,6 +238,7 @@ def _wait_for_debugger(port: int) -> None:
     Raises:
         ModelError: the model's interpreter has no debugpy, or cannot listen.
     """
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # it would warn of modules that nobody looks into
     try:
         debugpy = importlib.import_module("debugpy")
         debugpy.listen(("127.0.0.1", port))

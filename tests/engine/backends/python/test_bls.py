@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trio
-from calling_models import ADD_ONE, DECOUPLED, HEAD, REPEAT, TEXT, answer, chain
+from calling_models import ADD_ONE, DECOUPLED, HEAD, REPEAT, TEXT, UNTIL_CANCELLED, answer, chain, counts_down
 from python_models import CONFIG, IDENTITY, ask, child_processes, open_repository, until, write_model
 
 from trireme.engine.errors import InternalError, TriremeError
@@ -194,20 +194,7 @@ async def test_failures_are_responses(tmp_path: Path) -> None:
 
 
 async def test_recursion_works_as_deep_as_there_are_instances(tmp_path: Path) -> None:
-    code = (
-        HEAD
-        + """
-        def execute(self, requests):
-            value = value_of(requests[0])
-            if not value:
-                return [text("bottom")]
-            answer = call("m", value - 1).exec()
-            if answer.has_error():
-                return [text(answer.error().message())]
-            return [text(answer.output_tensors()[0].as_numpy()[0, 0].decode() + "!")]
-"""
-    )
-    write_model(tmp_path, "m", code, TEXT + "instance_group [{ kind: KIND_CPU count: 3 }]")
+    write_model(tmp_path, "m", counts_down("m"), TEXT + "instance_group [{ kind: KIND_CPU count: 3 }]")
     async with open_repository(tmp_path) as server:
         assert await answer(server, "m", 2) == "bottom!!"
         assert "all 3 instances of model 'm' wait for the answer" in await answer(server, "m", 3)
@@ -224,18 +211,7 @@ async def test_calls_do_not_wait_for_the_room_that_their_maker_takes(tmp_path: P
 
 
 async def test_who_leaves_takes_the_calls_made_for_it_along(tmp_path: Path) -> None:
-    target = (
-        HEAD
-        + """
-        def execute(self, requests):
-            open(os.path.join(pb_utils.get_model_dir(), "began"), "w").close()
-            while not requests[0].is_cancelled():
-                time.sleep(0.01)
-            open(os.path.join(pb_utils.get_model_dir(), "noticed"), "w").close()
-            return [response(1)]
-"""
-    )
-    directory = write_model(tmp_path, "t", target) / "1"
+    directory = write_model(tmp_path, "t", UNTIL_CANCELLED) / "1"
     write_model(tmp_path, "m", chain("t"))
     async with open_repository(tmp_path) as server:
         async with trio.open_nursery() as nursery:
@@ -246,16 +222,6 @@ async def test_who_leaves_takes_the_calls_made_for_it_along(tmp_path: Path) -> N
 
 
 async def test_calls_are_cancelled_when_who_made_them_dies(tmp_path: Path) -> None:
-    target = (
-        HEAD
-        + """
-        def execute(self, requests):
-            open(os.path.join(pb_utils.get_model_dir(), "began"), "w").close()
-            while not requests[0].is_cancelled():
-                time.sleep(0.01)
-            return [response(1)]
-"""
-    )
     code = (
         HEAD
         + """
@@ -267,7 +233,7 @@ async def test_calls_are_cancelled_when_who_made_them_dies(tmp_path: Path) -> No
             return [call("t", 1).exec()]
 """
     )
-    directory = write_model(tmp_path, "t", target) / "1"
+    directory = write_model(tmp_path, "t", UNTIL_CANCELLED) / "1"
     maker = write_model(tmp_path, "m", code) / "1"
     async with open_repository(tmp_path) as server:
         async with trio.open_nursery() as nursery:

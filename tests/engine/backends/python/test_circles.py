@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from calling_models import HEAD, TEXT, answer, chain
+from calling_models import HEAD, TEXT, answer, chain, counts_down
 from python_models import ask, open_repository, write_model
 
 from trireme.actors import InferenceServer
@@ -25,24 +25,10 @@ ENSEMBLE = """
     }] }
 """
 
-COUNT_DOWN = (
-    HEAD
-    + """
-        def execute(self, requests):
-            value = value_of(requests[0])
-            if not value:
-                return [text("bottom")]
-            answer = call("e", value - 1).exec()
-            if answer.has_error():
-                return [text(answer.error().message())]
-            return [text(answer.output_tensors()[0].as_numpy()[0, 0].decode() + "!")]
-"""
-)
-
 
 @pytest.mark.parametrize("instances", [1, 2])
 async def test_a_model_that_asks_itself_through_an_ensemble_is_told(tmp_path: Path, instances: int) -> None:
-    write_model(tmp_path, "m", COUNT_DOWN, TEXT + f"instance_group [{{ kind: KIND_CPU count: {instances} }}]")
+    write_model(tmp_path, "m", counts_down("e"), TEXT + f"instance_group [{{ kind: KIND_CPU count: {instances} }}]")
     (tmp_path / "e" / "1").mkdir(parents=True)
     (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)
     async with open_repository(tmp_path) as server:
@@ -54,7 +40,7 @@ async def test_a_model_that_asks_itself_through_an_ensemble_is_told(tmp_path: Pa
 
 async def test_a_chain_that_comes_back_through_an_ensemble_is_told(tmp_path: Path) -> None:
     """m asks n, which asks e, of which m is the only step."""
-    write_model(tmp_path, "m", COUNT_DOWN.replace('"e"', '"n"'), TEXT)
+    write_model(tmp_path, "m", counts_down("n"), TEXT)
     write_model(tmp_path, "n", chain("e"), TEXT)
     (tmp_path / "e" / "1").mkdir(parents=True)
     (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)

@@ -10,48 +10,10 @@ import numpy as np
 import pytest
 import trio
 import trio.lowlevel
-from python_models import CONFIG, ask, child_processes, open_repository, until, write_model
+from calling_models import DECOUPLED, HEAD, REPEAT, UNTIL_CANCELLED
+from python_models import ask, child_processes, open_repository, until, write_model
 
 from trireme.engine.errors import CancelledError, InternalError, TriremeError
-
-DECOUPLED = CONFIG + "\nmodel_transaction_policy { decoupled: true }"
-
-FINAL = "pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL"
-
-HEAD = """
-    import os
-    import threading
-    import time
-
-    import numpy as np
-    import triton_python_backend_utils as pb_utils
-
-    FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-
-    def response(*values):
-        array = np.array([values], np.float32)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array)])
-
-
-    def value_of(request):
-        return int(request.inputs()[0].as_numpy()[0, 0])
-
-
-    class TritonPythonModel:
-"""
-
-REPEAT = (
-    HEAD
-    + """
-        def execute(self, requests):
-            for request in requests:
-                sender = request.get_response_sender()
-                for number in range(value_of(request)):
-                    sender.send(response(number))
-                sender.send(flags=FINAL)
-"""
-)
 
 
 async def numbers(server, *values: float, **fields) -> list[float]:
@@ -79,7 +41,7 @@ async def test_the_next_batch_is_executed_while_earlier_requests_still_stream(tm
 
         def execute(self, requests):
             for request in requests:
-                if value_of(request) == 1:
+                if int(value_of(request)) == 1:
                     threading.Thread(target=self.later, args=(request.get_response_sender(),)).start()
                 else:
                     request.get_response_sender().send(response(2), FINAL)
@@ -110,7 +72,7 @@ async def test_a_batch_may_be_answered_in_any_order(tmp_path: Path) -> None:
         HEAD
         + """
         def execute(self, requests):
-            senders = [(value_of(request), request.get_response_sender()) for request in requests]
+            senders = [(int(value_of(request)), request.get_response_sender()) for request in requests]
             for value, sender in reversed(senders):
                 sender.send(response(value))
             for value, sender in senders:
@@ -199,18 +161,7 @@ async def test_a_client_that_leaves_is_noticed_and_holds_nobody_back(tmp_path: P
 
 
 async def test_an_ordinary_model_sees_that_its_client_left(tmp_path: Path) -> None:
-    code = (
-        HEAD
-        + """
-        def execute(self, requests):
-            open(os.path.join(pb_utils.get_model_dir(), "began"), "w").close()
-            while not requests[0].is_cancelled():
-                time.sleep(0.01)
-            open(os.path.join(pb_utils.get_model_dir(), "noticed"), "w").close()
-            return [response(1)]
-"""
-    )
-    directory = write_model(tmp_path, "m", code) / "1"
+    directory = write_model(tmp_path, "m", UNTIL_CANCELLED) / "1"
     async with open_repository(tmp_path) as server:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.infer, ask("m", 1))
@@ -324,7 +275,8 @@ async def test_large_responses_of_many_requests_flow(tmp_path: Path) -> None:
         + """
         def execute(self, requests):
             for request in requests:
-                threading.Thread(target=self.stream, args=(request.get_response_sender(), value_of(request))).start()
+                sender, value = request.get_response_sender(), int(value_of(request))
+                threading.Thread(target=self.stream, args=(sender, value)).start()
 
         def stream(self, sender, value):
             for number in range(30):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 import trio
 from calling_models import HEAD
 from python_models import ask, child_processes, open_repository, until, write_model
+from serve_process import infer, outputs_of, serve_process, tensor
 
 CHATTY = (
     HEAD
@@ -52,3 +55,19 @@ async def test_what_a_model_starts_can_be_terminated(tmp_path: Path) -> None:
     write_model(tmp_path, "m", CHATTY)
     async with open_repository(tmp_path) as server:
         assert (await server.infer(ask("m", 2))).outputs[0].array.tolist() == [[-signal.SIGTERM, -signal.SIGTERM]]
+
+
+def test_a_signal_for_the_whole_group_lets_the_server_finish(tmp_path: Path) -> None:
+    """As `docker stop` and a terminal send it: to the server and to its processes."""
+    directory = write_model(tmp_path, "m", CHATTY) / "1"
+    with ThreadPoolExecutor() as clients, serve_process(tmp_path) as server:
+        asked = clients.submit(infer, server.http_port, "m", tensor("INPUT0", "FP32", [1]))
+        while not (directory / "began").exists():
+            assert not asked.done()
+        for process in (*psutil.Process(server.process.pid).children(recursive=True), server.process):
+            process.send_signal(signal.SIGTERM)
+        server.wait_for(r"Signal \(15\) received\.")
+        (directory / "enough").touch()
+        status, answer = asked.result()
+        assert (status, outputs_of(answer)) == (200, {"OUTPUT0": [1]})
+        assert server.wait() == 0
