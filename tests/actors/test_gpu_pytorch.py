@@ -46,7 +46,7 @@ GROUPS = "instance_group { kind: KIND_GPU count: 2 gpus: [ 0, 1 ] }"
 
 @pytest.fixture
 def gpus() -> FakeGpus:
-    return FakeGpus(count=2)
+    return FakeGpus(count=2, seed=7)
 
 
 @pytest.fixture

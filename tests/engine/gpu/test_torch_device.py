@@ -26,7 +26,7 @@ def devices(fake: FakeTorch, **limits: object) -> TorchDevices:
 
 @pytest.fixture
 def fake() -> FakeTorch:
-    return FakeTorch(FakeGpus(count=2))
+    return FakeTorch(FakeGpus(count=2, seed=7))
 
 
 @pytest.fixture

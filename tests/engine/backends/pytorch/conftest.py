@@ -59,7 +59,7 @@ def begin(models: Any, run_instance: Any) -> Callable[..., Any]:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
-    fake = FakeTorch(FakeGpus(count=2))
+    fake = FakeTorch(FakeGpus(count=2, seed=7))
     fake.install(monkeypatch)
     return fake
 
