@@ -79,46 +79,58 @@ async def test_more_of_a_resource_lets_more_instances_execute(autojump_clock) ->
         assert await ask(server, *["a"] * 4) == pytest.approx(2.0)
 
 
-def on_two_gpus(name: str, resources: str, *, is_global: bool = False) -> SimulatedModel:
-    """Two instances on each of GPU 0 and GPU 1."""
-    model = limited(name, Profile(1.0), resources)
-    config = model.read(ServerOptions())
+def on_gpus(name: str, resources: str, *gpus: int, count: int = 1, is_global: bool = False) -> SimulatedModel:
+    """`count` instances on each of these GPUs."""
+    config = limited(name, Profile(1.0), resources).read(ServerOptions())
     for resource in config.message.instance_group[0].rate_limiter.resources:
         setattr(resource, "global", is_global)
-    group = InstanceGroup(name, "KIND_GPU", 2, gpus=(0, 1))
+    group = InstanceGroup(name, "KIND_GPU", count, gpus=gpus)
     return SimulatedModel(replace(config, instance_group=(group,)), Profile(1.0))
 
 
 @pytest.mark.parametrize(
-    ("is_global", "given", "takes_s"),
+    ("count", "is_global", "given", "takes_s"),
     [
-        (False, (), 2.0),
-        (True, (), 4.0),
-        (False, (ExplicitResource("R", 2),), 1.0),
-        (False, (ExplicitResource("R", 1, 0), ExplicitResource("R", 2, 1)), 2.0),
-        (True, (ExplicitResource("R", 2),), 2.0),
+        (1, False, (), 1.0),
+        (1, True, (), 2.0),
+        (2, False, (ExplicitResource("R", 2),), 1.0),
+        (2, False, (ExplicitResource("R", 2, 0), ExplicitResource("R", 2, 1)), 1.0),
+        (2, True, (ExplicitResource("R", 2),), 2.0),
     ],
 )
 async def test_each_gpu_has_its_own_resources_unless_they_are_global(
-    autojump_clock, is_global: bool, given: tuple[ExplicitResource, ...], takes_s: float
+    autojump_clock, count: int, is_global: bool, given: tuple[ExplicitResource, ...], takes_s: float
 ) -> None:
-    """Four requests for four instances: as many at once as both GPUs, or the one pool, have units."""
-    model = on_two_gpus("a", "R:1", is_global=is_global)
+    """A request for each instance on two GPUs: as many at once as both GPUs, or the one pool, have units."""
+    model = on_gpus("a", "R:1", 0, 1, count=count, is_global=is_global)
     async with serving(model, rate_limit_resources=given) as server:
-        assert await ask(server, *["a"] * 4) == pytest.approx(takes_s)
-
-
-async def test_gpus_with_different_amounts_execute_different_numbers(autojump_clock) -> None:
-    given = (ExplicitResource("R", 1, 0), ExplicitResource("R", 2, 1))
-    async with serving(on_two_gpus("a", "R:1"), rate_limit_resources=given) as server:
-        assert await ask(server, *["a"] * 3) == pytest.approx(1.0)
+        assert await ask(server, *["a"] * 2 * count) == pytest.approx(takes_s)
         (entry,) = server.statistics("a")
-        assert {gpu: part.execution_count for gpu, part in entry.statistics.devices.items()} == {0: 1, 1: 2}
+        assert {gpu: part.execution_count for gpu, part in entry.statistics.devices.items()} == {0: count, 1: count}
+
+
+async def test_the_instances_of_one_gpu_take_turns_there(autojump_clock) -> None:
+    async with serving(on_gpus("a", "R:1", 1), on_gpus("b", "R:1", 1)) as server:
+        assert await ask(server, "a", "b") == pytest.approx(2.0)
+
+
+async def test_each_gpu_must_have_what_its_own_instances_need(autojump_clock) -> None:
+    enough = (ExplicitResource("R", 1, 0), ExplicitResource("R", 2, 1))
+    models = [on_gpus("a", "R:1", 0), on_gpus("b", "R:2", 1)]
+    async with serving(*models, rate_limit_resources=enough) as server:
+        assert await ask(server, "a", "b") == pytest.approx(1.0)
+    elsewhere = (ExplicitResource("R", 2, 0), ExplicitResource("R", 1, 1))
+    with pytest.raises(StartupError) as caught:
+        async with serving(*models, rate_limit_resources=elsewhere):
+            pass
+    (refused,) = [entry for entry in caught.value.index if entry.reason]
+    assert refused.name == "b"
+    assert 'Resource count for "R" is limited to 1 which will prevent' in refused.reason
 
 
 async def test_a_cpu_instance_draws_on_the_resources_of_device_0(autojump_clock) -> None:
     given = (ExplicitResource("R", 1, 0), ExplicitResource("R", 1, 1))
-    models = [on_two_gpus("a", "R:1"), limited("b", Profile(1.0), "R:1")]
+    models = [on_gpus("a", "R:1", 0, 1), limited("b", Profile(1.0), "R:1")]
     async with serving(*models, rate_limit_resources=given) as server:
         assert await ask(server, "a", "a") == pytest.approx(1.0)
         assert await ask(server, "a", "a", "b") == pytest.approx(2.0)
