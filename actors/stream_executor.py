@@ -67,6 +67,7 @@ class StreamExecutor:
         self._worker = worker
         self._flights = Flights()
         self._mailbox: Mailbox[BatchLaunched | BatchLanded] = Mailbox(f"stream of {name}", _MESSAGES_EACH)
+        self._heard: list[BatchLaunched | BatchLanded] = []  # and not done yet
         self._token = trio.lowlevel.current_trio_token()
         self._alive = True
 
@@ -82,7 +83,7 @@ class StreamExecutor:
             error = first_error(group)
         finally:
             self._alive = False
-            for message in self._mailbox.drain():
+            for message in (*self._heard, *self._mailbox.drain()):
                 self._give_back(message)
         error.__context__ = None  # neither it nor its traceback, which may be kept with a log record,
         raise error.with_traceback(None)  # is to hold on to the data of the last batch
@@ -155,11 +156,10 @@ class StreamExecutor:
         """
         flights = self._flights
         while True:
-            messages: list[BatchLaunched | BatchLanded] = []
             with trio.move_on_at(flights.next_look_s()):
-                messages = await self._mailbox.get_all()
-            for message in messages:
-                match message:
+                self._heard = await self._mailbox.get_all()
+            while self._heard:
+                match self._heard.pop(0):
                     case BatchLaunched(ticket, outcome.Error(error)):
                         flights.failed(ticket)
                         self._fail(ticket, error)
