@@ -184,6 +184,8 @@ class ModelProcess:
         try:
             self._done(requests, responses, started_ns)
             sent = True
+        except ChannelClosedError:
+            pass  # the main thread notices, too
         finally:
             if not sent:  # its requests would wait for ever; the main thread is told, too
                 self._host.link.hang_up()

@@ -230,3 +230,27 @@ async def test_a_library_that_is_not_there_fails_the_load(tmp_path: Path, config
     async with open_repository(tmp_path, exit_on_error=False) as server:
         (entry,) = server.repository_index()
         assert f"parameter 'ASYNC_LIBRARY' of model 'm', {expected}" in entry.reason
+
+
+@pytest.mark.parametrize("config", [IN_PROCESS, ON_ASYNCIO])
+async def test_a_coroutine_that_hangs_is_cancelled_when_it_is_given_up(
+    tmp_path: Path, config: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a word on its way, and its threads end."""
+    code = (
+        HEAD_ON_TRIO
+        + """
+        async def execute(self, requests):
+            if value_of(requests[0]):
+                await (trio.sleep_forever() if trio.lowlevel.in_trio_run() else asyncio.Event().wait())
+            return [response(0)]
+"""
+    )
+    write_model(tmp_path, "m", code, CONFIG + config)
+    async with open_repository(tmp_path, hang_limit_s=0.3) as server:
+        with trio.fail_after(30), pytest.raises(InternalError, match="was given up"):
+            await server.infer(ask("m", 1))
+        assert await answer(server, "m", 0) == 0
+        await until(lambda: sum(thread.name == "m_0 coroutines" for thread in threading.enumerate()) == 1)
+    await until(lambda: not any(thread.name.startswith("m_0") for thread in threading.enumerate()))
+    assert "Traceback" not in capfd.readouterr().err

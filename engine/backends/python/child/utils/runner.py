@@ -208,7 +208,8 @@ class Runner:
     def _log(self, text: str, error: BaseException) -> None:
         frames = user_frames(error) or [(self._path, 0, "")]
         filename, line, _ = frames[0]
-        self._host.log("ERROR", filename, line, text)
+        with contextlib.suppress(pb_utils.TritonModelException):  # the server is gone, and the log with it
+            self._host.log("ERROR", filename, line, text)
 
     @contextlib.contextmanager
     def _user_code(self) -> Iterator[None]:
