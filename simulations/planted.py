@@ -38,16 +38,16 @@ from ..engine.scheduling.sequence.vacancies import Vacancies
 from ..engine.tensor import Tensor
 
 
-def _lost_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch) -> None:
+def _lost_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch, *rest: Any) -> None:
     """In a batch of three or more of which one was cancelled, the last answer is lost."""
     if len(batch.jobs) > 2 and any(job.cancelled for job in batch.jobs):
         batch.answers.pop()
-    original(scheduler, batch)
+    original(scheduler, batch, *rest)
 
 
-def _double_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch) -> None:
+def _double_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch, *rest: Any) -> None:
     """When a batch fails as a whole, its first request is answered twice."""
-    original(scheduler, batch)
+    original(scheduler, batch, *rest)
     if batch.answers and all(isinstance(outcome, TriremeError) for _, outcome, _ in batch.answers):
         job, outcome, final = batch.answers[0]
         job.reply.deliver(outcome, final)

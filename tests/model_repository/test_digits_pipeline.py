@@ -15,6 +15,7 @@ from recording_host import RecordingHost
 from repository_models import opened
 
 from trireme.engine.backends.python.child.utils.response import InferenceResponse
+from trireme.engine.backends.python.child.utils.results import Answered
 from trireme.engine.backends.python.child.utils.tensor import Tensor
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
@@ -33,7 +34,9 @@ def decode() -> Iterator[Callable[[Sequence[bytes]], InferenceResponse]]:
         def ask(files: Sequence[bytes]) -> InferenceResponse:
             longest = max(map(len, files))
             rows = np.array([list(file.ljust(longest, b"\0")) for file in files], np.uint8)
-            (response,) = runner.execute([host.request(1, Tensor("FILE", rows))])
+            answered: list[Answered] = []
+            runner.begin([host.request(1, Tensor("FILE", rows))], answered.append)
+            ((response,),) = answered
             assert response is not None
             return response
 
