@@ -8,7 +8,9 @@ Rules:
  3. A decoupled model may send `protocol.WINDOW` responses to a request ahead of its client. More are allowed as they
     are taken: at once, unless the request's window is crowded, and otherwise when there is room.
  4. When the process is gone, every open request is answered with an error.
- 5. A batch is over when ``execute`` has returned, and, for a model that is not decoupled, each of its requests has been
+ 5. A request that is to be executed once more keeps its key, so that its sender stays good. What the sender says before
+    the request is executed again is kept until then.
+ 6. A batch is over when ``execute`` has returned, and, for a model that is not decoupled, each of its requests has been
     answered: a response sender may do so later.
 """
 
@@ -70,14 +72,16 @@ class _Open:
     Attributes:
         held: its batch.
         untold: responses that were taken and that the process has not been told of.
+        early: what is kept under rule 5: arguments of `PythonInstance._answer`.
     """
 
-    __slots__ = ("held", "job", "untold")
+    __slots__ = ("early", "held", "job", "untold")
 
     def __init__(self, job: Job, held: _Held) -> None:
         self.job = job
         self.held = held
         self.untold = 0
+        self.early: list[tuple[memoryview, int, bool, Any]] = []
 
 
 class PythonInstance(ProcessInstance):
@@ -115,6 +119,7 @@ class PythonInstance(ProcessInstance):
         self._calls = Calls(services, self._tell)
         self._keys = itertools.count()
         self._open: dict[int, _Open] = {}
+        self._again: dict[int, _Open] = {}  # rule 5
         self._batches: dict[int, _Held] = {}
         self._most_batches = most_batches
         self._ending = False
@@ -128,6 +133,9 @@ class PythonInstance(ProcessInstance):
             raise InternalError(f"batch size {batch.rows} for '{self.name}', max allowed is {self._max_rows}")
         payload = Payload()
         keys = [next(self._keys) for _ in batch.jobs]  # several threads may do this at once
+        if self._again:
+            kept = {request.job: key for key, request in self._again.copy().items()}
+            keys = [kept.get(job, key) for key, job in zip(keys, batch.jobs, strict=True)]
         requests = [write_job(job, key, payload, self._outputs) for key, job in zip(keys, batch.jobs, strict=True)]
         try:
             letter = self._channel.prepare((protocol.EXECUTE, tuple(requests)), payload)
@@ -139,7 +147,7 @@ class PythonInstance(ProcessInstance):
         keys, letter = prepared
         held = self._batches[keys[0]] = _Held(batch, keys)
         for key, job in zip(keys, batch.jobs, strict=True):
-            self._open[key] = _Open(job, held)
+            self._open[key] = self._again.pop(key, None) or _Open(job, held)
             job.on_cancel = partial(self._cancel, key)
         try:
             self._post(letter)
@@ -148,6 +156,9 @@ class PythonInstance(ProcessInstance):
         for key, job in zip(keys, batch.jobs, strict=True):
             if job.cancelled:
                 self._cancel(key)
+            request = self._open.get(key)
+            if request is not None and request.held is not held:
+                self._catch_up(request, held)
 
     def sources(self) -> Mapping[int, Callable[[], bool]]:
         process = self._process
@@ -196,6 +207,7 @@ class PythonInstance(ProcessInstance):
             request.job.on_cancel = None
             request.job.fail(type(error)(error.message, reason=FailureReason.BACKEND))
         self._open.clear()
+        self._again.clear()
         self._batches.clear()
         self._calls.close()
         for log in self._logs.values():
@@ -294,7 +306,7 @@ class PythonInstance(ProcessInstance):
         self._finish_if_over(held)
 
     def _finish_if_over(self, held: _Held) -> None:
-        """Rule 5."""
+        """Rule 6."""
         if not held.returned or (not self._decoupled and any(key in self._open for key in held.keys)):
             return
         del self._batches[held.keys[0]]
@@ -322,12 +334,22 @@ class PythonInstance(ProcessInstance):
             self._reply(key, job, error, True)
             return
         job.on_cancel = None
-        del self._open[key]
+        self._again = {key: request for key, request in self._again.items() if not request.job.answered}
+        self._again[key] = self._open.pop(key)
+
+    def _catch_up(self, request: _Open, held: _Held) -> None:
+        """Rule 5: a request is executed again."""
+        request.held = held
+        early, request.early = request.early, []
+        for said in early:
+            self._answer(*said)
 
     def _answer(self, payload: memoryview, key: int, final: bool, wire: Any) -> None:
         """A response by a response sender."""
         request = self._open.get(key)
         if request is None:
+            if key in self._again:
+                self._again[key].early.append((payload, key, final, wire))
             return
         outcome = None if wire is None else read_response(request.job, wire, payload)
         self._reply(key, request.job, outcome, final or not self._decoupled)

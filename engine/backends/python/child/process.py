@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 from . import protocol
@@ -28,6 +29,7 @@ from .utils.request import InferenceRequest
 from .utils.response import InferenceResponse
 from .utils.results import Answered
 from .utils.runner import Runner
+from .utils.sender import Answers
 from .wire import UnsendableError, read_request, write_error, write_response
 
 _RESCHEDULE = 2
@@ -110,6 +112,7 @@ class ModelProcess:
         self._answers_bell = False
         self._send = host.link.send
         self._runner: Runner | None = None
+        self._again: dict[int, weakref.ref[Answers]] = {}  # of requests that are to be executed once more
 
     def serve(self) -> None:
         """Until the last message.
@@ -173,7 +176,11 @@ class ModelProcess:
         host = self._host
         requests = [read_request(wire, message.payload, host) for wire in message.head[1]]
         for request in requests:
-            host.opened(request._key)
+            if self._again and (kept := self._again.pop(request._key, None)) and (answers := kept()):
+                answers.put_off(False)
+                request._answers = answers
+            else:
+                host.opened(request._key)
         host.batch.set(requests[0]._key)
         started_ns = time.perf_counter_ns()
         self._model.begin(requests, lambda responses: self._over(requests, responses, started_ns))
@@ -200,10 +207,23 @@ class ModelProcess:
                 answers.append((request._key, self._written(request, response, payload)))
                 host.over(request._key)
         rescheduled = tuple([request._key for request in requests if request._release_flags == _RESCHEDULE])
-        for key in rescheduled:
-            host.over(key)
+        if rescheduled:
+            self._put_off([request for request in requests if request._release_flags == _RESCHEDULE])
         spent_ns = (executed_ns - started_ns, time.perf_counter_ns() - executed_ns)
         self._send((protocol.DONE, requests[0]._key, tuple(answers), rescheduled, spent_ns), payload)
+
+    def _put_off(self, requests: list[InferenceRequest]) -> None:
+        """Keep the senders of requests that will come again, for those that hold them."""
+        for request in requests:
+            key, answers = request._key, request._answers
+            if answers is None or answers.over:
+                self._host.over(key)
+            else:
+                self._again[key] = weakref.ref(answers, lambda _, key=key: self._forget(key))
+
+    def _forget(self, key: int) -> None:
+        if self._again.pop(key, None) is not None:
+            self._host.over(key)
 
     def _written(self, request: InferenceRequest, response: InferenceResponse, payload: Payload) -> tuple[Any, ...]:
         if request._requested and response._error is None:

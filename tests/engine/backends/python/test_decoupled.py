@@ -325,3 +325,65 @@ async def test_a_request_can_be_executed_again(tmp_path: Path) -> None:
         rounds = await numbers(server, 1, correlation_id=7, sequence_start=True, sequence_end=True)
         assert rounds == [1, 2, 3]
         assert np.isfinite(rounds).all()
+
+
+ITERATIVE = DECOUPLED + "\nsequence_batching { iterative_sequence: true }"
+
+KEEPING = (
+    HEAD
+    + """
+        def initialize(self, args):
+            self.kept = None
+            self.second = threading.Event()
+
+        def execute(self, requests):
+            for request in requests:
+                if self.kept is None:
+                    self.kept = request.get_response_sender()
+                    thread = threading.Thread(target=self.answer, args=(self.kept, int(value_of(request))))
+                    request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                    thread.start()
+                else:
+                    self.kept = None
+                    request.get_response_sender()
+                    self.second.set()
+
+        def answer(self, sender, count):
+            for number in range(count):
+                sender.send(response(number))
+            self.second.wait()
+            self.second.clear()
+            sender.send(response(count), FINAL)
+"""
+)
+
+
+@pytest.mark.parametrize("count", [0, 1, 500])
+async def test_a_sender_stays_good_if_its_request_is_rescheduled(tmp_path: Path, count: int) -> None:
+    """Whether it sends while the request is executed, waits to be executed again, or was executed again. There are more
+    responses than may be on their way at once."""
+    write_model(tmp_path, "m", KEEPING, ITERATIVE)
+    async with open_repository(tmp_path) as server:
+        for _ in range(2):
+            assert await numbers(server, count) == [*range(count), count]
+
+
+async def test_a_request_that_is_rescheduled_without_a_sender_that_is_kept_may_still_be_lost(tmp_path: Path) -> None:
+    """Being rescheduled is no promise to answer: the last execution has to see to it."""
+    code = (
+        HEAD
+        + """
+        again = False
+
+        def execute(self, requests):
+            self.again = not self.again
+            for request in requests:
+                if self.again:
+                    request.get_response_sender().send(response(1))
+                    request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+"""
+    )
+    write_model(tmp_path, "m", code, ITERATIVE)
+    async with open_repository(tmp_path) as server:
+        with pytest.raises(TriremeError, match="without a final response"):
+            await numbers(server, 1)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class ResponseIterator:
     """The responses to one request, for ``for`` (which blocks) and ``async for``.
 
-    It remembers them: once it is finished, the next loop starts over with the first.
+    It remembers them: once all have been seen, the next loop starts over with the first. A loop that comes before goes on
+    where the last one was left.
     """
 
     def __init__(self, target: str, responses: Responses) -> None:
@@ -73,7 +74,7 @@ class ResponseIterator:
         self._responses.cancel()
 
     def _start_over(self) -> None:
-        if self._finished:
+        if self._finished and self._at == len(self._seen):
             self._at = 0
 
     def _step(self) -> InferenceResponse:

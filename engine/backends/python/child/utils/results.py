@@ -80,6 +80,6 @@ def _ended(request: InferenceRequest, response: InferenceResponse) -> InferenceR
 def _left_open(request: InferenceRequest) -> None:
     if request._release_flags == RELEASE_RESCHEDULE:
         if request._answers is not None:
-            request._answers.finish()  # it comes again as another request
+            request._answers.put_off(True)
     else:
         request.get_response_sender()  # whose destruction tells the host that nobody answers any more

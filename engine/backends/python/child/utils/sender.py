@@ -6,7 +6,8 @@ Rule 3: The flags are 0 or FINAL; without FINAL there must be a response.
 Rule 4: A model that is not decoupled sends one response, and FINAL not before it. The response ends the request at
     once; a FINAL behind it only closes the sender.
 Rule 5: Responses leave in the order of the calls, each without the outputs that the client did not ask for.
-Rule 6: A request whose sender nobody holds any more while it is open can never be answered: it gets an error.
+Rule 6: A request whose sender nobody holds any more while it is open can never be answered: it gets an error. One that
+    is to be executed once more will have a sender again: the same one, if somebody holds it until then.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Answers:
         responded: a response was sent.
     """
 
-    __slots__ = ("_closed", "_host", "_key", "_lock", "_over", "_requested", "responded")
+    __slots__ = ("__weakref__", "_closed", "_host", "_key", "_lock", "_over", "_put_off", "_requested", "responded")
 
     def __init__(self, key: int, host: Host, requested: Collection[str]) -> None:
         self._key = key
@@ -49,6 +50,7 @@ class Answers:
         self.responded = False
         self._closed = False  # the model sent the final flag
         self._over = False  # the host was told of the last response
+        self._put_off = False  # the request is to be executed once more
 
     def send(self, response: InferenceResponse | None, flags: int) -> None:
         """Send, if the rules allow it.
@@ -97,11 +99,20 @@ class Answers:
             self._over = self._closed = True
             return open_until_now
 
+    @property
+    def over(self) -> bool:
+        """The last response was sent."""
+        return self._over
+
+    def put_off(self, until_later: bool) -> None:
+        """The request is to be executed once more, or (False) that has begun."""
+        self._put_off = until_later
+
     def is_cancelled(self) -> bool:
         return self._host.is_cancelled(self._key)
 
     def __del__(self) -> None:
-        if not self._over:
+        if not self._over and not self._put_off:
             self._over = True
             self._host.abandon(self._key)
 

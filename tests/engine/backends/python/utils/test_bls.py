@@ -90,6 +90,19 @@ def test_iterator_starts_over_once_it_is_finished(host: RecordingHost) -> None:
 
 
 @pytest.mark.usefixtures("serving")
+def test_iterator_goes_on_where_a_loop_has_left_it(host: RecordingHost) -> None:
+    """Also when it starts over."""
+    host.answers["x"] = ListedResponses([FIRST, SECOND, EMPTY])
+    responses = request().exec(decoupled=True)
+    for _ in range(3):
+        for response in responses:
+            assert response is FIRST
+            break
+        assert next(responses) is SECOND
+        assert list(responses) == [EMPTY]
+
+
+@pytest.mark.usefixtures("serving")
 async def test_iterator_can_be_looped_over_by_a_coroutine(host: RecordingHost) -> None:
     host.answers["x"] = ListedResponses([FIRST, SECOND])
     responses = await request().async_exec(decoupled=True)
