@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class ResponseIterator:
     """The responses to one request, for ``for`` (which blocks) and ``async for``.
 
-    It remembers them: once all have been seen, the next loop starts over with the first. A loop that comes before goes on
-    where the last one was left.
+    It remembers them: once all have been seen, the next loop starts over with the first. One that comes before goes on
+    where the last was left.
     """
 
     def __init__(self, target: str, responses: Responses) -> None:
