@@ -1,8 +1,8 @@
 """What the server and a Python model say to each other: the first item of every message's head.
 
 Requests are known by a key, which the server gives, and a batch by that of its first request; calls of the model to the
-server by a number, which the model gives. All only ever grow; but a request that is to be executed once more comes again
-under the key that it had.
+server by a number, which the model gives. All only ever grow; a request that is to be executed once more comes again
+under its key.
 
 Server to model:
     START            (settings: dict)
