@@ -18,6 +18,7 @@ from ..engine.errors import backend_failure
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.placement import Placement
 from .process_executor import ProcessExecutor
+from .socket_readiness import Readiness
 from .stream_executor import StreamExecutor
 from .work_thread import WorkThread, run_on
 
@@ -164,14 +165,16 @@ class ThreadExecutors:
 
     Args:
         load_threads: loads that may run at once.
+        readiness: where the sockets of processes are watched.
     """
 
-    def __init__(self, load_threads: int) -> None:
+    def __init__(self, load_threads: int, readiness: Readiness) -> None:
+        self._readiness = readiness
         self._limiter = trio.CapacityLimiter(load_threads)
 
     def instance_executor(self, name: str, kind: type[ModelInstance]) -> Executor:
         if issubclass(kind, ProcessInstance):
-            return ProcessExecutor(name)
+            return ProcessExecutor(name, self._readiness)
         if issubclass(kind, StreamInstance):
             return StreamExecutor(name, WorkThread(name))
         return ThreadExecutor(name)

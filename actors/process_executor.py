@@ -20,6 +20,7 @@ from ..engine.backends.interface import ModelInstance, ProcessInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from .exception_groups import first_error
+from .socket_readiness import Readiness
 
 T = TypeVar("T")
 
@@ -31,13 +32,18 @@ _BURIAL_S = 10.0
 
 
 class ProcessExecutor:
-    """One process instance's executor. Executes as many batches at a time as the instance has credits."""
+    """One process instance's executor. Executes as many batches at a time as the instance has credits.
+
+    Args:
+        readiness: where the process's socket is watched, which speaks most; the others are left to trio.
+    """
 
     begins = True
     prompt = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, readiness: Readiness) -> None:
         self._name = name
+        self._readiness = readiness
         self._nursery: trio.Nursery | None = None
         self._instance: ProcessInstance | None = None
         self._changed = trio.lowlevel.ParkingLot()
@@ -73,8 +79,9 @@ class ProcessExecutor:
         self._instance = instance
         instance.on_finished = self._finished
         instance.on_congestion = self._congested
+        start_soon = self._nursery.start_soon
         for descriptor, act in instance.sources().items():
-            self._nursery.start_soon(self._watch, descriptor, act)
+            start_soon(self._watch, descriptor, act, descriptor == instance.fileno())
         self._congested()
         with trio.move_on_after(instance.launch_limit_s) as limit:
             while not instance.up:
@@ -84,13 +91,20 @@ class ProcessExecutor:
         while not instance.started:
             await self._changed.park()
 
-    async def _watch(self, descriptor: int, act: Callable[[], bool]) -> None:
-        going_on = True
-        while going_on:
-            await trio.lowlevel.wait_readable(descriptor)
+    async def _watch(self, descriptor: int, act: Callable[[], bool], is_channel: bool) -> None:
+        def hear() -> bool:
             going_on = act()
             if self._changed:  # asking is cheaper than waking nobody
                 self._changed.unpark_all()
+            return going_on
+
+        if is_channel:
+            await self._readiness.keep_hearing(descriptor, hear)
+            return
+        going_on = True
+        while going_on:
+            await trio.lowlevel.wait_readable(descriptor)
+            going_on = hear()
 
     async def end(self, instance: ModelInstance) -> None:
         assert isinstance(instance, ProcessInstance), "this executor has made it"

@@ -52,6 +52,7 @@ from .readiness import all_pass
 from .recursion import refuse_recursion
 from .reply import Reply
 from .repository import LoadProgress
+from .socket_readiness import Readiness
 from .surroundings import Surroundings
 from .tracing import Tracing
 from .trio_loop import TrioLoop
@@ -142,9 +143,10 @@ class InferenceServer:
         """
         self._clock = self._given_clock or TrioClock()
         cache = self._open_cache()
-        executors = self._executors or ThreadExecutors(self.options.model_load_thread_count)
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
+        self.readiness = Readiness(self._nursery.start_soon)
+        executors = self._executors or ThreadExecutors(self.options.model_load_thread_count, self.readiness)
         self._tracing.start(self._nursery)
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
         self.gpus = usable_gpus(self.options.gpus, self.options.min_compute_capability, os.environ)

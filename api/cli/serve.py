@@ -229,7 +229,10 @@ class _GrpcEnd:
 
     def __init__(self, server: InferenceServer, settings: GrpcSettings, log: Log) -> None:
         self._application = GrpcApplication(server, settings.options, log)
-        self.service = GrpcService(self._application.services, settings.service, guards=self._application.guards)
+        application = self._application
+        self.service = GrpcService(
+            application.services, settings.service, guards=application.guards, readiness=server.readiness
+        )
 
     async def drain(self, budget_s: float) -> float:
         """Takes nothing new and waits for the clients to go; what is left of the budget."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import trio
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 
+from ...actors.socket_readiness import Readiness
 from ..sockets.roster import Roster, ServiceStatistics
 from ..sockets.service import Service
 from ..sockets.transport import PlainTransport, TlsTransport
@@ -55,6 +56,7 @@ class GrpcService(Service):
         codec: reads and writes messages; by default betterproto2's.
         guards: see `dispatch.Guard`.
         details_codec: see `dispatch.Dispatcher`.
+        readiness: see `Service`.
 
     Attributes:
         draining: `drain` has begun, or the service has been closed.
@@ -70,8 +72,9 @@ class GrpcService(Service):
         codec: CodecBase | None = None,
         guards: Sequence[Guard] = (),
         details_codec: StatusDetailsCodecBase | None = None,
+        readiness: Readiness | None = None,
     ) -> None:
-        super().__init__(options)
+        super().__init__(options, readiness)
         self.draining = False
         self._sweep_interval_s = options.limits.sweep_interval_s
         self._deadlines = Deadlines()

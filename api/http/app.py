@@ -43,6 +43,7 @@ class HttpApplication:
         log: whose settings clients may see and change; None where they may not.
 
     Attributes:
+        readiness: where the server watches sockets.
         immediate: takes requests that it answers without a task; None where each is to be looked at here.
 
     Raises:
@@ -54,6 +55,7 @@ class HttpApplication:
         self._router = Router()
         self._tracer = server.tracer
         self._guard = RestrictedApis(options.restrictions) if options.restrictions else None
+        self.readiness = server.readiness
         self.immediate = None if self._guard else ImmediateInfer(self._context, self._router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

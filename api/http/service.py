@@ -16,9 +16,11 @@ class HttpService(Service):
     protocols = ("h2", "http/1.1")
 
     def __init__(self, app: AsgiApp, options: ServiceOptions) -> None:
-        super().__init__(options)
+        readiness, self._immediate = None, None
+        if isinstance(app, HttpApplication):
+            readiness, self._immediate = app.readiness, app.immediate
+        super().__init__(options, readiness)
         self._app = app
-        self._immediate = app.immediate if isinstance(app, HttpApplication) else None
 
     def connection(
         self,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import trio
 
+from ...actors.socket_readiness import Readiness
 from ...engine.errors import UnavailableError
-from .readiness import Readiness
 from .roster import Connection, Roster
 from .transport import PlainTransport, TlsTransport
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import trio
 
+from ...actors.socket_readiness import Readiness
 from .limits import Limits
 from .listener import BindError, Listener, endpoint, listen
-from .readiness import Readiness
 from .roster import Connection, Roster, ServiceStatistics
 from .tls import TlsOptions, server_context
 from .transport import PlainTransport, TlsTransport
@@ -45,14 +45,18 @@ class Service(ABC):
     ``await nursery.start(service.serve)`` opens it; `stop` closes it, or `drain` and `close` in two steps when the core
     is to be stopped in between (cli.md §5).
 
+    Args:
+        readiness: where the sockets of clients are watched; None for one of its own.
+
     Attributes:
         protocols: what TLS offers by ALPN, best first.
     """
 
     protocols: tuple[str, ...] = ()
 
-    def __init__(self, options: ServiceOptions) -> None:
+    def __init__(self, options: ServiceOptions, readiness: Readiness | None = None) -> None:
         self._options = options
+        self._readiness = readiness
         self._roster = Roster(options.limits)
         self._sockets: list[socket.socket] = []
         self._scope = trio.CancelScope()
@@ -115,17 +119,19 @@ class Service(ABC):
             context = None if self._options.tls is None else server_context(self._options.tls, self.protocols)
             if not self._sockets:
                 self.bind()
-            readiness = Readiness(self.attend)
             with self._scope:
                 async with trio.open_nursery() as nursery:
+                    readiness = self._readiness or Readiness(nursery.start_soon)
+                    readiness.attendants.append(self.attend)
                     for listening in self._sockets:
                         listener = Listener(self.connection, listening, self._roster, readiness, context)
                         nursery.start_soon(listener.run, nursery.start_soon)
                     nursery.start_soon(self._roster.keep_sweeping)
-                    nursery.start_soon(readiness.keep_waking)
                     nursery.start_soon(self.accompany)
                     task_status.started(self.ports)
         finally:
+            if self._readiness is not None and self.attend in self._readiness.attendants:
+                self._readiness.attendants.remove(self.attend)
             self._roster.abort_all()
             self._close_sockets()
             self._closed.set()

@@ -14,8 +14,8 @@ from typing import Protocol
 import trio
 from trio.lowlevel import wait_writable
 
+from ...actors.socket_readiness import Readiness
 from ...engine.tensor import Buffer
-from .readiness import Readiness
 
 _JOIN_BYTES = 16_384
 _TLS_PIECE_BYTES = 65_536

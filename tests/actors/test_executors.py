@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from trireme.actors.executors import ThreadExecutor, ThreadExecutors
+from trireme.actors.socket_readiness import Readiness
 from trireme.actors.work_thread import ExecutorDiedError
 
 
@@ -53,7 +54,7 @@ async def test_a_cancelled_wait_abandons_the_work_and_the_thread_ends_by_itself(
 
 
 async def test_loads_run_no_more_than_so_many_at_once() -> None:
-    executors = ThreadExecutors(load_threads=2)
+    executors = ThreadExecutors(load_threads=2, readiness=Readiness())
     running = 0
     peak = 0
     lock = threading.Lock()

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from http_sockets import until
 
-from trireme.api.sockets.readiness import Readiness
+from trireme.actors.socket_readiness import Readiness
 from trireme.api.sockets.transport import PlainTransport
 
 Pair = tuple[socket.socket, socket.socket]

@@ -1,8 +1,9 @@
-"""Tells connections when their sockets can be read, at one system call for many.
+"""Tells who waits for a socket when it can be read, at one system call for many.
 
 trio's own ``wait_readable`` arms the socket anew for each wait: a system call a request, as dear as receiving the
-request itself. Here a socket is registered once, edge-triggered, with an epoll of the service's own; one task waits for
-that one, through trio, and wakes whoever's data has come. Where there is no epoll, trio does it.
+request itself. Here a socket is registered once, edge-triggered, with an epoll of its own; one task waits for that one,
+through trio, and wakes whoever's data has come. Where there is no epoll, trio does it. A server has one of these for
+its clients and for the processes of its models.
 
 Rules:
  1. An edge says that something has arrived since the last one. A socket is `ready` from then on until a read has come
@@ -12,18 +13,23 @@ Rules:
     have been called whose data came together.
  3. The end of the stream makes its edge when it arrives, maybe together with data. So a socket whose peer has hung up
     stays ready, and its reader finds the end by reading.
+ 4. What a listener does is often answered at once: a process that was given a batch may have executed it by the time
+    that the system comes back to us. So the task looks again, and goes through trio's loop, which costs far more than
+    looking, only if there is nothing, or when it has woken `_BURST` sockets: others want their turn, too.
 """
 
 from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+import outcome
 import trio
 
 _READ_BYTES = 65_536
+_BURST = 16
 _EDGES = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLET", 0)
 _HUNG_UP = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
@@ -59,24 +65,33 @@ class Watch(Protocol):
 
 
 class Readiness:
-    """Watches the sockets of one service.
+    """Watches sockets.
 
     Args:
-        attend: called when listeners have been called; must not raise.
+        start_soon: starts `keep_waking` when the first socket is to be watched; None if somebody else does.
         use_epoll: False leaves the waiting to trio.
 
     Attributes:
+        attendants: called when listeners have been called; must not raise.
         buffer: for reading into, between two checkpoints; what was read is copied out of it.
     """
 
-    def __init__(self, attend: Callable[[], None] | None = None, *, use_epoll: bool = hasattr(select, "epoll")) -> None:
-        self._attend = attend
+    def __init__(
+        self,
+        start_soon: Callable[[Callable[[], Awaitable[None]]], None] | None = None,
+        *,
+        use_epoll: bool = hasattr(select, "epoll"),
+    ) -> None:
+        self.attendants: list[Callable[[], None]] = []
         self.buffer = memoryview(bytearray(_READ_BYTES))
-        self._epoll = select.epoll() if use_epoll else None
-        self._watches: dict[int, _EpollWatch] = {}
+        self._start_soon = start_soon
+        self._epoll = select.epoll() if use_epoll and start_soon is None else None
+        self._opens = use_epoll and start_soon is not None
+        self._watches: dict[int, _EpollWatch | _Hearer] = {}
 
     def watch(self, sock: socket.socket) -> Watch:
         """Begin to watch a non-blocking socket."""
+        self._open()
         if self._epoll is None:
             return _TrioWatch(sock)
         descriptor = sock.fileno()
@@ -84,10 +99,33 @@ class Readiness:
         self._epoll.register(descriptor, _EDGES)
         return watch
 
+    async def keep_hearing(self, descriptor: int, hear: Callable[[], bool]) -> None:
+        """Call `hear` whenever there is something to read, until it says False. It need not read all. What it raises is
+        raised here."""
+        self._open()
+        if self._epoll is None:
+            going_on = True
+            while going_on:
+                await trio.lowlevel.wait_readable(descriptor)
+                going_on = hear()
+            return
+        hearer = self._watches[descriptor] = _Hearer(self, descriptor, hear)
+        self._epoll.register(descriptor, select.EPOLLIN)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(hearer.stop)
+        finally:
+            self.forget(descriptor)
+
     def forget(self, descriptor: int) -> None:
         """Stop watching."""
-        if self._epoll is not None and self._watches.pop(descriptor, None) is not None:
+        if self._watches.pop(descriptor, None) is not None and self._epoll is not None:
             self._epoll.unregister(descriptor)
+
+    def _open(self) -> None:
+        if self._opens and self._start_soon is not None:
+            self._opens = False
+            self._epoll = select.epoll()
+            self._start_soon(self.keep_waking)
 
     async def keep_waking(self) -> None:
         """Wake tasks whose sockets can be read, until cancelled."""
@@ -96,19 +134,55 @@ class Readiness:
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
-                for descriptor, events in self._epoll.poll(0):
-                    watch = self._watches.get(descriptor)
-                    if watch is not None:
-                        watch.edge(events)
-                if self._attend is not None:
-                    self._attend()
+                self._wake_burst(self._epoll)
         finally:
             trio.lowlevel.notify_closing(self._epoll.fileno())
             self._epoll.close()
             self._epoll = None
 
+    def _wake_burst(self, epoll: select.epoll) -> None:
+        """Rule 4."""
+        watches = self._watches
+        woken = 0
+        while woken < _BURST:
+            events = epoll.poll(0)
+            if not events:
+                return
+            woken += len(events)
+            for descriptor, what in events:
+                watch = watches.get(descriptor)
+                if watch is not None:
+                    watch.edge(what)
+            for attend in self.attendants:
+                attend()
+
     def __repr__(self) -> str:
         return f"<Readiness of {len(self._watches)} sockets>"
+
+
+class _Hearer:
+    """Who calls `hear` (`Readiness.keep_hearing`)."""
+
+    __slots__ = ("_descriptor", "_hear", "_readiness", "_task")
+
+    def __init__(self, readiness: Readiness, descriptor: int, hear: Callable[[], bool]) -> None:
+        self._readiness = readiness
+        self._descriptor = descriptor
+        self._hear = hear
+        self._task = trio.lowlevel.current_task()
+
+    def edge(self, _events: int) -> None:
+        result = outcome.capture(self._hear)
+        if isinstance(result, outcome.Value):
+            if result.value:
+                return
+            result = outcome.Value(None)
+        self._readiness.forget(self._descriptor)
+        trio.lowlevel.reschedule(self._task, result)
+
+    def stop(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._readiness.forget(self._descriptor)
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class _EpollWatch:
