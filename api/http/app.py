@@ -26,6 +26,7 @@ from .tracing import HttpTrace, is_watched
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
+    from ...actors.socket_readiness import Readiness
     from ..logging import Log
 
 _ENDING_WITH_CONNECTION = ("1.1", "1.0")
@@ -43,7 +44,6 @@ class HttpApplication:
         log: whose settings clients may see and change; None where they may not.
 
     Attributes:
-        readiness: where the server watches sockets.
         immediate: takes requests that it answers without a task; None where each is to be looked at here.
 
     Raises:
@@ -55,8 +55,12 @@ class HttpApplication:
         self._router = Router()
         self._tracer = server.tracer
         self._guard = RestrictedApis(options.restrictions) if options.restrictions else None
-        self.readiness = server.readiness
         self.immediate = None if self._guard else ImmediateInfer(self._context, self._router)
+
+    @property
+    def readiness(self) -> Readiness:
+        """Where the server watches sockets."""
+        return self._context.server.readiness
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: an HTTP request, or the lifespan of the application."""

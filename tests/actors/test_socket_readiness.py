@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -185,3 +186,58 @@ async def test_a_listener_takes_in_what_comes_and_the_waiting_task_sleeps_on(pai
         client.shutdown(socket.SHUT_WR)
         await until(lambda: received == [b"h", b""])
         nursery.cancel_scope.cancel()
+
+
+async def test_a_hearer_is_called_until_it_has_heard_enough(pair: Pair, waking: Waking) -> None:
+    """It need not read all that has come: it is called again for the rest. What it raises ends its hearing."""
+    ours, client = pair
+    heard: list[bytes] = []
+
+    def hear() -> bool:
+        heard.append(ours.recv(2))
+        return heard[-1] != b"ef"
+
+    async with waking() as readiness:
+        client.sendall(b"abcdef")
+        with trio.fail_after(5):
+            await readiness.keep_hearing(ours.fileno(), hear)
+        assert heard == [b"ab", b"cd", b"ef"]
+
+        def fail() -> bool:
+            raise ValueError(ours.recv(10))
+
+        client.sendall(b"bad")
+        with trio.fail_after(5), pytest.raises(ValueError, match="bad"):
+            await readiness.keep_hearing(ours.fileno(), fail)
+        with trio.move_on_after(0.001) as scope:
+            await readiness.keep_hearing(ours.fileno(), hear)
+        assert scope.cancelled_caught
+        assert repr(readiness) == "<Readiness of 0 sockets>"
+
+
+async def test_what_listeners_cause_is_heard_in_the_same_turn_but_not_for_ever() -> None:
+    """Two hearers that answer each other do not keep the event loop from anybody."""
+    if not hasattr(select, "epoll"):
+        pytest.skip("there is no epoll on this system")
+    one, other = socket.socketpair()
+    turns = 0
+    heard: list[int] = []
+
+    def echo(sock: socket.socket) -> bool:
+        heard.append(turns)
+        sock.send(sock.recv(1))
+        return True
+
+    with one, other:
+        async with trio.open_nursery() as nursery:
+            readiness = Readiness(nursery.start_soon)
+            nursery.start_soon(readiness.keep_hearing, one.fileno(), lambda: echo(one))
+            nursery.start_soon(readiness.keep_hearing, other.fileno(), lambda: echo(other))
+            one.send(b"x")
+            while len(heard) < 100:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+            nursery.cancel_scope.cancel()
+    in_each = [heard.count(turn) for turn in set(heard)]
+    assert max(in_each) > 1
+    assert max(in_each) <= 2 * 16  # the counting task may have its turn before the waking one, and then after it
