@@ -224,6 +224,7 @@ class _EpollWatch:
         self.ready = self._hung_up
 
     def close(self) -> None:
+        self.listener = None  # which leads back here: a cycle left over would be work for the garbage collector
         self._readiness.forget(self._descriptor)
 
 

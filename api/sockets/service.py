@@ -121,7 +121,10 @@ class Service(ABC):
                 self.bind()
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    readiness = self._readiness or Readiness(nursery.start_soon)
+                    readiness = self._readiness
+                    if readiness is None:
+                        readiness = Readiness()
+                        nursery.start_soon(readiness.keep_waking)
                     readiness.attendants.append(self.attend)
                     for listening in self._sockets:
                         listener = Listener(self.connection, listening, self._roster, readiness, context)
