@@ -55,7 +55,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
     _check_supported(flags)
     _check_ports(flags)
     for name in ("hang-limit-secs", "restart-window-secs"):
-        if flags[name] < 0:
+        if not flags[name] >= 0:  # NaN is not, either
             raise UsageError(f"Error: --{name} must not be negative. Got {flags[name]}")
     server = _server_options(flags, environment)
     return ServeCommand(

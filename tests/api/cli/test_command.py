@@ -285,6 +285,7 @@ def test_quantiles(settings: list[str], quantiles: tuple[float, ...]) -> None:
             ),
         ),
         ("--hang-limit-secs=-1", "Error: --hang-limit-secs must not be negative. Got -1.0"),
+        ("--hang-limit-secs=nan", "Error: --hang-limit-secs must not be negative. Got nan"),
         ("--restart-window-secs=-1", "Error: --restart-window-secs must not be negative. Got -1.0"),
     ],
 )
