@@ -81,6 +81,8 @@ class StreamExecutor:
             return
         except BaseExceptionGroup as group:
             error = first_error(group)
+            if isinstance(error, SickDeviceError):
+                self._flights.sick()
         finally:
             self._alive = False
             for message in (*self._heard, *self._mailbox.drain()):
@@ -170,13 +172,14 @@ class StreamExecutor:
                         if flights.landed(ticket):
                             self._collect(ticket)
             overdue = flights.overdue(trio.current_time())
-            if overdue is not None:
+            if overdue is not None and overdue.instance is not None:
                 overdue.instance.healthy(overdue.launched)
 
     def _collect(self, ticket: Ticket) -> None:
-        batch = ticket.batch
+        batch, instance = ticket.batch, ticket.instance
+        assert instance is not None, "it is needed until now"
         try:
-            ticket.instance.collect(batch, ticket.launched)
+            instance.collect(batch, ticket.launched)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary to foreign code, as in `executors`
             self._flights.over(ticket, failed=True)
             self._fail(ticket, error)
@@ -222,7 +225,9 @@ class _Launch:
 
     def work(self) -> None:
         ticket = self._ticket
-        ticket.launched = ticket.instance.launch(ticket.batch, self._on_landed)
+        instance = ticket.instance
+        if instance is not None:  # it may have been lost meanwhile
+            ticket.launched = instance.launch(ticket.batch, self._on_landed)
 
     def done(self, result: outcome.Outcome[object]) -> None:
         self._hear(BatchLaunched(self._ticket, result))

@@ -7,7 +7,7 @@ Rules:
  3. A sick device says nothing. So the oldest batch in flight is asked after when it has been there for `LOOK_S`, and
     every `LOOK_S` from then on; the others stand behind it.
  4. When the instance is lost, somebody else answers its batches; what the device uses for them is kept until both of
-    rule 1 are true, for until then the device may write to it.
+    rule 1 are true, for until then the device may write to it. Only a sick device writes no more: nothing is kept.
 
 States of a batch:
 
@@ -62,17 +62,22 @@ class Ticket:
     """One batch of an instance.
 
     Attributes:
+        instance: None when the device needs it no more for this batch.
         on_over: whom to tell.
         launched: what `StreamInstance.launch` gave; set by the thread that launches, at once.
         asked_at_s: when to ask after it.
     """
 
-    instance: StreamInstance
+    instance: StreamInstance | None
     batch: ExecutionBatch
     on_over: Callable[[ExecutionBatch], None]
     state: FlightState = FlightState.LAUNCHING
     launched: Any = None
     asked_at_s: float = math.inf
+
+    def let_go(self) -> None:
+        """The device does nothing for this batch any more."""
+        self.instance = self.launched = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ class Flights:
         """The launch has raised."""
         self._step(ticket, FlightEvent.FAILED)
         self._failed += 1
+        ticket.let_go()
         del self._tickets[ticket]
 
     def over(self, ticket: Ticket, failed: bool = False) -> None:
@@ -119,8 +125,13 @@ class Flights:
         self._step(ticket, FlightEvent.OVER)
         self._failed += failed
         self._collected += not failed
-        ticket.launched = None
+        ticket.let_go()
         del self._tickets[ticket]
+
+    def sick(self) -> None:
+        """The device will do nothing any more, nor land what is in flight."""
+        for ticket in self._tickets:
+            ticket.let_go()
 
     def next_look_s(self) -> float:
         """When there is something to ask (rule 3); infinity for not before something else has happened."""

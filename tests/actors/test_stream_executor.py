@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -258,10 +259,13 @@ async def test_a_device_that_falls_ill_never_calls_and_is_found_out(streaming: S
         replies = [await server.submit(request(value)) for value in range(2)]
         await until(lambda: streaming.launched == 2 and streaming.asked > 2)
         sick, streaming.device = streaming.device, FakeDevice()
+        lost = weakref.ref(streaming.instances.pop())
         sick.sicken("an illegal memory access was encountered")
         for reply in replies:
             assert (await failure_of(reply)).message == "an illegal memory access was encountered"
         assert not server.ready()
+        await memory_is_back(sick)  # although it never says that it needs none any more
+        assert lost() is None
         await until(server.ready)
         assert await landing(streaming, server, 5) == 6
         (actor,) = server.model_statistics()

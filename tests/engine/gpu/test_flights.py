@@ -67,6 +67,17 @@ def test_the_oldest_in_flight_is_asked_after_now_and_then() -> None:
     assert repr(flights) == "<Flights: 0 launching, 1 in flight, 1 collected>"
 
 
+def test_for_a_sick_device_nothing_is_kept() -> None:
+    flights = Flights()
+    tickets = [begun(flights), begun(flights)]
+    flights.launched(tickets[0], 0.0)
+    for ticket in tickets:
+        ticket.launched = "what the device used"
+    flights.sick()
+    assert [ticket.launched for ticket in tickets] == [None, None]
+    assert flights.landed(tickets[0]), "should it land after all, it is known what to do"
+
+
 EVENTS = {
     FlightEvent.LAUNCHED: lambda flights, ticket: flights.launched(ticket, 0.0),
     FlightEvent.LANDED: lambda flights, ticket: flights.landed(ticket),
