@@ -76,7 +76,7 @@ def write_request(request: InferenceRequest, payload: Payload) -> tuple[Any, ...
         request._correlation_id,
         request._flags,
         request._timeout,
-        json.loads(request._parameters),
+        json.loads(request._parameters) if request._parameters != "{}" else {},
         tuple(request._requested),
         request._trace._context,
         tuple([write_tensor(tensor, payload) for tensor in request._inputs]),
