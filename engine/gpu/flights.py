@@ -117,7 +117,6 @@ class Flights:
         """The launch has raised."""
         self._step(ticket, FlightEvent.FAILED)
         self._failed += 1
-        ticket.let_go()
         del self._tickets[ticket]
 
     def over(self, ticket: Ticket, failed: bool = False) -> None:
