@@ -8,7 +8,8 @@ Rules:
  3. An error of CUDA's that stays (an illegal address, a failed assertion) is told from one that was about a single call
     by asking a stream how far it is: if that fails too, the device is sick. So is then everything in this process that
     uses it; only a restart of the server helps.
- 4. Graphs of one stream share a pool of memory, and are launched on that stream only, one after the other.
+ 4. Graphs of one stream share a pool of memory, and are launched on that stream only, one after the other. There is one
+    capture at a time in the process, as torch demands.
  5. Arrays that numpy has no type for (bfloat16) come down as unsigned integers of the same size.
 
 torch has 32 streams of each priority, which it gives out in turn: beyond ten instances on a GPU some share theirs,
@@ -129,6 +130,7 @@ class TorchDevice:
         pinned: where pinned memory comes from; may be that of several devices.
         memory_limit_bytes: most of the GPU's memory that torch may have in this process for batches; 0 for no limit.
             What was allocated by `load` is not counted.
+        capturing: held while something is captured (rule 4).
 
     Attributes:
         place: the ``torch.device``.
@@ -141,8 +143,10 @@ class TorchDevice:
         callbacks: HostCallbacks,
         pinned: PinnedPool,
         memory_limit_bytes: int = 0,
+        capturing: threading.Lock | None = None,
     ) -> None:
         self.torch = torch
+        self._capturing = capturing or threading.Lock()
         self.index = index
         self.callbacks = callbacks
         self.place = torch.device("cuda", index)
@@ -215,7 +219,9 @@ class TorchDevice:
         gc.disable()  # what is destroyed in the middle of a capture can spoil it
         try:
             with (
+                self._capturing,
                 self.errors(),
+                stream.active(),  # which torch does not always put back when a capture fails
                 self.torch.cuda.graph(
                     graph, pool=stream.graph_pool, stream=stream.raw, capture_error_mode="thread_local"
                 ),  # in any other mode, what other instances do meanwhile would spoil it

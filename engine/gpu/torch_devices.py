@@ -31,6 +31,7 @@ class TorchDevices:
         self._device_bytes = dict(device_bytes or {})
         self._load_driver = load_driver
         self._lock = threading.Lock()
+        self._capturing = threading.Lock()
         self._callbacks: HostCallbacks | None = None
         self._pinned: PinnedPool | None = None
         self._devices: dict[int, TorchDevice] = {}
@@ -64,4 +65,5 @@ class TorchDevices:
             self._callbacks = HostCallbacks(self._load_driver())
         if self._pinned is None:
             self._pinned = PinnedPool(pinned_blocks(torch), self._pinned_bytes)
-        return TorchDevice(torch, index, self._callbacks, self._pinned, self._device_bytes.get(index, 0))
+        limit_bytes = self._device_bytes.get(index, 0)
+        return TorchDevice(torch, index, self._callbacks, self._pinned, limit_bytes, self._capturing)

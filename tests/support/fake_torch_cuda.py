@@ -185,6 +185,7 @@ class _Cuda:
         self._limits: dict[int, int] = {}
         self._used: dict[int, int] = {}
         self._lock = threading.RLock()
+        self._capturing = threading.Lock()
         self._defaults = [self._new_stream(index, 0) for index in range(self._gpus.count)]
         self.computer = Computer(self._gpus, self.current, self._take, self._give_back, self._wait)
         self.Stream = self._make_stream
@@ -237,6 +238,20 @@ class _Cuda:
     def graph(self, graph: _Graph, *, pool: object, stream: _Stream, capture_error_mode: str) -> Iterator[None]:
         assert capture_error_mode == "thread_local"
         assert pool is not None
+        assert self.current() is stream.raw, "it waits for the current device, and leaves its stream when it fails"
+        with self._one_capture():
+            yield from self._captured(graph, stream)
+
+    @contextmanager
+    def _one_capture(self) -> Iterator[None]:
+        if not self._capturing.acquire(blocking=False):
+            raise Misuse("only one capture may be underway at a time in the process")
+        try:
+            yield
+        finally:
+            self._capturing.release()
+
+    def _captured(self, graph: _Graph, stream: _Stream) -> Iterator[None]:
         self._wait(stream.raw)
         stream.raw.captured = []
         self.computer.held_by_captures[stream.raw.handle] = graph.held

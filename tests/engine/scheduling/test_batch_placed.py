@@ -81,6 +81,14 @@ def test_ragged_and_batch_inputs_are_there_too() -> None:
     assert all(arena.has(array) for array in inputs.values())
 
 
+def test_a_shape_tensor_is_there_once() -> None:
+    jobs, arena = [job(np.array([7, 8], np.float32), FP32, wire) for wire in (True, False)], Arena()
+    layout = BatchLayout(config(ModelInput("X", FP32, (2,), is_shape_tensor=True)))
+    _, inputs = layout.gather(jobs, arena)
+    assert arena.has(inputs["X"])
+    assert inputs["X"].tolist() == [7, 8]
+
+
 def test_strings_stay_where_they_are() -> None:
     array, arena = np.array([[b"a"]], object), Arena()
     _, inputs = BatchLayout(config(ModelInput("X", BYTES, (1,)))).gather([job(array, BYTES, False)], arena)
