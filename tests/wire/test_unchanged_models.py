@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,13 +70,39 @@ CLUMSY = (
 """
 )
 
+FORKING = (
+    HEAD
+    + """
+        def execute(self, requests):
+            with multiprocessing.get_context("fork").Pool(3) as pool:
+                heard = pool.map(ask_around, range(3))
+            heard.append(ask_around(3))
+            return [text(json.dumps(heard))]
+
+
+    import json
+    import multiprocessing
+
+
+    def ask_around(number):
+        size = 1 << 18
+        same = all(
+            (call("identity", *([number + more] * size)).exec().output_tensors()[0].as_numpy() == number + more).all()
+            for more in range(3)
+        )
+        parts = [len(part.output_tensors()) for part in call("counting", 2).exec(decoupled=True)]
+        pb_utils.Logger.log_info("asked")
+        return bool(same), parts, call("nothing", 1).exec().error().message().split("Model 'nothing'")[0]
+"""
+)
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, serve: Any) -> Iterator[Any]:
     repository: Path = tmp_path_factory.mktemp("models")
     write_model(repository, "identity", IDENTITY)
     write_model(repository, "counting", COUNTING, DECOUPLED)
-    for name, code in (("testing", TESTING), ("listening", LISTENING), ("clumsy", CLUMSY)):
+    for name, code in (("testing", TESTING), ("listening", LISTENING), ("clumsy", CLUMSY), ("forking", FORKING)):
         write_model(repository, name, code, TEXT)
     with serve(repository) as live:
         yield live
@@ -101,3 +128,14 @@ def test_the_bare_end_of_a_decoupled_answer_is_an_empty_response(server: Any) ->
 
 def test_a_model_that_asks_for_nonsense_is_told_so(server: Any) -> None:
     assert told(server, "clumsy") == "a TypeError"
+
+
+def test_processes_that_a_model_forks_may_ask_other_models(server: Any) -> None:
+    """Side by side, with large tensors, any number of responses and errors; and the model itself goes on."""
+    heard = [
+        True,
+        [1, 1, 0],
+        "Model nothing - Error when running inference: Failed for execute the inference request. ",
+    ]
+    for _ in range(2):
+        assert json.loads(told(server, "forking")) == [heard] * 4

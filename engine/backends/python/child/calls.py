@@ -29,7 +29,7 @@ from .wire import read_response
 MOST_OPEN = 1024
 
 _TAKEN_AT_ONCE = protocol.WINDOW // 2
-_ANY_NUMBER = 1 << 40
+ANY_NUMBER = 1 << 40
 _BARE_END: tuple[Any, ...] = (None, {}, ())
 
 
@@ -51,6 +51,7 @@ class Calls:
         self._numbers = itertools.count()
         self._questions: dict[int, _Question] = {}
         self._inboxes: dict[int, Inbox] = {}
+        self._adopted: dict[int, Callable[[Message], bool]] = {}
         self._open = {False: 0, True: 0}
         self._pump: threading.Thread | None = None
 
@@ -100,6 +101,10 @@ class Calls:
     def handle(self, message: Message) -> None:
         """The server has answered; under the link's lock."""
         kind, number, *rest = message.head
+        if number in self._adopted:
+            if self._adopted[number](message):
+                del self._adopted[number]
+            return
         question = self._questions.get(number)
         if question is not None:
             question.answered = True
@@ -115,6 +120,16 @@ class Calls:
         if inbox.over:
             self._remove(inbox)
 
+    def adopt(self, answered: Callable[[Message], bool]) -> int:
+        """A number for a call that somebody else makes.
+
+        Args:
+            answered: takes an answer; whether it is the last. Called under the link's lock.
+        """
+        number = next(self._numbers)
+        self.link.change(lambda: self._adopted.update({number: answered}))
+        return number
+
     def keep_reading(self) -> None:
         """See to it that somebody reads although nobody waits in a thread: an event loop does not."""
         if self._pump is None:
@@ -124,7 +139,7 @@ class Calls:
     def drop(self, inbox: Inbox) -> None:
         """Rule 3; called by a destructor."""
         inbox.unwanted = True
-        self._left_behind.put(lambda: self.link.send((protocol.CALL_TAKEN, inbox.number, _ANY_NUMBER)))
+        self._left_behind.put(lambda: self.link.send((protocol.CALL_TAKEN, inbox.number, ANY_NUMBER)))
 
     def _read_on(self) -> None:
         try:

@@ -93,6 +93,10 @@ class Link:
             if self._sleepers:
                 self._changed.notify_all()
 
+    def leave(self) -> None:
+        """In a forked process: let go of a connection that is the parent's, who goes on using it."""
+        self._channel.leave()
+
     def hang_up(self) -> None:
         """Be gone for the server; whoever waits is told, as if it were the server that is gone."""
         self._channel.hang_up()

@@ -22,6 +22,7 @@ from typing import Any
 from . import protocol
 from .channel import Channel, ChannelClosedError
 from .codec import Message, Payload
+from .forks import Forks
 from .process_host import ProcessHost
 from .utils.event_loop import AsyncioLoop
 from .utils.failures import ModelError
@@ -51,6 +52,7 @@ def run(descriptor: int, bell: int) -> None:
     threading.Thread(target=_end_with_the_server, args=(descriptor,), name="trireme watch", daemon=True).start()
     host = ProcessHost(Channel(sock), AsyncioLoop("trireme coroutines"))
     threading.Thread(target=host.keep_tidy, name="trireme tidy", daemon=True).start()
+    Forks(host)
     try:
         ModelProcess(host, bell).serve()
     except ChannelClosedError:

@@ -48,6 +48,7 @@ class ProcessHost:
         instance_name, decoupled: known once started.
         link: the connection.
         tasks: messages for the main thread, in order.
+        calls: what the model asks of the server.
         batch: the one that the running code belongs to; threads that user code starts do not know.
     """
 
@@ -59,7 +60,8 @@ class ProcessHost:
         self.batch: ContextVar[int | None] = ContextVar("batch", default=None)
         self._left_behind: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.loop = loop
-        self._calls = Calls(self.link, self._left_behind, loop.waiter)
+        self.calls = Calls(self.link, self._left_behind, loop.waiter)
+        self._forked = False
         self._open: dict[int, _Open] = {}
 
     # For the main thread.
@@ -87,6 +89,15 @@ class ProcessHost:
             while (left_behind := self._left_behind.get()) is not None:
                 left_behind()
 
+    def move(self, channel: Channel) -> None:
+        """In a forked process: be connected by this channel from now on (see `forks`)."""
+        self.link.leave()
+        self._forked = True
+        self.link = Link(channel, self._handle)
+        self._left_behind = SimpleQueue()
+        self.calls = Calls(self.link, self._left_behind, self.loop.waiter)
+        threading.Thread(target=self.keep_tidy, name="trireme tidy", daemon=True).start()
+
     def close(self) -> None:
         """The model is not served any more: end the threads, and give everything back."""
         self._left_behind.put(None)
@@ -108,7 +119,8 @@ class ProcessHost:
             self.over(key)
 
     def abandon(self, key: int) -> None:
-        self._left_behind.put(lambda: self._answer_for(key))
+        if not self._forked:
+            self._left_behind.put(lambda: self._answer_for(key))
 
     def is_cancelled(self, key: int) -> bool:
         request = self._open.get(key)
@@ -120,7 +132,7 @@ class ProcessHost:
         payload = Payload()
         try:
             wire = write_request(request, payload)
-            return self._calls.infer(wire, decoupled, payload, self.batch.get())
+            return self.calls.infer(wire, decoupled, payload, self.batch.get())
         except (UnsendableError, ValueError, ChannelClosedError, OSError) as error:
             raise HostError(str(error)) from None
 
@@ -145,13 +157,15 @@ class ProcessHost:
         return self._ask("create_family", (name, description, kind))
 
     def delete_family(self, family: int) -> None:
-        self._ask("delete_family", (family,))
+        if not self._forked:
+            self._ask("delete_family", (family,))
 
     def create_metric(self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None) -> int:
         return self._ask("create_metric", (family, dict(labels), None if buckets is None else tuple(buckets)))
 
     def delete_metric(self, metric: int) -> None:
-        self._ask("delete_metric", (metric,))
+        if not self._forked:
+            self._ask("delete_metric", (metric,))
 
     def metric_increment(self, metric: int, value: float) -> None:
         self._ask("metric_increment", (metric, value))
@@ -167,7 +181,7 @@ class ProcessHost:
 
     def _ask(self, method: str, arguments: tuple[Any, ...], payload: Payload | None = None) -> Any:
         try:
-            return self._calls.ask(method, arguments, payload)
+            return self.calls.ask(method, arguments, payload)
         except (ValueError, ChannelClosedError, OSError) as error:
             raise HostError(str(error)) from None
 
@@ -191,7 +205,7 @@ class ProcessHost:
             if request is not None:
                 request.cancelled = True
         else:
-            self._calls.handle(message)
+            self.calls.handle(message)
 
     def _enter(self, key: int) -> None:
         """Take a place for a response, waiting for one while the client is slow; nobody waits for one that has gone."""
