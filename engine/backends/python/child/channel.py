@@ -252,3 +252,23 @@ class Channel:
 
     def __repr__(self) -> str:
         return f"<Channel: {self._lender!r}, {self._borrower!r}, {len(self._waiting)} waiting>"
+
+
+class Door:
+    """Where processes that were forked get a connection to the one that they were forked from."""
+
+    def __init__(self) -> None:
+        self._inside, self._outside = socket_pair()
+
+    def knock(self) -> Channel:
+        """In a forked process: a connection, to nobody if the other one is gone. This copy of the door is of no use
+        from now on."""
+        ours, theirs = socket_pair()
+        with theirs, self._inside, self._outside, contextlib.suppress(OSError):
+            socket.send_fds(self._outside, [b"f"], [theirs.fileno()])
+        return Channel(ours)
+
+    def open(self) -> list[Channel]:
+        """Wait for somebody; the other ends of their connections."""
+        _, descriptors, _, _ = socket.recv_fds(self._inside, 1, 1)
+        return [Channel(socket.socket(fileno=descriptor)) for descriptor in descriptors]

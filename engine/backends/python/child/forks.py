@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import protocol
 from .calls import ANY_NUMBER
-from .channel import Channel, ChannelClosedError, socket_pair
+from .channel import Channel, ChannelClosedError, Door
 from .codec import Message, MessageError, Payload
 
 if TYPE_CHECKING:
@@ -39,30 +38,25 @@ class Forks:
 
     def __init__(self, host: ProcessHost) -> None:
         self._host = host
-        self._door: tuple[socket.socket, socket.socket] | None = None
+        self._door: Door | None = None
         os.register_at_fork(before=self._open_door, after_in_child=self._leave)
 
     def _open_door(self) -> None:
         if self._door is None:
-            self._door = socket_pair()
-            threading.Thread(target=self._welcome, args=(self._door[0],), name="trireme forks", daemon=True).start()
+            self._door = Door()
+            threading.Thread(target=self._welcome, args=(self._door,), name="trireme forks", daemon=True).start()
 
     def _leave(self) -> None:
         """In a forked process: connect to the parent."""
         assert self._door is not None, "it is opened before"
-        inside, outside = self._door
+        self._host.move(self._door.knock())
         self._door = None  # whoever is forked from here has its own
-        ours, theirs = socket_pair()
-        with theirs, inside, outside, contextlib.suppress(OSError):  # the parent may be gone already
-            socket.send_fds(outside, [b"f"], [theirs.fileno()])
-        self._host.move(Channel(ours))
 
-    def _welcome(self, inside: socket.socket) -> None:
+    def _welcome(self, door: Door) -> None:
         """In the parent."""
         while True:
-            _, descriptors, _, _ = socket.recv_fds(inside, 1, 1)
-            for descriptor in descriptors:
-                _Relay(Channel(socket.socket(fileno=descriptor)), self._host.calls).start()
+            for channel in door.open():
+                _Relay(channel, self._host.calls).start()
 
 
 class _Relay:
