@@ -46,6 +46,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (time_and_chance_are_injected, "engine/backends/python/child/process.py"): "measures in the model's process",
     (queues_are_bounded, "engine/backends/python/child/calls.py"): "responses within the window that the server keeps",
     (queues_are_bounded, "engine/backends/python/child/process_host.py"): "one batch and a few words of the server",
+    (queues_are_bounded, "engine/backends/python/child/forks.py"): "the answers to open calls, of each a window",
     (engine_knows_no_event_loop, "engine/backends/python/child/channel.py"): "the socket between server and model",
     (
         queues_are_bounded,
