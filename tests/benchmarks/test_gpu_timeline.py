@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # last: names there are also those of other tests
 
 from gpu_timeline import Timeline, merged, overlap, picture, timeline
 
