@@ -272,7 +272,10 @@ class Connection:
         except PeerGoneError:
             self._end()
             return
-        self.enter(Phase.SENDING if self._unsent else Phase.IDLE)
+        if self._unsent:
+            self.enter(Phase.SENDING)
+        else:
+            self.enter(Phase.IDLE if self._parser.between_requests else Phase.HEAD)
         if self._unsent or transport.has_more:
             transport.wake()
 

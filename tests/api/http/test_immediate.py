@@ -198,6 +198,21 @@ async def test_half_a_request_times_out(gated: GatedServer, cut: int) -> None:
         service.close()
 
 
+async def test_the_beginning_of_the_next_request_times_out(gated: GatedServer) -> None:
+    """It came with a request that was answered, and nothing follows: that is not idling."""
+    gated.gate.set()
+    limits = Limits(head_timeout_s=0.02, sweep_interval_s=0.01)
+    service = HttpService(HttpApplication(gated.server, HttpOptions()), ServiceOptions(("127.0.0.1:0",), limits=limits))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.serve)
+        async with await connect(service) as stream:
+            responses = await warm(stream)
+            await stream.send_all(infer(1, "first") + infer(2)[:20])
+            assert (await responses.next()).body == answered(1.0, "first")
+            assert b" 408 " in await read_to_end(stream)
+        service.close()
+
+
 async def test_a_defect_costs_its_own_request(
     gated: GatedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
