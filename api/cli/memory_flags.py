@@ -13,6 +13,7 @@ from .values import BOOLEAN, FLOAT, INTEGER, INTEGER64, Kind, pair, read_float, 
 _PINNED = "pinned-memory-pool-byte-size"
 _DEVICE = "cuda-memory-pool-byte-size"
 _LOAD = "model-load-gpu-limit"
+_LOAD_REFUSED = "error: setting model load GPU limit: Invalid argument"
 
 PEER_ACCESS = Flag(
     "enable-peer-access",
@@ -80,7 +81,7 @@ def gpu_limits(flags: ParsedFlags) -> GpuLimits:
     """What may be taken of the GPUs; of several values for one GPU, the last counts.
 
     Raises:
-        UsageError: a size is negative.
+        UsageError: a size is negative, or a limit for loading is none; of that in Triton's words.
     """
     pools = dict(flags[_DEVICE])
     sizes = [(_PINNED, str(flags[_PINNED]), flags[_PINNED])]
@@ -88,6 +89,11 @@ def gpu_limits(flags: ParsedFlags) -> GpuLimits:
     for name, given, size in sizes:
         if size < 0:
             raise UsageError(f"Error: --{name} must not be negative. Got {given}")
+    for gpu, fraction in flags[_LOAD]:
+        if gpu < 0:
+            raise UsageError(f"{_LOAD_REFUSED} - expects device ID >= 0, got {gpu}")
+        if not 0 <= fraction <= 1:
+            raise UsageError(f"{_LOAD_REFUSED} - expects limit fraction to be in range [0.0, 1.0], got {fraction:f}")
     return GpuLimits(flags[_PINNED], pools, dict(flags[_LOAD]))
 
 

@@ -328,6 +328,21 @@ def test_memory_cannot_be_negative(flag: str) -> None:
     assert caught.value.message == f"Error: {name} must not be negative. Got {value}"
 
 
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ("-1:0.5", "expects device ID >= 0, got -1"),
+        ("0:2", "expects limit fraction to be in range [0.0, 1.0], got 2.000000"),
+        ("0:-1", "expects limit fraction to be in range [0.0, 1.0], got -1.000000"),
+        ("0:nan", "expects limit fraction to be in range [0.0, 1.0], got nan"),
+    ],
+)
+def test_a_limit_for_loading_is_a_share_of_a_gpu(limit: str, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        command(f"--model-load-gpu-limit={limit}")
+    assert caught.value.message == f"error: setting model load GPU limit: Invalid argument - {text}"
+
+
 def test_flags_that_name_a_gpu_which_is_not_there_are_told_of() -> None:
     limits = GpuLimits(device_pool_bytes={0: 1, 3: 1}, load_fractions={4: 0.5})
     assert list(limits_in_vain(limits, Gpus((Gpu(0), Gpu(1))))) == [
