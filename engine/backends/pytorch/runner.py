@@ -60,7 +60,8 @@ class Runner:
                 self._torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """Give back what the device's allocator keeps; one that is sick has nothing to give."""
+        """Drop the program, and give back what the device's allocator keeps; one that is sick has nothing to give."""
+        del self.program
         if self._gpu is not None:
             try:
                 self._torch.cuda.empty_cache()

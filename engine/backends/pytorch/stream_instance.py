@@ -90,9 +90,10 @@ class PyTorchStreamInstance(StreamInstance):
         flight.reached()
 
     def close(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
-        self._runner = self._captured = self._pipeline = None
+        runner, self._runner = self._runner, None
+        self._captured = self._pipeline = None
+        if runner is not None:
+            runner.close()
 
     def _compute(self, names: Sequence[str], rows: int, stream: Stream, arrays: Sequence[Any]) -> Sequence[Any]:
         """See `pipeline.Compute`."""

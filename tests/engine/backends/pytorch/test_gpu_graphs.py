@@ -112,3 +112,18 @@ def test_memory_of_graphs_goes_with_their_instance(gpu: Gpu, models: Any, on_gpu
     gpu.fake.gpus.run()
     gc.collect()
     assert gpu.fake.cuda.memory_allocated(0) == before
+
+
+def test_unused_memory_goes_back_to_the_driver_once_nothing_of_the_instance_is_there(
+    gpu: Gpu, models: Any, on_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights and graphs included, or other frameworks on the GPU could not have it."""
+    write(models, LINEAR.format(""))
+    before = gpu.fake.cuda.memory_allocated(0)
+    loaded = PyTorchBackend({}).load(on_gpu(GRAPHS_OF_PYTHON, FIXED), models.files)
+    instance = loaded.create_instance(InstanceSpec("m_0", "KIND_GPU"))
+    gpu.fake.gpus.run()
+    left = []
+    monkeypatch.setattr(gpu.fake.cuda, "empty_cache", lambda: left.append(gpu.fake.cuda.memory_allocated(0) - before))
+    instance.close()
+    assert left == [0]
