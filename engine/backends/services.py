@@ -10,6 +10,7 @@ from ..custom_metrics import CustomMetrics
 from ..errors import TriremeError, UnavailableError
 from ..gpu.cupy_devices import CupyDevices
 from ..gpu.limits import GpuLimits
+from ..gpu.pinned_pool import PinnedPool
 from ..gpu.torch_devices import TorchDevices
 from ..job import Outcome
 from ..request import InferenceRequest
@@ -108,6 +109,7 @@ class Services:
         custom_metrics: where a backend's, or a model's, own metrics are kept and printed from; callable from any
             thread.
         models: the server's models.
+        pinned: the pinned memory of both, one pool once `limit_gpus` has been called.
         gpus: the machine's GPUs, for frameworks that have no streams and memory of their own to offer.
         torch_gpus: the same GPUs as torch has them.
         gpu_limits: how much of the GPUs may be taken.
@@ -117,6 +119,7 @@ class Services:
 
     custom_metrics: CustomMetrics = field(default_factory=CustomMetrics)
     models: ModelAccess = field(default_factory=NoModels)
+    pinned: PinnedPool = field(default_factory=PinnedPool)
     gpus: CupyDevices = field(default_factory=CupyDevices)
     torch_gpus: TorchDevices = field(default_factory=lambda: TorchDevices())
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
@@ -125,9 +128,10 @@ class Services:
     def limit_gpus(self, limits: GpuLimits) -> None:
         """Say how much of the GPUs may be taken; before any of them is used."""
         self.gpu_limits = limits
-        self.gpus = CupyDevices(limits.pinned_pool_bytes, limits.device_pool_bytes)
-        self.torch_gpus = TorchDevices(limits.pinned_pool_bytes, limits.device_pool_bytes)
+        self.pinned = PinnedPool(limits.pinned_pool_bytes)
+        self.gpus = CupyDevices(self.pinned, limits.device_pool_bytes)
+        self.torch_gpus = TorchDevices(self.pinned, limits.device_pool_bytes)
 
     def pinned_used_bytes(self) -> int:
         """Pinned memory that batches are in."""
-        return self.gpus.pinned_used_bytes + self.torch_gpus.pinned_used_bytes
+        return self.pinned.used_bytes

@@ -30,7 +30,7 @@ import numpy as np
 from ..errors import FailureReason, InternalError, TriremeError
 from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
 from .host_callback import HostCallbacks
-from .pinned_pool import PinnedBlock, PinnedPool
+from .pinned_pool import Allocate, Pinned
 
 logger = logging.getLogger("trireme.gpu")
 
@@ -53,7 +53,7 @@ class CupyDevice:
     """
 
     def __init__(
-        self, cupy: Any, index: int, pinned: PinnedPool, callbacks: HostCallbacks, memory_limit_bytes: int = 0
+        self, cupy: Any, index: int, pinned: Pinned, callbacks: HostCallbacks, memory_limit_bytes: int = 0
     ) -> None:
         self.index = index
         self.callbacks = callbacks
@@ -77,7 +77,7 @@ class CupyDevice:
 
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         with self.active():
-            return self._pinned.take(shape, np.dtype(dtype))
+            return self._pinned(shape, np.dtype(dtype))
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
         dtype = np.dtype(dtype)
@@ -242,7 +242,7 @@ class CupyGraph:
             self._raw.launch(stream.raw)
 
 
-def pinned_blocks(cupy: Any) -> Callable[[int], PinnedBlock]:
-    """What gets pinned memory from the driver, for all devices, for `PinnedPool`."""
+def pinned_blocks(cupy: Any) -> Allocate:
+    """What gets pinned memory from the driver, for all devices, for a `PinnedPool`."""
     portable = cupy.cuda.runtime.hostAllocPortable
     return lambda nbytes: cupy.cuda.PinnedMemory(nbytes, portable)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ..errors import UnavailableError
 from .cupy_device import CupyDevice, pinned_blocks
 from .host_callback import HostCallbacks, load_driver
-from .pinned_pool import DEFAULT_LIMIT_BYTES, PinnedPool
+from .pinned_pool import Pinned, PinnedPool
 
 
 class CupyDevices:
     """Callable from any thread.
 
     Args:
-        pinned_bytes: most pinned host memory, for all devices together.
+        pinned: where all devices have their pinned host memory from; None for a pool of their own.
         device_bytes: most of each device's memory, by its number; for a device that is not there, as much as it has.
         load: gives the package.
         load_driver: gives CUDA's driver library.
@@ -25,24 +26,19 @@ class CupyDevices:
 
     def __init__(
         self,
-        pinned_bytes: int = DEFAULT_LIMIT_BYTES,
+        pinned: PinnedPool | None = None,
         device_bytes: Mapping[int, int] | None = None,
         load: Callable[[], Any] | None = None,
         load_driver: Callable[[], Any] = load_driver,
     ) -> None:
-        self._pinned_bytes = pinned_bytes
+        self._pool = pinned or PinnedPool()
         self._device_bytes = dict(device_bytes or {})
         self._load = load or import_cupy
         self._load_driver = load_driver
         self._lock = threading.Lock()
         self._callbacks: HostCallbacks | None = None
-        self._pinned: PinnedPool | None = None
+        self._pinned: Pinned | None = None
         self._devices: dict[int, CupyDevice] = {}
-
-    @property
-    def pinned_used_bytes(self) -> int:
-        """Of the pinned memory, what is in use."""
-        return 0 if self._pinned is None else self._pinned.used_bytes
 
     def get(self, index: int) -> CupyDevice:
         """A GPU, always the same object.
@@ -65,7 +61,7 @@ class CupyDevices:
         if index not in range(count):
             raise UnavailableError(f"there is no GPU {index}: CUDA knows {count}, numbered from 0")
         if self._pinned is None or self._callbacks is None:
-            self._pinned = PinnedPool(pinned_blocks(cupy), self._pinned_bytes)
+            self._pinned = partial(self._pool.take, pinned_blocks(cupy))
             self._callbacks = HostCallbacks(self._load_driver())
         return CupyDevice(cupy, index, self._pinned, self._callbacks, self._device_bytes.get(index, 0))
 

@@ -5,7 +5,8 @@ Rules:
     size, not given back to the driver.
  2. All blocks together, used and unused, are no larger than the limit. Where the limit is in the way, unused ones are
     given back to the driver first.
- 3. A block goes back when the last view of its array is gone, on whatever thread that happens. That may be anywhere, in
+ 3. The limit is one for everybody, but blocks are not: a framework knows only those that it got from the driver itself.
+ 4. A block goes back when the last view of its array is gone, on whatever thread that happens. That may be anywhere, in
     the middle of this code too: so what goes back only lines up, and the next one who takes sorts it in.
 """
 
@@ -37,20 +38,24 @@ class PinnedBlock(Protocol):
     ptr: int
 
 
+Allocate = Callable[[int], PinnedBlock]
+"""Gets that many bytes from the driver, a framework's way."""
+Pinned = Callable[[Sequence[int], np.dtype], np.ndarray]
+"""`PinnedPool.take` for one framework."""
+
+
 class PinnedPool:
     """Callable from any thread.
 
     Args:
-        allocate: gets that many bytes from the driver.
         limit_bytes: see rule 2.
     """
 
-    def __init__(self, allocate: Callable[[int], PinnedBlock], limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+    def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
-        self._allocate = allocate
         self._lock = threading.Lock()
-        self._unused: dict[int, list[PinnedBlock]] = {}
-        self._returned: deque[tuple[int, PinnedBlock]] = deque()
+        self._unused: dict[tuple[Allocate, int], list[PinnedBlock]] = {}
+        self._returned: deque[tuple[Allocate, int, PinnedBlock]] = deque()
         self._held_bytes = 0
         self._used_bytes = 0
 
@@ -61,8 +66,11 @@ class PinnedPool:
             self._sort_in()
             return self._used_bytes
 
-    def take(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    def take(self, allocate: Allocate, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array whose contents are arbitrary.
+
+        Args:
+            allocate: where its block is from; always the same object for one framework.
 
         Raises:
             OutOfDeviceMemoryError: rule 2.
@@ -73,14 +81,14 @@ class PinnedPool:
         size = _block_size(nbytes)
         with self._lock:
             self._sort_in()
-            unused = self._unused.get(size)
-            block = unused.pop() if unused else self._new(size)
+            unused = self._unused.get((allocate, size))
+            block = unused.pop() if unused else self._new(allocate, size)
             self._used_bytes += size
         lease = _Lease(block.ptr, nbytes)
-        weakref.finalize(lease, self._returned.append, (size, block)).atexit = False
+        weakref.finalize(lease, self._returned.append, (allocate, size, block)).atexit = False
         return np.asarray(lease).view(dtype).reshape(shape)
 
-    def _new(self, size: int) -> PinnedBlock:
+    def _new(self, allocate: Allocate, size: int) -> PinnedBlock:
         if self._held_bytes + size > self.limit_bytes:
             self._unused.clear()
             self._held_bytes = self._used_bytes
@@ -89,14 +97,14 @@ class PinnedPool:
                 f"the pool of pinned memory has no room for {size} bytes: {self._used_bytes} of its {self.limit_bytes} "
                 "bytes are in use"
             )
-        block = self._allocate(size)
+        block = allocate(size)
         self._held_bytes += size
         return block
 
     def _sort_in(self) -> None:
         while self._returned:
-            size, block = self._returned.popleft()
-            self._unused.setdefault(size, []).append(block)
+            allocate, size, block = self._returned.popleft()
+            self._unused.setdefault((allocate, size), []).append(block)
             self._used_bytes -= size
 
 

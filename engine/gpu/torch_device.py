@@ -32,7 +32,7 @@ import numpy as np
 from ..errors import InternalError
 from .device import Event, Graph, OutOfDeviceMemoryError, SickDeviceError, Stream
 from .host_callback import HostCallbacks
-from .pinned_pool import PinnedBlock, PinnedPool
+from .pinned_pool import Allocate, Pinned
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ class TorchDevice:
         torch: Any,
         index: int,
         callbacks: HostCallbacks,
-        pinned: PinnedPool,
+        pinned: Pinned,
         memory_limit_bytes: int = 0,
         capturing: threading.Lock | None = None,
     ) -> None:
@@ -153,7 +153,8 @@ class TorchDevice:
         self._pinned = pinned
         self._limit_bytes = memory_limit_bytes
         self._loaded_bytes = 0
-        self._loading = threading.RLock()  # the garbage collector may call `_unloaded` within `load`
+        self._dropped: list[int] = []  # bytes of what was loaded, and is not taken off yet
+        self._loading = threading.Lock()
         with self._starting():
             self._total_bytes: int = torch.cuda.get_device_properties(index).total_memory
             self._probe = torch.cuda.Stream(device=index)
@@ -165,7 +166,7 @@ class TorchDevice:
 
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         with self.errors():
-            return self._pinned.take(shape, np.dtype(dtype))
+            return self._pinned(shape, np.dtype(dtype))
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
         with self.errors():
@@ -182,22 +183,37 @@ class TorchDevice:
         there is no limit, and afterwards it is as much higher."""
         if not self._limit_bytes:
             return make()
-        with self._loading:
-            self._set_limit(self._total_bytes)
-            before = self.torch.cuda.memory_allocated(self.index)
-            try:
-                made = make()
-                nbytes = max(0, self.torch.cuda.memory_allocated(self.index) - before)
-                self._loaded_bytes += nbytes
-                weakref.finalize(made, self._unloaded, nbytes).atexit = False
-                return made
-            finally:
-                self._set_limit(self._limit_bytes + self._loaded_bytes)
+        try:
+            with self._loading:
+                return self._load(make)
+        finally:
+            self._take_off()
+
+    def _load(self, make: Callable[[], T]) -> T:
+        self._set_limit(self._total_bytes)
+        before = self.torch.cuda.memory_allocated(self.index)
+        try:
+            made = make()
+            nbytes = max(0, self.torch.cuda.memory_allocated(self.index) - before + sum(self._dropped))
+            self._loaded_bytes += nbytes
+            weakref.finalize(made, self._unloaded, nbytes).atexit = False
+            return made
+        finally:
+            self._set_limit(self._limit_bytes + self._loaded_bytes)
 
     def _unloaded(self, nbytes: int) -> None:
-        with self._loading:
-            self._loaded_bytes -= nbytes
-            self._set_limit(self._limit_bytes + self._loaded_bytes)
+        """On whatever thread drops it, the event loop's or one that loads: so nobody is waited for."""
+        self._dropped.append(nbytes)
+        self._take_off()
+
+    def _take_off(self) -> None:
+        """Lower the limit by what was dropped, unless something is being loaded: that ends with this."""
+        while self._dropped and self._loading.acquire(blocking=False):
+            try:
+                self._loaded_bytes -= self._dropped.pop()
+                self._set_limit(self._limit_bytes + self._loaded_bytes)
+            finally:
+                self._loading.release()
 
     def _set_limit(self, nbytes: int) -> None:
         if self._limit_bytes:
@@ -215,11 +231,10 @@ class TorchDevice:
         if stream.graph_pool is None:
             stream.graph_pool = self.torch.cuda.graph_pool_handle()
         graph = self.torch.cuda.CUDAGraph()
-        collecting = gc.isenabled()
-        gc.disable()  # what is destroyed in the middle of a capture can spoil it
         try:
             with (
                 self._capturing,
+                _not_collecting(),
                 self.errors(),
                 stream.active(),  # which torch does not always put back when a capture fails
                 self.torch.cuda.graph(
@@ -229,9 +244,6 @@ class TorchDevice:
                 work()
         except RuntimeError as error:
             raise InternalError(f"unable to capture a CUDA graph: {_first_line(error)}") from error
-        finally:
-            if collecting:
-                gc.enable()
         return TorchGraph(self, graph)
 
     @contextmanager
@@ -280,6 +292,18 @@ class TorchDevice:
         return f"<TorchDevice {self.index}>"
 
 
+@contextmanager
+def _not_collecting() -> Iterator[None]:
+    """No garbage is collected meanwhile: what is destroyed in the middle of a capture can spoil it."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 class _PinnedBlock:
     """A pinned tensor, by its address."""
 
@@ -290,7 +314,7 @@ class _PinnedBlock:
         self.ptr: int = tensor.data_ptr()
 
 
-def pinned_blocks(torch: Any) -> Callable[[int], PinnedBlock]:
+def pinned_blocks(torch: Any) -> Allocate:
     """What a `PinnedPool` gets its memory from. torch's own pool beneath it rounds up to powers of two."""
     return lambda nbytes: _PinnedBlock(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ..errors import UnavailableError
 from .host_callback import HostCallbacks, load_driver
-from .pinned_pool import DEFAULT_LIMIT_BYTES, PinnedPool
+from .pinned_pool import Pinned, PinnedPool
 from .torch_device import TorchDevice, pinned_blocks
 
 
@@ -16,30 +17,25 @@ class TorchDevices:
     """Callable from any thread.
 
     Args:
-        pinned_bytes: most pinned host memory, for all devices together.
+        pinned: where all devices have their pinned host memory from; None for a pool of their own.
         device_bytes: most of each device's memory, by its number; for a device that is not there, as much as it has.
         load_driver: gives CUDA's driver library.
     """
 
     def __init__(
         self,
-        pinned_bytes: int = DEFAULT_LIMIT_BYTES,
+        pinned: PinnedPool | None = None,
         device_bytes: Mapping[int, int] | None = None,
         load_driver: Callable[[], Any] = load_driver,
     ) -> None:
-        self._pinned_bytes = pinned_bytes
+        self._pool = pinned or PinnedPool()
         self._device_bytes = dict(device_bytes or {})
         self._load_driver = load_driver
         self._lock = threading.Lock()
         self._capturing = threading.Lock()
         self._callbacks: HostCallbacks | None = None
-        self._pinned: PinnedPool | None = None
+        self._pinned: Pinned | None = None
         self._devices: dict[int, TorchDevice] = {}
-
-    @property
-    def pinned_used_bytes(self) -> int:
-        """Of the pinned memory, what is in use."""
-        return 0 if self._pinned is None else self._pinned.used_bytes
 
     def get(self, torch: Any, index: int) -> TorchDevice:
         """A GPU, always the same object.
@@ -64,6 +60,6 @@ class TorchDevices:
         if self._callbacks is None:
             self._callbacks = HostCallbacks(self._load_driver())
         if self._pinned is None:
-            self._pinned = PinnedPool(pinned_blocks(torch), self._pinned_bytes)
+            self._pinned = partial(self._pool.take, pinned_blocks(torch))
         limit_bytes = self._device_bytes.get(index, 0)
         return TorchDevice(torch, index, self._callbacks, self._pinned, limit_bytes, self._capturing)

@@ -24,6 +24,7 @@ from trireme.engine.errors import TriremeError, UnavailableError
 from trireme.engine.gpu.cupy_devices import CupyDevices
 from trireme.engine.gpu.discovery import Gpu
 from trireme.engine.gpu.limits import GpuLimits
+from trireme.engine.gpu.pinned_pool import PinnedPool
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
@@ -60,7 +61,7 @@ def serve(tmp_path: Path, gpus: FakeGpus, runtime: FakeOnnxRuntimeGpu) -> Serve:
         server = InferenceServer(options, backends=registry)
         cupy = FakeCupy(gpus)
         registry.services.gpus = CupyDevices(
-            limits.pinned_pool_bytes,
+            PinnedPool(limits.pinned_pool_bytes),
             limits.device_pool_bytes,
             load=lambda: cupy,
             load_driver=lambda: fake_driver(gpus),

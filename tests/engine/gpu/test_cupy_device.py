@@ -18,6 +18,7 @@ from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.cupy_device import CupyDevice, CupyStream
 from trireme.engine.gpu.cupy_devices import CupyDevices
 from trireme.engine.gpu.device import Device, OutOfDeviceMemoryError, SickDeviceError, Stream
+from trireme.engine.gpu.pinned_pool import PinnedPool
 from trireme.engine.gpu.pipeline import Pipeline
 
 F32 = np.dtype(np.float32)
@@ -200,9 +201,11 @@ def test_the_copies_of_a_batch_may_overlap_the_computation_of_another() -> None:
     assert ("copy in", "kernel", "copy in", "kernel", "copy out", "copy out") in orders
 
 
-def test_memory_goes_back_when_a_batch_has_landed(gpus: FakeGpus, device: CupyDevice) -> None:
+def test_memory_goes_back_when_a_batch_has_landed(gpus: FakeGpus) -> None:
+    pool = PinnedPool()
+    device = fake_devices(gpus, pinned=pool).get(1)
     pipeline = Pipeline(device)
-    before = device._pinned.used_bytes
+    before = pool.used_bytes
     for _ in range(20):
         flight = pipeline.launch([pinned(device, np.zeros(1000))], kernel(gpus, lambda x: x), lambda: None)
         gpus.run()
@@ -210,7 +213,7 @@ def test_memory_goes_back_when_a_batch_has_landed(gpus: FakeGpus, device: CupyDe
     used = sum(device._pool._totals.values())
     assert used <= 3 * 4096, "no batch needs more than the first"
     flight = None
-    assert device._pinned.used_bytes == before
+    assert pool.used_bytes == before
 
 
 def test_a_graph_is_captured_once_and_launched_often(gpus: FakeGpus, device: CupyDevice) -> None:
@@ -293,7 +296,7 @@ def test_a_device_without_memory_says_how_much_there_is(gpus: FakeGpus) -> None:
 
 
 def test_the_limit_of_pinned_memory_holds_for_all_devices_together(gpus: FakeGpus) -> None:
-    devices = fake_devices(gpus, pinned_bytes=8192)
+    devices = fake_devices(gpus, pinned=PinnedPool(8192))
     held = devices.get(0).pinned((4096,), np.dtype(np.uint8)), devices.get(1).pinned((4096,), np.dtype(np.uint8))
     with pytest.raises(OutOfDeviceMemoryError, match="pool of pinned memory has no room for 4096 bytes"):
         devices.get(1).pinned((1,), np.dtype(np.uint8))

@@ -39,37 +39,37 @@ class Driver:
 
 
 def test_an_array_has_its_shape_and_type_and_can_be_written() -> None:
-    array = PinnedPool(Driver().allocate).take((2, 3), F32)
+    array = PinnedPool().take(Driver().allocate, (2, 3), F32)
     array[...] = 7
     assert (array.shape, array.dtype, array.sum()) == ((2, 3), F32, 42)
     assert array.flags.c_contiguous
-    assert PinnedPool(Driver().allocate).take((), F32).shape == ()
+    assert PinnedPool().take(Driver().allocate, (), F32).shape == ()
 
 
 def test_an_empty_array_takes_nothing() -> None:
     driver = Driver()
-    assert PinnedPool(driver.allocate, 0).take((0, 4), F32).shape == (0, 4)
+    assert PinnedPool(0).take(driver.allocate, (0, 4), F32).shape == (0, 4)
     assert driver.sizes == []
 
 
 def test_memory_is_used_again_once_the_last_view_is_gone() -> None:
     driver = Driver()
-    pool = PinnedPool(driver.allocate)
-    array = pool.take((1000,), F32)
+    pool = PinnedPool()
+    array = pool.take(driver.allocate, (1000,), F32)
     view = array[10:20].reshape(2, 5).view(np.uint8).data
     address = array.ctypes.data
     del array
-    assert pool.take((1000,), F32).ctypes.data != address, "a view of it is still there"
+    assert pool.take(driver.allocate, (1000,), F32).ctypes.data != address, "a view of it is still there"
     del view
-    assert address in {pool.take((1000,), F32).ctypes.data for _ in range(2)}
+    assert address in {pool.take(driver.allocate, (1000,), F32).ctypes.data for _ in range(2)}
     assert len(driver.sizes) == 2
 
 
 def test_at_most_a_quarter_of_a_block_is_wasted() -> None:
     driver = Driver()
-    pool = PinnedPool(driver.allocate)
+    pool = PinnedPool()
     wanted = [1, 4096, 4097, 20_000, 33_000, 1 << 20, (1 << 20) + 1, 3_000_000]
-    held = [pool.take((nbytes,), np.dtype(np.uint8)) for nbytes in wanted]
+    held = [pool.take(driver.allocate, (nbytes,), np.dtype(np.uint8)) for nbytes in wanted]
     assert len(held) == len(driver.sizes)
     for nbytes, size in zip(wanted, driver.sizes, strict=True):
         assert nbytes <= size <= max(nbytes * 1.25, nbytes + 4095)
@@ -77,20 +77,34 @@ def test_at_most_a_quarter_of_a_block_is_wasted() -> None:
 
 def test_a_full_pool_gives_unused_memory_back_before_it_refuses() -> None:
     driver = Driver()
-    pool = PinnedPool(driver.allocate, limit_bytes=16384)
-    first = pool.take((8192,), np.dtype(np.uint8))
-    pool.take((4096,), np.dtype(np.uint8))
-    second = pool.take((8192,), np.dtype(np.uint8))
+    pool = PinnedPool(limit_bytes=16384)
+    first = pool.take(driver.allocate, (8192,), np.dtype(np.uint8))
+    pool.take(driver.allocate, (4096,), np.dtype(np.uint8))
+    second = pool.take(driver.allocate, (8192,), np.dtype(np.uint8))
     assert driver.alive() == 2
     with pytest.raises(OutOfDeviceMemoryError) as caught:
-        pool.take((1,), np.dtype(np.uint8))
+        pool.take(driver.allocate, (1,), np.dtype(np.uint8))
     assert caught.value.message == (
         "the pool of pinned memory has no room for 4096 bytes: 16384 of its 16384 bytes are in use"
     )
     del second
-    assert pool.take((1,), np.dtype(np.uint8)).shape == (1,)
+    assert pool.take(driver.allocate, (1,), np.dtype(np.uint8)).shape == (1,)
     assert pool.used_bytes == 8192
     assert first.shape == (8192,)
+
+
+def test_frameworks_share_the_limit_and_not_their_blocks() -> None:
+    """What lies unused with one of them does not keep the other one from its share."""
+    one, other = Driver(), Driver()
+    pool = PinnedPool(limit_bytes=8192)
+    pool.take(one.allocate, (8192,), np.dtype(np.uint8))
+    held = pool.take(other.allocate, (4096,), np.dtype(np.uint8))
+    assert (one.alive(), other.alive()) == (0, 1), "a block of its own, and room for it"
+    with pytest.raises(OutOfDeviceMemoryError, match="no room for 8192 bytes: 4096 of its 8192"):
+        pool.take(one.allocate, (8192,), np.dtype(np.uint8))
+    del held
+    pool.take(one.allocate, (4096,), np.dtype(np.uint8))
+    assert (one.sizes, other.sizes) == ([8192, 4096], [4096])
 
 
 def test_what_the_garbage_collector_gives_back_while_the_pool_is_at_work_does_not_stop_it() -> None:
@@ -101,13 +115,13 @@ def test_what_the_garbage_collector_gives_back_while_the_pool_is_at_work_does_no
         gc.collect()
         return Block(nbytes)
 
-    pool = PinnedPool(allocate)
+    pool = PinnedPool()
 
     def take() -> None:
-        circle: list[object] = [pool.take((10,), F32)]
+        circle: list[object] = [pool.take(allocate, (10,), F32)]
         circle.append(circle)
         del circle
-        pool.take((100_000,), F32)
+        pool.take(allocate, (100_000,), F32)
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()

@@ -13,6 +13,7 @@ from fake_torch_cuda import FakeTorch
 
 from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.gpu.pinned_pool import PinnedPool
 from trireme.engine.gpu.torch_device import TorchDevice
 from trireme.engine.gpu.torch_devices import TorchDevices
 
@@ -141,7 +142,7 @@ def test_pinned_memory_is_used_again_when_nothing_refers_to_it(gpu: TorchDevice)
 
 
 def test_pinned_memory_has_a_limit(fake: FakeTorch) -> None:
-    gpu = devices(fake, pinned_bytes=8192).get(fake, 0)
+    gpu = devices(fake, pinned=PinnedPool(8192)).get(fake, 0)
     held = gpu.pinned((4096,), np.dtype(np.uint8))
     with pytest.raises(OutOfDeviceMemoryError, match="pinned memory"):
         gpu.pinned((8192,), np.dtype(np.uint8))
@@ -168,6 +169,30 @@ def test_the_limit_is_for_batches_and_not_for_what_is_loaded(fake: FakeTorch) ->
     with pytest.raises(OutOfDeviceMemoryError):
         gpu.empty((1000,), FLOAT)
     del model, batch
+    gc.collect()
+    with pytest.raises(OutOfDeviceMemoryError):
+        gpu.empty((2000,), FLOAT)
+    assert gpu.empty((1000,), FLOAT).shape == (1000,)
+
+
+def test_what_is_dropped_while_something_is_loaded_neither_waits_nor_disturbs_it(fake: FakeTorch) -> None:
+    """The garbage collector drops models wherever it runs: on the thread that loads, or on the event loop."""
+    gpu = devices(fake, device_bytes={0: 4096}).get(fake, 0)
+
+    class Model:
+        def __init__(self, dropped: list[Model]) -> None:
+            threads = [threading.Thread(target=dropped.pop, daemon=True) for _ in dropped[1:]]
+            for thread in threads:
+                thread.start()
+                thread.join(5)
+            self.waited = any(thread.is_alive() for thread in threads)
+            dropped.clear()
+            self.weights = gpu.empty((1 << 14,), FLOAT)
+
+    models = [gpu.load(lambda: Model([])) for _ in range(2)]
+    last = gpu.load(lambda: Model(models))
+    assert not last.waited
+    del last
     gc.collect()
     with pytest.raises(OutOfDeviceMemoryError):
         gpu.empty((2000,), FLOAT)
@@ -228,3 +253,45 @@ def test_what_must_wait_for_the_device_cannot_be_captured_and_the_device_stays_w
     back = stream.download(total)
     fake.gpus.run()
     assert back.tolist() == [0]
+
+
+class _AnnouncedLock:
+    """Says when somebody wants it."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.asked.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_nothing_is_collected_in_the_middle_of_any_capture(fake: FakeTorch, gpu: TorchDevice) -> None:
+    """Also of one that waited for another one to end."""
+    begun, go_on = threading.Event(), threading.Event()
+    gpu._capturing = lock = _AnnouncedLock()  # type: ignore[assignment]
+    collecting: list[bool] = []
+
+    def first() -> None:
+        begun.set()
+        assert go_on.wait(10)
+        collecting.append(gc.isenabled())
+
+    def second() -> None:
+        collecting.append(gc.isenabled())
+
+    threads = [threading.Thread(target=gpu.capture, args=(gpu.stream(), work), daemon=True) for work in (first, second)]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    for _ in threads:
+        assert lock.asked.acquire(timeout=10)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert collecting == [False, False]
+    assert gc.isenabled()

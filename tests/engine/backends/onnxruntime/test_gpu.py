@@ -31,6 +31,7 @@ from trireme.engine.errors import InternalError, TriremeError, UnavailableError
 from trireme.engine.execution import ExecutionBatch, Phase
 from trireme.engine.gpu.cupy_devices import CupyDevices
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.gpu.pinned_pool import PinnedPool
 from trireme.engine.job import Job
 from trireme.engine.request import InferenceRequest
 from trireme.engine.response import InferenceResponse
@@ -59,9 +60,10 @@ class Machine:
         self.landed: queue.SimpleQueue[ExecutionBatch] = queue.SimpleQueue()
         cupy = FakeCupy(self.gpus)
         limits = {1: device_bytes} if device_bytes else {}
-        self.services = Services(
-            gpus=CupyDevices(pinned_bytes, limits, load=lambda: cupy, load_driver=lambda: fake_driver(self.gpus))
+        devices = CupyDevices(
+            PinnedPool(pinned_bytes), limits, load=lambda: cupy, load_driver=lambda: fake_driver(self.gpus)
         )
+        self.services = Services(gpus=devices)
         self._files = files
 
     def load(self, config: ModelConfig) -> Any:
@@ -404,7 +406,7 @@ def test_a_device_without_memory(models: Any, tensor: Any, machine: Machine) -> 
 def test_a_pool_of_pinned_memory_that_is_empty(models: Any, tensor: Any, machine: Machine) -> None:
     models.unary("Neg")
     machine.services.gpus = CupyDevices(
-        0, load=lambda: FakeCupy(machine.gpus), load_driver=lambda: fake_driver(machine.gpus)
+        PinnedPool(0), load=lambda: FakeCupy(machine.gpus), load_driver=lambda: fake_driver(machine.gpus)
     )
     instance = machine.start(unary_config())
     with pytest.raises(OutOfDeviceMemoryError, match="pool of pinned memory"):
