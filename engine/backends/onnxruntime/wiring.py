@@ -13,8 +13,7 @@ from ...config.sequence import ImplicitState, SequenceBatching
 from ...datatypes import BF16, BYTES, DataType
 from ...job import Job
 from ...scheduling.batch import BatchLayout
-from ...scheduling.sequence.state import keep_states
-from ...tensor import Tensor
+from ...scheduling.sequence.state import keep_arrays
 from ..signature import Signature
 
 ONNX_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
@@ -48,9 +47,7 @@ class Wiring:
             return
         # What a batch leaves behind is kept only once nothing can go wrong with it any more.
         shares = layout.split(jobs, outputs[: self.client_outputs])
-        kept = [(state, outputs[at]) for at, state in self.states]
-        tensors = [Tensor(state.output_name, state.datatype, array.shape, array=array) for state, array in kept]
-        keep_states(jobs, tensors, self.batching)
+        keep_arrays(jobs, [(state, outputs[at]) for at, state in self.states], self.batching)
         layout.answer(shares)
 
 

@@ -11,8 +11,7 @@ from ...config.model import ModelConfig
 from ...config.sequence import ImplicitState
 from ...job import Job
 from ...scheduling.batch import BatchLayout
-from ...scheduling.sequence.state import keep_states
-from ...tensor import Tensor
+from ...scheduling.sequence.state import keep_arrays
 from .tensors import OutputCheck
 
 
@@ -45,7 +44,5 @@ class Outputs:
         """
         shares = self._layout.split(jobs, arrays[: self._count])
         if self._states:
-            kept = [(state, arrays[at]) for at, state in self._states]
-            tensors = [Tensor(state.output_name, state.datatype, array.shape, array=array) for state, array in kept]
-            keep_states(jobs, tensors, self._batching)
+            keep_arrays(jobs, [(state, arrays[at]) for at, state in self._states], self._batching)
         self._layout.answer(shares)

@@ -17,8 +17,7 @@ from ...gpu.cupy_device import CupyDevice
 from ...gpu.pipeline import Flight, Pipeline
 from ...job import Job
 from ...scheduling.batch import BatchLayout
-from ...scheduling.sequence.state import keep_states
-from ...tensor import Tensor
+from ...scheduling.sequence.state import keep_arrays
 from ..interface import InstanceSpec, StreamInstance
 from .captured import CapturedGraphs
 from .context import EngineContext, Run
@@ -122,8 +121,7 @@ class TensorRtInstance(StreamInstance):
         shares = self._layout.split(launched.jobs, [results[name] for name in self._outputs])
         if self._states:
             kept = [(state, results[state.output_name]) for state in self._states]
-            tensors = [Tensor(state.output_name, state.datatype, array.shape, array=array) for state, array in kept]
-            keep_states(launched.jobs, tensors, self._batching)
+            keep_arrays(launched.jobs, kept, self._batching)
         self._layout.answer(shares)
 
     def healthy(self, launched: Launched) -> None:

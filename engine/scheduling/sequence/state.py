@@ -107,6 +107,12 @@ class SequenceState:
         return f"<SequenceState {', '.join(map(repr, self.inputs.values()))}>"
 
 
+def keep_arrays(jobs: Sequence[Job], states: Iterable[tuple[ImplicitState, np.ndarray]], batching: bool) -> None:
+    """`keep_states`, of arrays as a framework gives them."""
+    named = [(state.output_name, state.datatype, array) for state, array in states]
+    keep_states(jobs, [Tensor(name, datatype, array.shape, array=array) for name, datatype, array in named], batching)
+
+
 def keep_states(jobs: Sequence[Job], outputs: Iterable[Tensor], batching: bool) -> None:
     """Give each job's sequence its share of a batch's state outputs, or none of them. For backends, before they answer.
 
