@@ -315,7 +315,8 @@ class _PinnedBlock:
 
 
 def pinned_blocks(torch: Any) -> Allocate:
-    """What a `PinnedPool` gets its memory from. torch's own pool beneath it rounds up to powers of two."""
+    """What a `PinnedPool` gets its memory from. torch's own pool beneath it rounds up to powers of two, and keeps
+    for itself what is given back."""
     return lambda nbytes: _PinnedBlock(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True))
 
 

@@ -1,0 +1,34 @@
+"""A library that a model does not need is not imported: some take seconds, and hundreds of megabytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import sys
+import trio
+from pathlib import Path
+from trireme.actors import InferenceServer
+from trireme.engine.options import ServerOptions
+
+async def main():
+    async with InferenceServer(ServerOptions(model_repository=(Path(sys.argv[1]),))) as server:
+        assert server.model_ready("simple")
+    print(sorted({name.partition(".")[0] for name in sys.modules}))
+
+trio.run(main)
+"""
+HEAVY = {"torch", "cupy", "tensorrt", "openvino", "tensorflow"}
+
+
+def test_a_server_of_onnx_models_imports_no_other_framework(repository_root: Path, tmp_path: Path) -> None:
+    """Neither for finding GPUs nor for placing a model without instance groups, nor for other backends' sake."""
+    (tmp_path / "simple").symlink_to(repository_root / "model_repository" / "simple")
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    imported = done.stdout.strip().splitlines()[-1]
+    assert "'onnxruntime'" in imported
+    assert not {name for name in HEAVY if f"'{name}'" in imported}
