@@ -92,8 +92,6 @@ class ImmediateInfer:
         headers = dict(reversed(request.headers))
         if any(name in headers for name in _UNUSUAL):
             return False
-        if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("HTTP request: %s %s", request.method, request.target.decode("utf-8", "replace"))
         media = TEXT
         try:
             version = match.model_version()
@@ -105,14 +103,17 @@ class ImmediateInfer:
             decoded = context.decoder.decode(body, json_length, match.name, version)
             reply = context.server.submit_nowait(decoded.request, attended=True)
         except TriremeError as error:
+            _tell_of(request)
             call.answer(error_answer(error, media))
             return True
         except Exception:  # noqa: BLE001 - as in `app`: a defect must cost its own request, not the connection
+            _tell_of(request)
             _log.exception("unexpected failure while handling %s", request.target, extra=about(match.name))
             call.answer(unexpected_failure(media))
             return True
         if reply is None:
-            return False
+            return False  # there is no room; the application waits for some, and tells of the request
+        _tell_of(request)
         call.on_cancel = reply.cancel
         reply.notify(_Pending(call, decoded, model).answer)
         return True
@@ -132,6 +133,11 @@ class ImmediateInfer:
 
     def __repr__(self) -> str:
         return f"<ImmediateInfer of {self._context.server}>"
+
+
+def _tell_of(request: Request) -> None:
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("HTTP request: %s %s", request.method, request.target.decode("utf-8", "replace"))
 
 
 class _Pending:

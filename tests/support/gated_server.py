@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import trio
 from http_sockets import PATIENCE_S
@@ -63,17 +64,17 @@ class GatedServer:
 
 
 @asynccontextmanager
-async def gated_server(repository: Path) -> AsyncIterator[GatedServer]:
+async def gated_server(repository: Path, **options: Any) -> AsyncIterator[GatedServer]:
     (repository / "gated" / "1").mkdir(parents=True)
     (repository / "gated" / "config.pbtxt").write_text(CONFIG)
     gate = threading.Event()
     begun: list[str] = []
     cancelled: list[str] = []
     backends = BackendRegistry(lambda _name: {}, {"gated": gated_backend(gate, begun, cancelled)})
-    options = ServerOptions(model_repository=(repository,))
+    settings = ServerOptions(model_repository=(repository,), **options)
     try:
         with trio.fail_after(PATIENCE_S):
-            async with InferenceServer(options, backends=backends) as server, trio.open_nursery() as nursery:
+            async with InferenceServer(settings, backends=backends) as server, trio.open_nursery() as nursery:
                 bind = ServiceOptions(("127.0.0.1:0",))
                 http = HttpService(HttpApplication(server, HttpOptions()), bind)
                 metrics = HttpService(MetricsApplication(ServerCollector(server, lambda: HostReadings(0))), bind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -106,6 +107,27 @@ async def test_what_is_unusual_goes_the_long_way(gated: GatedServer, long_way: l
             await stream.send_all(request)
             assert (await responses.next()).status == 200
             assert long_way == [b"/v2/models/gated/infer"]
+
+
+async def test_a_request_for_which_there_is_no_room_waits_and_is_one_line_of_the_log(
+    tmp_path: Path, long_way: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        gated_server(tmp_path, max_inflight_requests=1) as gated,
+        await connect(gated.http) as first,
+        await connect(gated.http) as second,
+    ):
+        answers = [await warm(first), await warm(second)]
+        long_way.clear()
+        with caplog.at_level(logging.DEBUG, "trireme.api.http"):
+            await first.send_all(infer(1, "1"))
+            await until(lambda: gated.begun == ["1"])
+            await second.send_all(infer(2, "2"))
+            await until(lambda: long_way == [b"/v2/models/gated/infer"])
+            gated.gate.set()
+            assert [(await each.next()).body for each in answers] == [answered(1.0, "1"), answered(2.0, "2")]
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("HTTP request: ")]
+    assert told == ["HTTP request: POST /v2/models/gated/infer"] * 2
 
 
 async def test_a_request_that_comes_in_pieces_is_answered(gated: GatedServer, long_way: list[bytes]) -> None:
