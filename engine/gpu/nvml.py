@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -29,7 +29,8 @@ def opened_nvml(in_vain: str, log: logging.Logger = logger) -> Iterator[Any]:
     try:
         yield nvml
     finally:
-        nvml.nvmlShutdown()
+        with suppress(nvml.NVMLError):  # what was asked is answered, and a GPU that is lost may spoil this as well
+            nvml.nvmlShutdown()
 
 
 def _initialised(in_vain: str, log: logging.Logger) -> Any:

@@ -119,6 +119,16 @@ def test_a_driver_that_is_broken_is_a_warning(
     assert library.open == 0
 
 
+def test_a_library_that_cannot_be_closed_has_answered_all_the_same(
+    library: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise NVMLError("GPU is lost")
+
+    monkeypatch.setattr(library, "nvmlShutdown", fail)
+    assert len(find_gpus({})) == len(library.gpus) > 0
+
+
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetCudaComputeCapability"])
 def test_a_gpu_that_does_not_say_what_it_can_is_not_used(
     library: FakeNvml, caplog: pytest.LogCaptureFixture, function: str
