@@ -96,13 +96,30 @@ FORKING = (
 """
 )
 
+TYPED = """
+    import c_python_backend_utils as c_utils
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+
+    def answer(request: c_utils.InferenceRequest) -> c_utils.InferenceResponse:
+        known = isinstance(request, pb_utils.InferenceRequest) and c_utils.Tensor is pb_utils.Tensor
+        return c_utils.InferenceResponse([c_utils.Tensor("OUTPUT0", np.array([[str(known)]], object))])
+
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [answer(request) for request in requests]
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, serve: Any) -> Iterator[Any]:
     repository: Path = tmp_path_factory.mktemp("models")
     write_model(repository, "identity", IDENTITY)
     write_model(repository, "counting", COUNTING, DECOUPLED)
-    for name, code in (("testing", TESTING), ("listening", LISTENING), ("clumsy", CLUMSY), ("forking", FORKING)):
+    asked = {"testing": TESTING, "listening": LISTENING, "clumsy": CLUMSY, "forking": FORKING, "typed": TYPED}
+    for name, code in asked.items():
         write_model(repository, name, code, TEXT)
     with serve(repository) as live:
         yield live
@@ -128,6 +145,11 @@ def test_the_bare_end_of_a_decoupled_answer_is_an_empty_response(server: Any) ->
 
 def test_a_model_that_asks_for_nonsense_is_told_so(server: Any) -> None:
     assert told(server, "clumsy") == "a TypeError"
+
+
+def test_the_classes_may_be_imported_from_where_triton_keeps_them(server: Any) -> None:
+    """``c_python_backend_utils``, in annotations mostly."""
+    assert told(server, "typed") == "True"
 
 
 def test_processes_that_a_model_forks_may_ask_other_models(server: Any) -> None:

@@ -55,7 +55,8 @@ class ModelConfig:
         """Declare an input.
 
         Args:
-            input: name, data_type (``TYPE_FP32`` ...), dims (without the batch dimension); optional, if wanted.
+            input: name, data_type (``TYPE_FP32`` ...), dims (without the batch dimension; one may stand without a
+                list); optional, if wanted.
 
         Raises:
             ValueError: one of them is missing, something else is there, or the configuration contradicts.
@@ -113,13 +114,13 @@ class ModelConfig:
         entries = self._model_config.setdefault(kind, [])
         entry = next((entry for entry in entries if entry["name"] == name), None)
         if entry is None:
-            entries.append({key: list(value) if key == "dims" else value for key, value in given.items()})
+            entries.append({**given, "dims": _dims(given)})
         else:
             self._merge(kind, entry, given)
 
     def _merge(self, kind: str, entry: dict[str, Any], given: Mapping[str, Any]) -> None:
         """Fill in what `entry` leaves open; nothing of it if something contradicts."""
-        name, data_type, dims = given["name"], given["data_type"], list(given["dims"])
+        name, data_type, dims = given["name"], given["data_type"], _dims(given)
         if entry["data_type"] not in ("TYPE_INVALID", data_type):
             raise ValueError(
                 f"unable to load model '{self._name}', configuration expects datatype {entry['data_type']} for {kind} "
@@ -135,3 +136,9 @@ class ModelConfig:
             )
         entry["data_type"] = data_type
         entry["dims"] = dims
+
+
+def _dims(given: Mapping[str, Any]) -> list[Any]:
+    """Its dims: a single number is one dimension, as protobuf's JSON has it."""
+    dims = given["dims"]
+    return [dims] if isinstance(dims, int) else list(dims)

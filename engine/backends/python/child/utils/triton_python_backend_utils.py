@@ -32,6 +32,7 @@ from .trace import InferenceTrace
 from .types import TRITON_STRING_TO_NUMPY, numpy_to_triton_type, triton_string_to_numpy, triton_to_numpy_type
 
 NAME = "triton_python_backend_utils"
+COMPILED_NAME = "c_python_backend_utils"  # where Triton keeps its classes: some models import them from there
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -40,8 +41,9 @@ TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
 
 
 def install() -> None:
-    """Let ``import triton_python_backend_utils`` find this module, whatever else has that name."""
-    sys.modules[NAME] = sys.modules[__name__]
+    """Let ``import triton_python_backend_utils`` find this module under both its names, whatever else has them."""
+    for name in (NAME, COMPILED_NAME):
+        sys.modules[name] = sys.modules[__name__]
 
 
 __all__ = [

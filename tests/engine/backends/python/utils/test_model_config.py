@@ -54,6 +54,15 @@ def test_entries_that_agree_change_nothing(kind: str) -> None:
     assert made.as_dict() == BASE
 
 
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_a_single_number_is_one_dimension(kind: str) -> None:
+    """For a new entry and for one that the configuration has, as Triton loads such models, too."""
+    made = config()
+    for name in ("N", "A"):
+        getattr(made, f"add_{kind}")({"name": name, "data_type": "TYPE_FP32", "dims": 4})
+    assert {entry["name"]: entry["dims"] for entry in made.as_dict()[kind]}.items() >= {"N": [4], "A": [4]}.items()
+
+
 def test_what_is_open_is_filled_in() -> None:
     made = config()
     made.add_input({"name": "I", "data_type": "TYPE_INT8", "dims": [-1, 2], "optional": True})
