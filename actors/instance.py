@@ -235,7 +235,9 @@ class Instance:
 
     def _begin_now(self, copy: ModelInstance, batch: ExecutionBatch) -> bool:
         """In the scheduler's task: begin a batch. This actor's own task goes on waiting for messages meanwhile."""
+        self._held[batch] = None  # already, for `bury`, in case that it cannot even be begun
         if not self._executor.begin_now(copy, batch, self._over):
+            del self._held[batch]
             return False
         self._take(batch)
         if self._has_news():

@@ -380,16 +380,18 @@ class Scheduler:
             job.batch = None
             job.enqueued_ns = clock.now_ns()
             statistics.pending += 1
-        if idle is not None and self._core.queued:
-            self.idle(idle)
-            idle = None
-        for job, outcome, final in batch.answers:
-            if job.is_null:
-                job.batch = None
-                continue
-            if isinstance(outcome, TriremeError):
-                statistics.record_failure(job.received_ns, clock.now_ns(), outcome.reason, batch.gpu)
-            self._release(job, outcome, final)
+        try:
+            if idle is not None and self._core.queued:
+                self.idle(idle)
+                idle = None
+        finally:  # whatever becomes of the next batch
+            for job, outcome, final in batch.answers:
+                if job.is_null:
+                    job.batch = None
+                    continue
+                if isinstance(outcome, TriremeError):
+                    statistics.record_failure(job.received_ns, clock.now_ns(), outcome.reason, batch.gpu)
+                self._release(job, outcome, final)
         if idle is not None:
             self.idle(idle)
 

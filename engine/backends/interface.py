@@ -146,7 +146,7 @@ class ProcessInstance(ModelInstance):
 
     @abstractmethod
     def prepare(self, batch: ExecutionBatch) -> Any:
-        """Put the inputs of a batch where the process can see them."""
+        """Put the inputs of a batch where the process can see them. Raises `TriremeError` if they cannot be."""
 
     @abstractmethod
     def begin(self, batch: ExecutionBatch, prepared: Any) -> None:

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from ...config.model import ModelConfig
-from ...errors import FailureReason, InternalError, TriremeError, UnavailableError
+from ...errors import FailureReason, InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from ...execution import ExecutionBatch, Phase
 from ...job import Job
 from ...request import Caller
@@ -136,11 +136,13 @@ class PythonInstance(ProcessInstance):
         if self._again:
             kept = {request.job: key for key, request in self._again.copy().items()}
             keys = [kept.get(job, key) for key, job in zip(keys, batch.jobs, strict=True)]
-        requests = [write_job(job, key, payload, self._outputs) for key, job in zip(keys, batch.jobs, strict=True)]
         try:
+            requests = [write_job(job, key, payload, self._outputs) for key, job in zip(keys, batch.jobs, strict=True)]
             letter = self._channel.prepare((protocol.EXECUTE, tuple(requests)), payload)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise InternalError(f"no shared memory for the inputs of '{self.name}': {error}") from None
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"a request for '{self.name}' cannot be sent to its process: {error}") from None
         return keys, letter
 
     def begin(self, batch: ExecutionBatch, prepared: tuple[list[int], Letter]) -> None:

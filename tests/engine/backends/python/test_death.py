@@ -25,7 +25,11 @@ from python_models import (
     write_model,
 )
 
+from trireme.actors import InferenceServer
+from trireme.engine.backends.python.child.channel import Letter
+from trireme.engine.backends.python.instance import PythonInstance
 from trireme.engine.errors import InternalError, TriremeError
+from trireme.engine.execution import ExecutionBatch
 from trireme.engine.request import InferenceRequest
 
 DEADLY = """
@@ -104,6 +108,39 @@ async def test_a_batch_that_hangs_is_given_up_and_its_process_ended(tmp_path: Pa
         assert (await server.infer(ask("m", 0))).outputs[0].array.tolist() == [[0]]
         assert len(child_processes()) == 1
         assert child_processes() != before
+
+
+@pytest.mark.parametrize("defect", [RuntimeError, KeyError])
+async def test_a_batch_that_cannot_be_begun_takes_no_answer_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: type[Exception]
+) -> None:
+    """It is to begin when the one before is over, whose answer is still to go: that goes, and an error for its own."""
+    write_model(tmp_path, "m")
+    prepare = PythonInstance.prepare
+    prepared: list[ExecutionBatch] = []
+
+    def fail_second(self: PythonInstance, batch: ExecutionBatch) -> tuple[list[int], Letter]:
+        prepared.append(batch)
+        if len(prepared) == 2:
+            raise defect("a defect")
+        return prepare(self, batch)
+
+    monkeypatch.setattr(PythonInstance, "prepare", fail_second)
+    outcomes: list[object] = []
+
+    async def go(server: InferenceServer) -> None:
+        try:
+            outcomes.append((await server.infer(ask("m", 1))).outputs[0].array.item())
+        except TriremeError as error:
+            outcomes.append(type(error))
+
+    async with open_repository(tmp_path) as server:
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(go, server)
+        assert sorted(outcomes, key=str) == [1, 1, InternalError]
+        assert server.budget_statistics().requests == 0
 
 
 async def test_a_process_that_dies_idle_is_replaced_before_anybody_asks(tmp_path: Path) -> None:

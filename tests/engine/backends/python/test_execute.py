@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import trio
 from python_models import CONFIG, IDENTITY, ask, fp32, open_repository, write_model
 
+from trireme.engine.backends.python.child.channel import Channel
 from trireme.engine.datatypes import BF16, BY_NUMBER, BYTES, DATATYPES, DataType
-from trireme.engine.errors import InternalError, TriremeError
+from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor, pack_bytes
 
@@ -286,6 +289,31 @@ async def test_what_cannot_be_sent_is_an_error_of_its_request(tmp_path: Path) ->
     async with open_repository(tmp_path) as server:
         with pytest.raises(InternalError, match="its elements must be bytes or str, found <class 'object'>"):
             await server.infer(ask("m", 1))
+
+
+@pytest.mark.parametrize("broken", [OSError, MemoryError])
+async def test_a_request_that_cannot_be_handed_on_is_refused_and_the_next_is_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: type[Exception]
+) -> None:
+    """Parameters that no protocol could have brought; and no memory."""
+    write_model(tmp_path, "m")
+    async with open_repository(tmp_path) as server:
+        with trio.fail_after(30):
+            with pytest.raises(InvalidArgumentError, match="a request for 'm_0' cannot be sent to its process"):
+                await server.infer(ask("m", 1, parameters={"what": object()}))
+            with monkeypatch.context() as patch:
+                patch.setattr(Channel, "prepare", raising(broken()))
+                with pytest.raises(InternalError, match="no shared memory for the inputs"):
+                    await server.infer(ask("m", 1))
+            assert (await server.infer(ask("m", 2))).outputs[0].array.tolist() == [[2]]
+        assert server.model_statistics()[0].restarts == 0
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 async def test_a_sender_may_answer_after_execute_of_an_ordinary_model(tmp_path: Path) -> None:
