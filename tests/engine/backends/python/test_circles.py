@@ -87,9 +87,8 @@ async def test_two_chains_that_wait_for_each_other_go_on_when_one_client_leaves(
                     await server.infer(ask("a", 1))
             assert outcomes == {"b": 1}
             assert await answer(server, "a", 0) == 1
-        await until(
-            lambda: server.budget_statistics().requests == 0
-        )  # what was asked for the client that left ends, too
+        # What was asked for the client that left ends, too.
+        await until(lambda: server.budget_statistics().requests == 0)
 
 
 async def test_two_chains_that_wait_for_each_other_end_by_the_hang_limit(tmp_path: Path) -> None:
