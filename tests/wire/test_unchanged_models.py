@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
-from calling_models import DECOUPLED, HEAD, TEXT
+from calling_models import DECOUPLED, HEAD, REPEAT, TEXT
 from python_models import IDENTITY, write_model
 
 TESTING = """
@@ -32,18 +32,6 @@ TESTING = """
             tensor = pb_utils.Tensor("OUTPUT0", np.array([[text]], object))
             return [pb_utils.InferenceResponse([tensor]) for _ in requests]
 """
-
-COUNTING = (
-    HEAD
-    + """
-        def execute(self, requests):
-            for request in requests:
-                sender = request.get_response_sender()
-                for number in range(int(value_of(request))):
-                    sender.send(response(number))
-                sender.send(flags=FINAL)
-"""
-)
 
 LISTENING = (
     HEAD
@@ -117,7 +105,7 @@ TYPED = """
 def server(tmp_path_factory: pytest.TempPathFactory, serve: Any) -> Iterator[Any]:
     repository: Path = tmp_path_factory.mktemp("models")
     write_model(repository, "identity", IDENTITY)
-    write_model(repository, "counting", COUNTING, DECOUPLED)
+    write_model(repository, "counting", REPEAT, DECOUPLED)
     asked = {"testing": TESTING, "listening": LISTENING, "clumsy": CLUMSY, "forking": FORKING, "typed": TYPED}
     for name, code in asked.items():
         write_model(repository, name, code, TEXT)

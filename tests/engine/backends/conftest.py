@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from collected_answers import NoReply, plain
 from onnx import TensorProto, helper
 
 from trireme.engine.backends.interface import InstanceSpec, ModelFiles, ModelInstance
@@ -16,11 +17,9 @@ from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import BYTES, DataType
-from trireme.engine.errors import TriremeError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
 from trireme.engine.request import InferenceRequest
-from trireme.engine.response import InferenceResponse
 from trireme.engine.tensor import Tensor
 
 TensorSpec = tuple[str, int, Sequence[int | str] | None]
@@ -110,26 +109,14 @@ class Runner:
                 rows[at] if rows else 1,
                 "m",
                 1,
-                _NoReply(),
+                NoReply(),
             )
             for at, inputs in enumerate(requests)
         ]
         self.batch = ExecutionBatch(jobs, "m_0", SystemClock())
         self.instance.execute(self.batch)
         outcomes = {id(job): outcome for job, outcome, _ in self.batch.answers}
-        return [_plain(outcomes[id(job)]) for job in jobs]
-
-
-class _NoReply:
-    def deliver(self, outcome: Any, final: bool) -> bool:
-        raise AssertionError("answers of a batch are collected, not delivered")
-
-
-def _plain(outcome: Any) -> Any:
-    if isinstance(outcome, InferenceResponse):
-        return {tensor.name: tensor.array for tensor in outcome.outputs}
-    assert isinstance(outcome, TriremeError)
-    return outcome
+        return [plain(outcomes[id(job)]) for job in jobs]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ theirs (model-config.md §5, §9)."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,8 +79,6 @@ def test_onnx_runtime_uses_gpus_if_it_was_built_for_them(monkeypatch: pytest.Mon
     ("make", "backend"), [(PythonBackend, "python"), (PyTorchBackend, "pytorch"), (TensorRtBackend, "tensorrt")]
 )
 def test_a_backend_wants_the_file_for_the_gpu(make: Callable[..., Backend], backend: str, tmp_path: Path) -> None:
-    if backend == "pytorch" and importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
     files = ModelFiles(tmp_path, 1, {1: "9.0"})
     with pytest.raises(TriremeError, match="hopper"):
         make({}).load(config(backend, SPECIAL), files)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from collected_answers import NoReply, plain
 from fake_cupy import FakeCupy, fake_driver
 from fake_gpu import FakeEvent, FakeGpus, Operation
 from fake_tensorrt import FakeTensorRT
@@ -29,7 +30,6 @@ from trireme.engine.gpu.cupy_devices import CupyDevices
 from trireme.engine.gpu.device import Stream
 from trireme.engine.job import Job
 from trireme.engine.request import InferenceRequest
-from trireme.engine.response import InferenceResponse
 from trireme.engine.tensor import Tensor
 from trireme.engine.validation import RequestValidator
 
@@ -122,7 +122,7 @@ class Runner:
         for tensors in requests:
             request = InferenceRequest("m", inputs=list(tensors))
             inputs, rows = self._validator.check(request)
-            jobs.append(Job(request, inputs | dict(server or {}), rows, "m", 1, _NoReply()))
+            jobs.append(Job(request, inputs | dict(server or {}), rows, "m", 1, NoReply()))
         batch = ExecutionBatch(jobs, "m_0", SystemClock())
         flying = Flying(self.instance, batch)
         flying.launched = self.instance.launch(batch, flying.land)
@@ -157,19 +157,7 @@ class Flying:
         self.instance.collect(self.batch, self.launched)
         self.launched = None
         outcomes = {id(job): outcome for job, outcome, _ in self.batch.answers}
-        return [_plain(outcomes[id(job)]) for job in self.batch.jobs]
-
-
-class _NoReply:
-    def deliver(self, outcome: Any, final: bool) -> bool:
-        raise AssertionError("answers of a batch are collected, not delivered")
-
-
-def _plain(outcome: Any) -> Any:
-    if isinstance(outcome, InferenceResponse):
-        return {tensor.name: tensor.array for tensor in outcome.outputs}
-    assert isinstance(outcome, TriremeError)
-    return outcome
+        return [plain(outcomes[id(job)]) for job in self.batch.jobs]
 
 
 @pytest.fixture
