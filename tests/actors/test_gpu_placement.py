@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from counted_models import CONFIG, Counter, counted_request
 from fake_nvml import FakeGpu, FakeNvml
+from later_files import later_change
 
 from trireme.actors import InferenceServer
 from trireme.api.cli.tables import startup_tables
@@ -94,8 +95,9 @@ class Places:
 
 
 def write(repository: Path, text: str, name: str = "m") -> None:
-    (repository / name / "1").mkdir(parents=True, exist_ok=True)
-    (repository / name / "config.pbtxt").write_text(CONFIG + text)
+    with later_change(repository / name):
+        (repository / name / "1").mkdir(parents=True, exist_ok=True)
+        (repository / name / "config.pbtxt").write_text(CONFIG + text)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import trio
+from later_files import later_change
 from scripted_models import Script, write_scripted_models
 from valued_models import CONFIG, Gates, sequence_request, value_of
 from valued_models import write_model as write
@@ -169,7 +170,8 @@ async def test_a_stream_of_answers_goes_on_to_its_end(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen)
             await until(lambda: answers)
-            change(tmp_path / "many" / "1" / "new")
+            with later_change(tmp_path / "many"):
+                (tmp_path / "many" / "1" / "new").write_text("")
             await server.load_model("many", {})
             assert live(server) == 2
             await server.unload_model("many")
@@ -177,7 +179,3 @@ async def test_a_stream_of_answers_goes_on_to_its_end(tmp_path: Path) -> None:
             script.open("g")
         assert answers == [0, 1, 2]
         await until(lambda: live(server) == 0)
-
-
-def change(file: Path) -> None:
-    file.write_text("")

@@ -8,7 +8,6 @@ that is named there.
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from collections import defaultdict
@@ -17,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from later_files import later_change
 
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from trireme.engine.backends.registry import BackendRegistry
@@ -24,7 +24,6 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
 from trireme.engine.execution import ExecutionBatch
-from trireme.engine.repository.local import newest_change_ns
 from trireme.engine.request import InferenceRequest, ParameterValue
 from trireme.engine.response import InferenceResponse
 from trireme.engine.tensor import Tensor
@@ -137,22 +136,18 @@ def _read(file: Path) -> float:
 def write_model(repository: Path, name: str, values: Mapping[int, object], config: str = CONFIG) -> Path:
     """Write a model as it is to be, whatever was there before; what is the same stays untouched."""
     directory = repository / name
-    before_ns = newest_change_ns(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.iterdir():
-        if old.is_dir() and int(old.name) not in values:
-            shutil.rmtree(old)
-    changed: list[Path] = []
-    for version, value in values.items():
-        (directory / str(version)).mkdir(exist_ok=True)
-        file = directory / str(version) / "value.txt"
-        if not file.exists() or file.read_text() != str(value):
-            file.write_text(str(value))
-            changed.append(file)
-    (directory / "config.pbtxt").write_text(config)
-    later_ns = max(newest_change_ns(directory), before_ns + 1)
-    for path in (directory, *changed):
-        os.utime(path, ns=(later_ns, later_ns))  # two changes may be nearer than the file system's clock can tell
+    with later_change(directory) as changed:
+        directory.mkdir(parents=True, exist_ok=True)
+        for old in directory.iterdir():
+            if old.is_dir() and int(old.name) not in values:
+                shutil.rmtree(old)
+        for version, value in values.items():
+            (directory / str(version)).mkdir(exist_ok=True)
+            file = directory / str(version) / "value.txt"
+            if not file.exists() or file.read_text() != str(value):
+                file.write_text(str(value))
+                changed.append(file)
+        (directory / "config.pbtxt").write_text(config)
     return directory
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as grpc
 import tritonclient.http as http
+from later_files import later_change
 from valued_models import CONFIG, CONFIG_JSON, Gates, ensemble_config
 from valued_models import write_model as write
 
@@ -159,7 +160,8 @@ def test_real_models(tmp_path: Path, serve: Callable[..., Any], repository_root:
             config = client.get_model_config("identity_fp32")
             for generation in range(2, 22):
                 if generation % 3:
-                    shutil.copytree(source / "1", tmp_path / "identity_fp32" / str(generation))
+                    with later_change(tmp_path / "identity_fp32"):
+                        shutil.copytree(source / "1", tmp_path / "identity_fp32" / str(generation))
                     client.load_model("identity_fp32")
                     assert int(ask(http, client)) == generation
                 else:
