@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 from house_rules import (
     FOLDERS,
@@ -133,6 +134,13 @@ def test_texts_name_no_machine_and_leave_nothing_undone() -> None:
     assert len(texts) > 10
     rules = (nothing_is_left_undone, no_machine_paths)
     assert [f"{text.path}:{line}: {what}" for text in texts for rule in rules for line, what in rule(text)] == []
+
+
+def test_no_example_fails_because_the_machine_is_slow() -> None:
+    """And every run tries the same ones, unless others are asked for."""
+    chosen = hypothesis.settings()
+    assert chosen.deadline is None
+    assert hypothesis.HealthCheck.too_slow in chosen.suppress_health_check
 
 
 def test_no_import_circles(sources: list[Source]) -> None:
