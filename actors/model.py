@@ -112,6 +112,7 @@ class Model:
         self._loaded = False
         self._stopping = False
         self._finishes_sequences = False
+        self._ends_sequences = False
         self._holds = 0
         self._drained = False
         self._members: Members | None = None
@@ -235,6 +236,11 @@ class Model:
         hold it."""
         self._begin_to_stop(finish_sequences=False)
 
+    def unload(self) -> None:
+        """Like `stop`, and sequences that have begun are over: nobody can continue them."""
+        self._ends_sequences = True
+        self.stop()
+
     def retire(self) -> None:
         """Like `stop`, but in favour of a successor: sequences that have begun go on here until they are over."""
         self._begin_to_stop(finish_sequences=self.stateful)
@@ -259,6 +265,8 @@ class Model:
         if self._stopping and not self.held:
             if self._batcher is not None:
                 self._batcher.finish_sequences(self._finishes_sequences)
+                if self._ends_sequences:
+                    self._batcher.end_sequences()
             if self._scheduler is not None:
                 self._scheduler.stop()
             self._end.set()

@@ -179,7 +179,7 @@ class Repository:
         """Begin to drain all versions of a model; sequences that have begun are not continued any more."""
         for model in self._all():
             if model.id == identity and not model.ended:
-                model.stop()
+                model.unload()
         if not self._versions(identity):
             self._models.pop(identity, None)
 

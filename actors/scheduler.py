@@ -204,6 +204,11 @@ class Scheduler:
         self._finishes_sequences = wanted
         self._idle.unpark_all()
 
+    def end_sequences(self) -> None:
+        """Nobody can continue a sequence any more."""
+        self._core.end_sequences()
+        self._leave_word()
+
     def fail_queued(self, error: TriremeError) -> None:
         """Answer everything in the queue with `error`."""
         for job in self._core.drop_all():

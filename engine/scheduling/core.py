@@ -109,6 +109,10 @@ class SchedulerCore(Protocol):
         """Refuse new jobs from now on, and no longer wait for delays: drain what is queued."""
         ...
 
+    def end_sequences(self) -> None:
+        """Nobody can continue a sequence any more: each is over when what is queued of it has been executed."""
+        ...
+
     def drop_all(self) -> Sequence[Job]:
         """Empty the queue and give back what was in it, in arrival order (the model failed, or time is up)."""
         ...

@@ -90,6 +90,9 @@ class DefaultScheduler:
     def stop(self) -> None:
         self._stopping = True
 
+    def end_sequences(self) -> None:
+        """See `SchedulerCore.end_sequences`. There are none here."""
+
     def drop_all(self) -> Sequence[Job]:
         jobs = list(self._queue)
         self._queue.clear()

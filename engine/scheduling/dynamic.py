@@ -146,6 +146,9 @@ class DynamicBatcher:
     def stop(self) -> None:
         self._stopping = True
 
+    def end_sequences(self) -> None:
+        """See `SchedulerCore.end_sequences`. There are none here."""
+
     def drop_all(self) -> Sequence[Job]:
         """See `SchedulerCore.drop_all`. Jobs whose `Reject` was not fetched yet are among those given back."""
         jobs = self._queue.drain() + [reject.job for reject in self._left]

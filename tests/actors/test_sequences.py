@@ -15,7 +15,7 @@ from trireme.engine.config import model_config
 from trireme.engine.config.model import InstanceGroup
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import CancelledError, InvalidArgumentError, TriremeError, UnavailableError
-from trireme.engine.options import ServerOptions
+from trireme.engine.options import ControlMode, ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.simulations.clock import VirtualClock
 from trireme.simulations.executors import VirtualExecutors
@@ -113,3 +113,32 @@ async def test_a_client_that_gives_up_ends_its_sequence(autojump_clock) -> None:
             await server.infer(part(1))
         await trio.sleep(2)
         assert server.budget_statistics().requests == 0
+
+
+async def test_unloading_lets_waiting_sequences_have_the_slots_of_silent_ones(autojump_clock) -> None:
+    """Nobody can continue those any more, so nobody waits for them; what was accepted is executed."""
+    options = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": ("cell",)}
+    async with serving(Profile(1.0), **options) as server:
+        for sequence in (1, 2):
+            await server.infer(part(sequence, start=True))
+        replies = [await server.submit(part(3, start=True)), await server.submit(part(3))]
+        await trio.sleep(5.0)
+        assert not any(reply.final for reply in replies), "both slots are taken, and their time is not over"
+        began_s = trio.current_time()
+        await server.unload_model("cell")
+        for reply in replies:
+            await reply.response()
+        assert trio.current_time() - began_s < 10.0, "sequences may be silent for a minute"
+
+
+async def test_a_server_that_stops_lets_silent_sequences_keep_their_slots(autojump_clock) -> None:
+    """They may still be continued (scheduling.md §6.1)."""
+    async with serving(Profile(1.0)) as server, trio.open_nursery() as nursery:
+        for sequence in (1, 2):
+            await server.infer(part(sequence, start=True))
+        waiting = await server.submit(part(3, start=True, end=True))
+        nursery.start_soon(server.stop, 50.0)
+        await trio.sleep(5.0)
+        assert not waiting.final
+        await server.infer(part(1, end=True))
+        await waiting.response()

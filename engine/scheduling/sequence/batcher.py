@@ -19,7 +19,8 @@ Rules:
  8. In an iterative model (§6.9) each request is a sequence of its own unless it names one that is known; without an id
     it gets one. A request that was executed may come back, again and again, in front of all others of its sequence and
     without its flags; when it does not, the sequence is over.
- 9. Once stopped, the batcher accepts only what continues a sequence, and waits for no delay.
+ 9. Once stopped, the batcher accepts only what continues a sequence, and waits for no delay. When nobody can continue
+    one any more (the model is unloaded), all are over, so that those in the backlog need not wait for silent ones.
 10. An instance that is to leave gets no new sequence; it is released when those that it has are over.
 
 Each job leaves the batcher once, or comes back by `settle`:
@@ -207,6 +208,13 @@ class SequenceBatcher:
     def stop(self) -> None:
         """Refuse new sequences from now on, and wait for no delay (rule 9)."""
         self._stopping = True
+
+    def end_sequences(self) -> None:
+        """See `SchedulerCore.end_sequences` (rule 9)."""
+        for sequence in list(self._known.values()):
+            self._finish(sequence)
+            if sequence.slot is not None:
+                sequence.slot.shrink()
 
     def drop_all(self) -> Row[Job]:
         """See `SchedulerCore.drop_all`. All sequences are over; jobs whose `Reject` was not fetched are among those

@@ -6,6 +6,7 @@ import pytest
 from sequence_world import World, make_plan
 
 from trireme.engine.config.sequence import DirectStrategy, OldestStrategy, SequenceBatching
+from trireme.engine.errors import TriremeError
 
 BOTH = pytest.mark.parametrize(
     "batching", [SequenceBatching(DirectStrategy()), SequenceBatching(OldestStrategy())], ids=["direct", "oldest"]
@@ -73,3 +74,41 @@ def test_it_knows_which_sequences_go_on(batching: SequenceBatching) -> None:
     world.ask(1, "e")
     assert not world.core.continues(1)
     assert world.core.active == 1
+
+
+@BOTH
+def test_when_nobody_can_continue_them_the_backlog_does_not_wait_for_silent_sequences(
+    batching: SequenceBatching,
+) -> None:
+    """Rule 9. What was accepted is executed, in order, and each sequence keeps its place until then."""
+    world = World.of(make_plan(batching, 1))
+    world.ask(1, "s", "1a")
+    world.run()
+    for sequence in (2, 3):
+        for flags, name in (("s", "a"), ("", "b")):
+            world.ask(sequence, flags, f"{sequence}{name}")
+    world.act()
+    assert world.names == [["1a"]], "the others wait for the only slot"
+    world.core.stop()
+    world.core.end_sequences()
+    assert world.core.active == 0
+    world.run()
+    assert world.names == [["1a"], ["2a"], ["2b"], ["3a"], ["3b"]]
+    assert world.core.release(0)
+    with pytest.raises(TriremeError, match="must specify the START flag"):
+        world.ask(1)
+
+
+@BOTH
+def test_a_sequence_that_is_executing_when_nobody_can_continue_it_is_over_afterwards(
+    batching: SequenceBatching,
+) -> None:
+    world = World.of(make_plan(batching, 1))
+    world.ask(1, "s", "1a")
+    world.ask(1, "", "1b")
+    world.ask(2, "s", "2a")
+    world.act()
+    world.core.end_sequences()
+    world.run()
+    assert world.names == [["1a"], ["1b"], ["2a"]]
+    assert world.core.release(0)
