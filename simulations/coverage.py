@@ -105,7 +105,6 @@ class Coverage:
         self.counts: Counter[str] = Counter()
         self._state = state
         self._max_inflight = max_inflight
-        self._asked: dict[int, str] = {}
         self._open: set[int] = set()
         self._ended: dict[int, int] = {}  # when a request's execution ended
         self._batches: dict[int, BatchSealed] = {}
@@ -145,7 +144,6 @@ class Coverage:
         self.counts[what] += 1
 
     def _submitted(self, event: RequestSubmitted) -> None:
-        self._asked[event.request] = event.model
         if is_step(event.request):
             self._count("steps")
             return
@@ -172,24 +170,23 @@ class Coverage:
             self._failed.add(parent)
 
     def _queued(self, event: RequestQueued) -> None:
-        self._asked.pop(event.request, None)
         if not is_step(event.request):
             self._open.add(event.request)
 
     def _answered(self, event: RequestAnswered) -> None:
-        model = self._asked.pop(event.request, None)
+        asked = self._state.asked.get(event.request)
         if event.request in self._parents:
             self._step_answered(event)
-            if model is not None:
+            if asked is not None:
                 self._count("a step refused")
-        if model is None or not event.error:
+        if asked is None or not event.error:
             return
         if event.error.endswith(FULL):
             self._count("refused: queue full")
         elif STOPPING in event.error:
             self._count("refused: stopping")
         elif UNKNOWN in event.error:
-            self._count(f"refused: {self._why_unknown(model)}")
+            self._count(f"refused: {self._why_unknown(asked.model)}")
         else:
             self._count("refused: no START" if "must specify the START flag" in event.error else "refused: invalid")
 
@@ -210,7 +207,7 @@ class Coverage:
             self._count("a change refused")
 
     def _abandoned(self, event: RequestAbandoned) -> None:
-        if event.request in self._asked:
+        if event.request in self._state.asked:
             self._count("given up without a reply being held")
 
     def _rescheduled(self, event: RequestRescheduled) -> None:

@@ -19,9 +19,10 @@ although no task can run: a clock that jumps must know.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
 from random import Random
+from typing import Any
 
 import trio
 
@@ -43,21 +44,28 @@ def deterministic_scheduling(seed: int) -> Iterator[None]:
         UnknownTrioError: trio's private names are not what they were.
     """
     module = trio._core._run
-    generator = getattr(module, GENERATOR, None)
-    if not isinstance(getattr(module, SWITCH, None), bool) or not isinstance(generator, Random):
+    generator_before = getattr(module, GENERATOR, None)
+    if not isinstance(getattr(module, SWITCH, None), bool) or not isinstance(generator_before, Random):
         raise UnknownTrioError(
             f"trio {trio.__version__} has no {SWITCH} and {GENERATOR} in trio._core._run; simulations need a version "
             "that has them"
         )
     switch_before = getattr(module, SWITCH)
-    state_before = generator.getstate()
     setattr(module, SWITCH, True)
-    generator.seed(seed)
+    setattr(module, GENERATOR, SeededOrder(seed))
     try:
         yield
     finally:
         setattr(module, SWITCH, switch_before)
-        generator.setstate(state_before)
+        setattr(module, GENERATOR, generator_before)
+
+
+class SeededOrder(Random):
+    """Chance for trio's loop, which shuffles at each of its turns whatever can run: mostly one task, or none."""
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        if len(x) > 1:
+            super().shuffle(x)
 
 
 def has_pending_callbacks() -> bool:

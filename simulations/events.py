@@ -7,7 +7,7 @@ number 0. A client's view comes first, then the schedulers', the instances', the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from .records import record
 
 NEVER_NS = -1
 """A deadline that is none."""
@@ -16,7 +16,7 @@ NEVER_NS = -1
 # -- clients -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestSubmitted:
     """A client sent a request. `timeout_us` is the queue timeout that it asked for, 0 for none; `sequence` its
     correlation id, 0 for none."""
@@ -32,7 +32,7 @@ class RequestSubmitted:
     end: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepSubmitted:
     """An ensemble turns to a member, on behalf of request `parent`; `step` counts from 1. `RequestSubmitted` follows:
     from there on the step is a request like others, the ensemble its client, and `request` its number."""
@@ -43,7 +43,7 @@ class StepSubmitted:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestAnswered:
     """A client has its answer: an error's text, or "" for a response."""
 
@@ -52,7 +52,7 @@ class RequestAnswered:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnswersTaken:
     """A client of a decoupled model took these answers, by their numbers."""
 
@@ -61,7 +61,7 @@ class AnswersTaken:
     answers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestAbandoned:
     """A client gave up waiting."""
 
@@ -72,7 +72,7 @@ class RequestAbandoned:
 # -- schedulers --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestQueued:
     """A scheduler accepted a request. `level` is its priority level, 0 where there are none; `deadline_ns` when its
     time in the queue is over, or `NEVER_NS`."""
@@ -85,7 +85,7 @@ class RequestQueued:
     deadline_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CancelHeard:
     """A scheduler was told that a request's client gave up. `executing`: an instance has it."""
 
@@ -94,7 +94,7 @@ class CancelHeard:
     executing: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestRejected:
     """A scheduler took a request out of its queue, to answer it with this error."""
 
@@ -103,7 +103,7 @@ class RequestRejected:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestDropped:
     """A scheduler gave back what was queued: the model is given up, or time is up."""
 
@@ -111,7 +111,7 @@ class RequestDropped:
     request: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BatchSealed:
     """A scheduler closed a batch and sent it to an instance. `reason` is a `SealReason`'s value; a row of padding
     counts in `rows`, and is request 0."""
@@ -126,7 +126,7 @@ class BatchSealed:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReplyDelivered:
     """A request was given an answer, whether or not its client still listens: an error's text, or "". `late`: it had
     its final answer before. `answer` is its number among the answers of a decoupled model, 0 for an error, for an end
@@ -140,7 +140,7 @@ class ReplyDelivered:
     answer: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestRescheduled:
     """A scheduler was given a request back, which an iterative model wants to execute again."""
 
@@ -149,7 +149,7 @@ class RequestRescheduled:
     model: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SchedulerStopped:
     """A scheduler was told to refuse what comes and to drain what it has."""
 
@@ -160,7 +160,7 @@ class SchedulerStopped:
 # -- instances ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceAttached:
     """An instance is up and may be given batches."""
 
@@ -169,7 +169,7 @@ class InstanceAttached:
     instance: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceDetached:
     """An instance takes no more batches: it stopped, or died."""
 
@@ -178,13 +178,13 @@ class InstanceDetached:
     instance: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExecutionStarted:
     at_ns: int
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExecutionEnded:
     """`ending` is "done" (each request has an answer, be it an error), "given up" (it hung, or the server stopped), or
     the name of the exception that the instance died of."""
@@ -198,7 +198,7 @@ DONE = "done"
 GIVEN_UP = "given up"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StateUsed:
     """A model with implicit state executed a request: what it found of the sequence, and what it left."""
 
@@ -208,7 +208,7 @@ class StateUsed:
     left: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnswerGiven:
     """A decoupled model answered a request: which answer it is, counted from 1; 0 for an end without an answer."""
 
@@ -218,7 +218,7 @@ class AnswerGiven:
     final: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnswerHeldBack:
     """A decoupled model has an answer to a request, and waits until its client has taken others."""
 
@@ -226,7 +226,7 @@ class AnswerHeldBack:
     request: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FaultStruck:
     """The simulator made something go wrong: `fault` is a `Fault`'s value, `request` whose execution it struck, 0 for
     an instance that could not start."""
@@ -240,7 +240,7 @@ class FaultStruck:
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelStarted:
     """A GPU began a kernel, or a copy: `engine` is an `Engine`'s value, `units` what it occupies of it."""
 
@@ -253,7 +253,7 @@ class KernelStarted:
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelEnded:
     at_ns: int
     gpu: str
@@ -265,7 +265,7 @@ class KernelEnded:
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelStateChanged:
     at_ns: int
     model: str
@@ -273,7 +273,7 @@ class ModelStateChanged:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChangeAsked:
     """The server was asked to change a model: `change` is a `Change`'s value."""
 
@@ -282,7 +282,7 @@ class ChangeAsked:
     change: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChangeDone:
     """It has done so, or says why it cannot: `error`."""
 
@@ -292,7 +292,7 @@ class ChangeDone:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerStopping:
     """The server was told to stop, within `limit_ns`."""
 
@@ -300,7 +300,7 @@ class ServerStopping:
     limit_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerStopped:
     """The server is closed. `drained`: all that was in flight was answered in time."""
 
@@ -308,7 +308,7 @@ class ServerStopped:
     drained: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PhaseBegan:
     """A swarm run went on to its next phase (see `swarm`)."""
 

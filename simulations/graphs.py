@@ -6,9 +6,10 @@ Whatever an ensemble asks of a member is a request of its own, with a number of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
 
-from .plan import Fault, ModelPlan, Plan, RequestPlan
+from .plan import Fault, ModelPlan, Plan, RequestPlan, StepPlan
 
 MOST_STEPS = 9
 _FIRST_PARENT = 1_000_000
@@ -32,28 +33,33 @@ def answer(state: float, inputs: Sequence[float]) -> float:
     return (state + sum(inputs) + 1) % _MODULUS
 
 
+Leaf = tuple[int, int, str]
+"""A step by its place below the client's request, `path` of so many digits that `power` is the power of ten that has as
+many zeros (see `step_number`), and its model."""
+
+what_is_asked = attrgetter(*(field.name for field in fields(RequestPlan)[2:]))
+"""All of a request but its number and its model."""
+
+
 class Graphs:
     """The ensembles of a plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._models = {model.name: model for model in plan.models}
         self._executions: dict[int, list[RequestPlan]] = {}  # by request
+        self._leaves: dict[str, list[Leaf]] = {}
+        self._needed: dict[tuple[str, bool], frozenset[int]] = {}
         self.ensembles = {model.name: model for model in plan.models if model.steps}
 
     def needed(self, ensemble: str, *, whole: bool) -> frozenset[int]:
         """The steps of an ensemble that are carried out: all for clients, and for another ensemble those without which
         its first output cannot be made."""
-        steps = self.ensembles[ensemble].steps
-        if whole:
-            return frozenset(range(1, len(steps) + 1))
-        needed: set[int] = set()
-        wanted = [len(steps)]
-        while wanted:
-            number = wanted.pop()
-            if number and number not in needed:
-                needed.add(number)
-                wanted += steps[number - 1].takes
-        return frozenset(needed)
+        found = self._needed.get((ensemble, whole))
+        if found is None:
+            steps = self.ensembles[ensemble].steps
+            found = frozenset(range(1, len(steps) + 1)) if whole else _made_of(len(steps), steps)
+            self._needed[ensemble, whole] = found
+        return found
 
     def executions(self, request: RequestPlan) -> list[RequestPlan]:
         """What is executed for a request, each as a request of its own; the fault strikes one of them."""
@@ -61,21 +67,31 @@ class Graphs:
             return [request]
         found = self._executions.get(request.number)
         if found is None:
-            found = list(self._walk(request, whole=True))
+            leaves = self.leaves(request.model)
+            root = _FIRST_PARENT + request.number
+            healthy = what_is_asked(request if request.fault is Fault.NONE else replace(request, fault=Fault.NONE))
+            found = [RequestPlan(root * power + path, model, *healthy) for power, path, model in leaves]
             if request.fault is not Fault.NONE:
                 struck = request.fault_step % len(found)
-                found = [each if at == struck else replace(each, fault=Fault.NONE) for at, each in enumerate(found)]
+                found[struck] = replace(found[struck], fault=request.fault)
             self._executions[request.number] = found
         return found
 
-    def _walk(self, request: RequestPlan, *, whole: bool) -> Iterator[RequestPlan]:
-        for number in sorted(self.needed(request.model, whole=whole)):
-            model = self.ensembles[request.model].steps[number - 1].model
-            step = replace(request, number=step_number(request.number, number), model=model)
-            if model in self.ensembles:
-                yield from self._walk(step, whole=False)
-            else:
-                yield step
+    def leaves(self, model: str) -> list[Leaf]:
+        """What is executed in the end when a client asks this model; no leaf is an ensemble itself."""
+        found = self._leaves.get(model)
+        if found is None:
+            found = self._leaves[model] = list(self._walk(1, 0, model, whole=True))
+        return found
+
+    def _walk(self, power: int, path: int, model: str, *, whole: bool) -> Iterator[Leaf]:
+        if model not in self.ensembles:
+            yield power, path, model
+            return
+        for number in sorted(self.needed(model, whole=whole)):
+            yield from self._walk(
+                power * 10, path * 10 + number, self.ensembles[model].steps[number - 1].model, whole=False
+            )
 
     def answers(self, model: str, value: float) -> list[float]:
         """What a model's outputs are for an input of this value, in their order. Its inputs are all the same."""
@@ -106,3 +122,15 @@ class Graphs:
         if model.steps:
             return any(self.is_stateful(self._models[step.model]) for step in model.steps)
         return model.sequences is not None
+
+
+def _made_of(last: int, steps: Sequence[StepPlan]) -> frozenset[int]:
+    """The steps without which the output of this one, the `last`, cannot be made, and itself."""
+    needed: set[int] = set()
+    wanted = [last]
+    while wanted:
+        number = wanted.pop()
+        if number and number not in needed:
+            needed.add(number)
+            wanted += steps[number - 1].takes
+    return frozenset(needed)

@@ -30,6 +30,7 @@ from ..engine.datatypes import FP32, UINT64
 from ..engine.errors import InvalidArgumentError
 from ..engine.request import LATEST
 from .models import BACKEND
+from .records import record
 
 UNKNOWN_MODEL = "unknown"
 """Name of a model that no server has."""
@@ -251,7 +252,7 @@ class ModelPlan:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RequestPlan:
     """A request, and what becomes of it.
 

@@ -120,8 +120,11 @@ class _Draw:
             requests += self.dressed(model, arrivals, len(requests))
         end_ns = max(request.at_ns for request in requests)
         hangs = Fault.HANG in self.rates
-        executions = [each for request in requests for each in graphs.executions(request)]
-        longest_ns = max(_longest_batch_ns(model, executions) for model in models)
+        asked: dict[str, list[RequestPlan]] = {model.name: [] for model in models}  # in the end, for an ensemble
+        for request in requests:
+            for _, _, name in graphs.leaves(request.model):
+                asked.setdefault(name, []).append(request)
+        longest_ns = max(_longest_batch_ns(model, asked[model.name]) for model in models)
         return replace(
             plan,
             requests=tuple(requests),
@@ -365,11 +368,15 @@ class _Draw:
         return Fault.NONE
 
 
-def _longest_batch_ns(model: ModelPlan, requests: list[RequestPlan]) -> int:
-    """What no batch of the model takes longer than, unless a fault strikes."""
+def _longest_batch_ns(model: ModelPlan, asked: list[RequestPlan]) -> int:
+    """What no batch of the model takes longer than, unless a fault strikes.
+
+    Args:
+        asked: what it will have to do with.
+    """
     rows = max(1, model.max_batch_size)
-    mine = [request for request in requests if request.model == model.name]
-    extras = sorted(request.extra_ns for request in mine)
     if model.decoupled:
-        extras = sorted(each.extra_ns + (each.answers + 1) * (each.answer_ns + each.pause_ns) for each in mine)
+        extras = sorted(each.extra_ns + (each.answers + 1) * (each.answer_ns + each.pause_ns) for each in asked)
+    else:
+        extras = sorted(request.extra_ns for request in asked)
     return model.fixed_ns + model.per_row_ns * rows + sum(extras[-rows:])

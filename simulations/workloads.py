@@ -7,13 +7,13 @@ and a sequence whose client thinks, depend on the server.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from random import Random
 
 from ..engine.request_log import LoggedRequest
+from .records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arrival:
     """A request's time.
 

@@ -38,9 +38,10 @@ class ChangesHurtNobody(Invariant):
         self._stopping = True
 
     def _delivered(self, event: ReplyDelivered) -> None:
-        if self._stopping or self._failed or self._lost_while_drained():
-            return  # an ensemble may lack a member that was lost
-        if STOPPING in event.error or UNKNOWN in event.error:
+        if not (STOPPING in event.error or UNKNOWN in event.error):
+            return
+        # An ensemble may lack a member that was lost.
+        if not (self._stopping or self._failed or self._lost_while_drained()):
             self.broken(f"request {event.request} was accepted, and answered {event.error!r}")
 
     def _lost_while_drained(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...engine.config.sequence import sequence_batching
 from ..events import (
     CancelHeard,
     ChangeDone,
@@ -14,7 +13,6 @@ from ..events import (
     RequestDropped,
     RequestQueued,
     RequestRejected,
-    RequestSubmitted,
 )
 from ..generations import model_of
 from ..history import Handlers
@@ -50,14 +48,14 @@ class SequencesGoOn(Invariant):
     def __init__(self, complain: Complain, state: WorldState) -> None:
         super().__init__(complain)
         self._state = state
-        self._asked: dict[int, RequestSubmitted] = {}
         self._going: dict[tuple[str, int | str], Going] = {}
         self._unloaded: set[str] = set()  # generations
         self._keys: dict[int, tuple[str, int | str]] = {}  # by accepted request
 
     def handlers(self) -> Handlers:
+        if not any(view.sequences for view in self._state.models.values()):
+            return {}
         return {
-            RequestSubmitted: self._submitted,
             RequestQueued: self._queued,
             RequestAnswered: self._answered,
             RequestRejected: self._over,
@@ -68,14 +66,10 @@ class SequencesGoOn(Invariant):
             ChangeDone: self._changed,
         }
 
-    def _submitted(self, event: RequestSubmitted) -> None:
-        if event.sequence:
-            self._asked[event.request] = event
-
     def _queued(self, event: RequestQueued) -> None:
-        asked = self._asked.pop(event.request, None)
-        batching = None if asked is None else sequence_batching(self._state.models[event.model].config)
-        if asked is None or batching is None or batching.iterative:
+        asked = self._state.asked.get(event.request)
+        batching = self._state.models[event.model].sequences
+        if asked is None or not asked.sequence or batching is None or batching.iterative:
             return  # in an iterative model the end is for the model to decide
         key = self._keys[event.request] = (asked.model, asked.sequence)
         if asked.end:
@@ -84,11 +78,11 @@ class SequencesGoOn(Invariant):
             self._going[key] = Going(event.model, event.at_ns)
 
     def _answered(self, event: RequestAnswered) -> None:
-        asked = self._asked.pop(event.request, None)
-        if asked is None or NO_START not in event.error:
+        asked = self._state.asked.get(event.request) if NO_START in event.error else None
+        if asked is None:
             return
         going = self._going.get((asked.model, asked.sequence))
-        batching = sequence_batching(self._state.serving[asked.model].config)
+        batching = self._state.serving[asked.model].sequences
         if going is None or batching is None:
             return
         if event.at_ns + TOLERANCE_NS < going.heard_ns + batching.max_sequence_idle_us * 1_000:

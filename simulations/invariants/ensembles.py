@@ -17,6 +17,7 @@ from ..events import (
 from ..generations import model_of
 from ..graphs import Graphs, is_step
 from ..history import Handlers
+from ..plan import ModelPlan
 from .base import Complain, Invariant
 from .batches import TOLERANCE_NS
 from .serving import STOPPING
@@ -28,6 +29,7 @@ class Carried:
 
     Attributes:
         ensemble: its generation.
+        plan: what it is made of.
         needed: the steps that belong to it.
         submitted, inflight, done: those of them that were sent to their members, have no answer yet, have a good one.
         failed: a step was answered with an error.
@@ -35,6 +37,7 @@ class Carried:
     """
 
     ensemble: str
+    plan: ModelPlan
     needed: frozenset[int]
     submitted: set[int] = field(default_factory=set)
     inflight: dict[int, None] = field(default_factory=dict)
@@ -42,6 +45,10 @@ class Carried:
     failed: bool = False
     given_up: bool = False
     dropped: bool = False
+
+    def is_fed(self, step: int) -> bool:
+        """Whether all that a step takes is there."""
+        return self.done.issuperset(filter(None, self.plan.steps[step - 1].takes))
 
 
 class StepsOnce(Invariant):
@@ -73,9 +80,10 @@ class StepsOnce(Invariant):
         }
 
     def _queued(self, event: RequestQueued) -> None:
-        if model_of(event.model) in self._graphs.ensembles:
-            needed = self._graphs.needed(model_of(event.model), whole=not is_step(event.request))
-            self._open[event.request] = Carried(event.model, needed)
+        plan = self._graphs.ensembles.get(model_of(event.model))
+        if plan is not None:
+            needed = self._graphs.needed(plan.name, whole=not is_step(event.request))
+            self._open[event.request] = Carried(event.model, plan, needed)
             self._touched[event.request] = None
 
     def _submitted(self, event: StepSubmitted) -> None:
@@ -88,21 +96,17 @@ class StepsOnce(Invariant):
             self.broken(f"{step} was sent to its member {'again' if event.step in carried.submitted else 'in vain'}")
         elif carried.failed or carried.given_up:
             self.broken(f"{step} was sent to its member although the request is over")
-        elif not self._is_fed(carried, event.step):
+        elif not carried.is_fed(event.step):
             self.broken(f"{step} was sent to its member before all that it takes was there")
         key = (carried.ensemble, event.step)
         self._inflight[key] += 1
-        limit = self._graphs.ensembles[model_of(carried.ensemble)].max_inflight
+        limit = carried.plan.max_inflight
         if limit and self._inflight[key] > limit:
             self.broken(f"{step} is one of {self._inflight[key]} in flight; {limit} may be")
         carried.submitted.add(event.step)
         carried.inflight[event.step] = None
         self._steps[event.request] = (event.parent, event.step)
         self._touched[event.parent] = None
-
-    def _is_fed(self, carried: Carried, step: int) -> bool:
-        takes = self._graphs.ensembles[model_of(carried.ensemble)].steps[step - 1].takes
-        return all(not tensor or tensor in carried.done for tensor in takes)
 
     def _answered(self, event: RequestAnswered) -> None:
         parent, step = self._steps.pop(event.request, (0, 0))
@@ -159,9 +163,9 @@ class StepsOnce(Invariant):
             self.broken(f"request {number} waits for nothing any more, and is not answered")
         if over:
             return
-        limit = self._graphs.ensembles[model_of(carried.ensemble)].max_inflight
+        limit = carried.plan.max_inflight
         for step in sorted(carried.needed - carried.submitted):
-            if self._is_fed(carried, step):
+            if carried.is_fed(step):
                 key = (carried.ensemble, step)
                 if limit and self._inflight[key] >= limit:
                     self._gated.setdefault(key, {})[number] = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from ...actors import InferenceServer, Reply
 from ...engine.description import ModelState
@@ -39,6 +39,17 @@ def leftovers(server: InferenceServer, schedulers: Iterable[Door], replies: Mapp
             yield f"the reply to request {number} is open: {reply!r}"
 
 
+@dataclass(slots=True)
+class Seen:
+    """What a model's statistics should say."""
+
+    is_ensemble: bool
+    successes: int = 0
+    failures: int = 0
+    executions: int = 0
+    pending: int = 0
+
+
 class HonestStatistics(Invariant):
     """A model's statistics count each accepted request once, as what it came to, and each execution. An ensemble counts
     a success as an execution, and a failure twice (`engine.ensemble.statistics`); an execution after which a request
@@ -53,8 +64,8 @@ class HonestStatistics(Invariant):
     def __init__(self, complain: Complain, ensembles: frozenset[str]) -> None:
         super().__init__(complain)
         self._ensembles = ensembles
-        self._models: dict[int, str] = {}
-        self._counts: dict[str, Counter[str]] = {}
+        self._by_request: dict[int, Seen] = {}
+        self._by_model: dict[str, Seen] = {}
 
     def handlers(self) -> Handlers:
         return {
@@ -65,30 +76,28 @@ class HonestStatistics(Invariant):
         }
 
     def _queued(self, event: RequestQueued) -> None:
-        self._models[event.request] = event.model
+        self._by_request[event.request] = self._of(event.model)
 
     def _delivered(self, event: ReplyDelivered) -> None:
-        if event.final and not event.late and event.request in self._models:
-            model = self._models[event.request]
-            counts = self._of(model)
-            is_ensemble = model_of(model) in self._ensembles
+        seen = self._by_request.get(event.request)
+        if event.final and not event.late and seen is not None:
             if event.error:
-                counts["failures"] += 1 + is_ensemble
+                seen.failures += 1 + seen.is_ensemble
             else:
-                counts["successes"] += 1
-                counts["executions"] += is_ensemble
+                seen.successes += 1
+                seen.executions += seen.is_ensemble
 
     def _rescheduled(self, event: RequestRescheduled) -> None:
-        self._of(event.model)["successes"] += 1
+        self._of(event.model).successes += 1
 
     def _sealed(self, event: BatchSealed) -> None:
-        self._of(event.model)["executions"] += 1
+        self._of(event.model).executions += 1
 
-    def _of(self, model: str) -> Counter[str]:
-        counts = self._counts.get(model)
-        if counts is None:
-            counts = self._counts[model] = Counter()
-        return counts
+    def _of(self, model: str) -> Seen:
+        seen = self._by_model.get(model)
+        if seen is None:
+            seen = self._by_model[model] = Seen(model_of(model) in self._ensembles)
+        return seen
 
     def compare(self, entries: Iterable[ModelStatisticsEntry], serving: Mapping[str, ModelView]) -> None:
         """Hold the server's own statistics, of a moment when nothing is in flight, against what was seen.
@@ -105,5 +114,5 @@ class HonestStatistics(Invariant):
                 "pending": own.pending,
             }
             for what, count in said.items():
-                if count != seen[what]:
-                    self.broken(f"'{entry.name}' counts {count} {what}; there were {seen[what]}")
+                if count != getattr(seen, what):
+                    self.broken(f"'{entry.name}' counts {count} {what}; there were {getattr(seen, what)}")

@@ -11,7 +11,6 @@ from ..events import (
     RequestAnswered,
     RequestQueued,
     RequestRejected,
-    RequestSubmitted,
 )
 from ..history import Handlers
 from .base import Complain, Invariant
@@ -60,30 +59,25 @@ class QueueLimits(Invariant):
         super().__init__(complain)
         self._state = state
         self._resources = resources
-        self._asked: dict[int, RequestSubmitted] = {}
+        self._impatient: dict[str, ModelView] = {}  # in which requests wait that are to be rejected at some time
 
     def handlers(self) -> Handlers:
         return {
-            RequestSubmitted: self._submitted,
             RequestQueued: self._queued,
             RequestAnswered: self._answered,
             RequestRejected: self._rejected,
             BatchSealed: self._sealed,
         }
 
-    def _submitted(self, event: RequestSubmitted) -> None:
-        self._asked[event.request] = event
-
     def _queued(self, event: RequestQueued) -> None:
-        self._asked.pop(event.request, None)
         view = self._state.models[event.model]
         limit = _queue_limit(view.config, event.level)
         if limit and len(view.line.levels[event.level]) >= limit:
             self.broken(f"request {event.request} joined level {event.level} of '{event.model}', full at {limit}")
 
     def _answered(self, event: RequestAnswered) -> None:
-        asked = self._asked.pop(event.request, None)
-        if asked is None or not event.error.endswith(FULL):
+        asked = self._state.asked.get(event.request) if event.error.endswith(FULL) else None
+        if asked is None:
             return
         view = self._state.serving[asked.model]
         level = _level(view.config, asked.priority)
@@ -120,7 +114,12 @@ class QueueLimits(Invariant):
                 self.broken(f"request {number} was executed after its deadline")
 
     def instant_over(self, now_ns: int) -> None:
-        for view in self._state.models.values():
+        for name, view in self._state.touched.items():
+            if view.line.may_be_overdue():
+                self._impatient[name] = view
+            else:
+                self._impatient.pop(name, None)
+        for view in self._impatient.values():
             number = view.line.overdue(now_ns - TOLERANCE_NS)
             if number:
                 self.broken(f"request {number} of '{view.config.name}' waits on after its deadline")

@@ -74,6 +74,9 @@ class AnswersInOrder(Invariant):
         self._by_model: dict[str, dict[int, None]] = {}
 
     def handlers(self) -> Handlers:
+        dynamic = [view.config.dynamic_batching for view in self._state.models.values()]
+        if not any(batching is not None and batching.preserve_ordering for batching in dynamic):
+            return {}
         return {RequestQueued: self._queued, ReplyDelivered: self._delivered}
 
     def _queued(self, event: RequestQueued) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...engine.config.sequence import DirectStrategy, sequence_batching
+from ...engine.config.sequence import DirectStrategy
 from ..events import (
     BatchSealed,
     InstanceDetached,
@@ -13,7 +13,6 @@ from ..events import (
     RequestQueued,
     RequestRejected,
     RequestRescheduled,
-    RequestSubmitted,
     StateUsed,
 )
 from ..history import Handlers
@@ -53,15 +52,15 @@ class SequenceOrder(Invariant):
         super().__init__(complain)
         self._state = state
         self.executing: dict[int, Run] = {}  # by request
-        self._asked: dict[int, RequestSubmitted] = {}
         self._open: dict[tuple[str, int | str], Run] = {}
         self._runs: dict[int, Run] = {}  # by queued request
         self._lives: dict[tuple[str, str], int] = {}
         self._owners: dict[tuple[str, str, int, int], Run] = {}  # by slot, who was executed there last
 
     def handlers(self) -> Handlers:
+        if not any(view.sequences for view in self._state.models.values()):
+            return {}
         return {
-            RequestSubmitted: self._submitted,
             RequestQueued: self._queued,
             RequestRejected: self._left,
             RequestDropped: self._left,
@@ -71,12 +70,9 @@ class SequenceOrder(Invariant):
             InstanceDetached: self._detached,
         }
 
-    def _submitted(self, event: RequestSubmitted) -> None:
-        self._asked[event.request] = event
-
     def _queued(self, event: RequestQueued) -> None:
-        asked = self._asked.pop(event.request, None)
-        if asked is None or not self._state.models[event.model].config.has_sequence_batching:
+        asked = self._state.asked.get(event.request)
+        if asked is None or self._state.models[event.model].sequences is None:
             return
         key = (event.model, asked.sequence)
         run = self._open.get(key)
@@ -98,12 +94,13 @@ class SequenceOrder(Invariant):
             del run.waiting[event.request]
 
     def _sealed(self, batch: BatchSealed) -> None:
-        if not self._state.models[batch.model].config.has_sequence_batching:
+        batching = self._state.models[batch.model].sequences
+        if batching is None:
             return
         where = (batch.model, batch.instance)
         place = (*where, self._lives.get(where, 0))
         seen: list[Run] = []
-        direct = self._is_direct(batch.model)
+        direct = isinstance(batching.strategy, DirectStrategy)
         for row, request in enumerate(batch.requests):
             run = self._runs.pop(request, None)
             if run is None:
@@ -134,10 +131,6 @@ class SequenceOrder(Invariant):
         run = self.executing.pop(event.request)
         run.waiting = {event.request: None, **run.waiting}
         self._runs[event.request] = run
-
-    def _is_direct(self, model: str) -> bool:
-        batching = sequence_batching(self._state.models[model].config)
-        return batching is not None and isinstance(batching.strategy, DirectStrategy)
 
     def _detached(self, event: InstanceDetached) -> None:
         where = (event.model, event.instance)

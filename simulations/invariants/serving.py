@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..events import ModelStateChanged, RequestAnswered, RequestQueued, RequestSubmitted, ServerStopping
+from ..events import ModelStateChanged, RequestAnswered, ServerStopping
 from ..generations import model_of
 from ..graphs import Graphs, is_step
 from ..history import Handlers
@@ -25,14 +25,11 @@ class HonestRefusals(Invariant):
         super().__init__(complain)
         self._state = state
         self._stopping = False
-        self._asked: dict[int, str] = {}
         self._given_up: set[str] = set()
 
     def handlers(self) -> Handlers:
         return {
             ModelStateChanged: self._changed,
-            RequestSubmitted: self._submitted,
-            RequestQueued: self._queued,
             RequestAnswered: self._answered,
             ServerStopping: self._stop,
         }
@@ -42,19 +39,14 @@ class HonestRefusals(Invariant):
         if event.state == "UNAVAILABLE" and view is not None and view.ready:
             self._given_up.add(view.config.name)
 
-    def _submitted(self, event: RequestSubmitted) -> None:
-        self._asked[event.request] = event.model
-
-    def _queued(self, event: RequestQueued) -> None:
-        self._asked.pop(event.request, None)
-
     def _stop(self, _event: ServerStopping) -> None:
         self._stopping = True
 
     def _answered(self, event: RequestAnswered) -> None:
-        model = self._asked.pop(event.request, None)
-        if model is None:
+        asked = self._state.asked.get(event.request)
+        if asked is None:
             return  # it was accepted
+        model = asked.model
         view = self._state.serving.get(model)
         if not event.error:
             self.broken(f"request {event.request} was answered, but never queued")

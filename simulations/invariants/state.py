@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ...engine.config.model import DynamicBatching, ModelConfig, TimeoutAction
+from ...engine.config.sequence import SequenceBatching, sequence_batching
 from ..events import (
     DONE,
     NEVER_NS,
@@ -20,10 +21,12 @@ from ..events import (
     InstanceAttached,
     InstanceDetached,
     ModelStateChanged,
+    RequestAnswered,
     RequestDropped,
     RequestQueued,
     RequestRejected,
     RequestRescheduled,
+    RequestSubmitted,
     SchedulerStopped,
 )
 from ..generations import model_of
@@ -105,10 +108,14 @@ class Line:
 
     def overdue(self, now_ns: int) -> int:
         """A request that should have been rejected by now; 0 for none."""
+        return self._rejections[0][2] if self.may_be_overdue() and self._rejections[0][0] <= now_ns else 0
+
+    def may_be_overdue(self) -> bool:
+        """Whether a request waits that is to be rejected at some time."""
         heap = self._rejections
         while heap and heap[0][2] not in self.waiting:
             heapq.heappop(heap)
-        return heap[0][2] if heap and heap[0][0] <= now_ns else 0
+        return bool(heap)
 
     @property
     def oldest_ns(self) -> int:
@@ -122,6 +129,7 @@ class ModelView:
 
     Attributes:
         name: in the history.
+        sequences: what the configuration says of them.
         instances: by name, the number of the batch that each attached instance has; 0 for none.
         idle: how many of them have none.
         idle_since_ns: when it was last that an instance became idle. Its scheduler may hear of it a little later, at
@@ -134,6 +142,7 @@ class ModelView:
 
     name: str
     config: ModelConfig
+    sequences: SequenceBatching | None
     line: Line
     instances: dict[str, int] = field(default_factory=dict)
     idle: int = 0
@@ -145,6 +154,11 @@ class ModelView:
     served: bool = False
     given_up: bool = False
 
+    @classmethod
+    def of(cls, name: str, config: ModelConfig) -> ModelView:
+        """A model that is not there yet."""
+        return cls(name, config, sequence_batching(config), Line(config.dynamic_batching))
+
     @property
     def expected_instances(self) -> int:
         return sum(group.count for group in self.config.instance_group)
@@ -155,13 +169,15 @@ class WorldState:
 
     Attributes:
         serving: by model, the generation that was ready last: the one that answers, if it is ready still.
+        asked: by number, what clients and ensembles asked for that was neither queued nor refused yet.
         touched: models that something happened to at this instant.
         changed: those of them that entered another state, or won or lost an instance.
     """
 
     def __init__(self, configs: Iterable[ModelConfig]) -> None:
-        self.models = {each.name: ModelView(each.name, each, Line(each.dynamic_batching)) for each in configs}
+        self.models = {each.name: ModelView.of(each.name, each) for each in configs}
         self.serving = dict(self.models)
+        self.asked: dict[int, RequestSubmitted] = {}
         self.touched: dict[str, ModelView] = {}
         self.changed: dict[str, ModelView] = {}
         self.running: dict[int, BatchSealed] = {}
@@ -169,7 +185,9 @@ class WorldState:
 
     def handlers(self) -> Handlers:
         return {
+            RequestSubmitted: self._submitted,
             RequestQueued: self._queued,
+            RequestAnswered: self._answered,
             CancelHeard: self._cancelled,
             RequestRejected: self._left,
             RequestDropped: self._left,
@@ -198,7 +216,14 @@ class WorldState:
         view = self.changed[name] = self._touch(name)
         return view
 
+    def _submitted(self, event: RequestSubmitted) -> None:
+        self.asked[event.request] = event
+
+    def _answered(self, event: RequestAnswered) -> None:
+        self.asked.pop(event.request, None)
+
     def _queued(self, event: RequestQueued) -> None:
+        self.asked.pop(event.request, None)
         view = self._touch(event.model)
         if not view.config.has_ensemble_scheduling:  # its requests do not wait: their steps do
             self._home[event.request] = view
@@ -266,8 +291,7 @@ class WorldState:
         if model not in self.serving:
             return
         if event.model not in self.models:
-            config = self.serving[model].config
-            self.models[event.model] = ModelView(event.model, config, Line(config.dynamic_batching))
+            self.models[event.model] = ModelView.of(event.model, self.serving[model].config)
         view = self._change(event.model)
         view.given_up = view.given_up or (view.ready and event.state == "UNAVAILABLE")
         view.ready = event.state == "READY"

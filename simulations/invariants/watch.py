@@ -69,7 +69,11 @@ class Watch:
             OneBatchAtATime(complain, state),
             OneReply(complain, max_inflight),
             AnswersInOrder(complain, state),
-            AnswersWhole(complain, windows),
+            *(
+                [AnswersWhole(complain, windows)]
+                if any(each.config.decoupled for each in state.serving.values())
+                else ()
+            ),
             order,
             SequencesGoOn(complain, state),
             StatesKept(complain, order),
