@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from ..engine.backends.interface import ModelInstance, ProcessInstance, StreamInstance
-from ..engine.errors import backend_failure
+from ..engine.errors import InternalError, backend_failure
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.placement import Placement
 from .process_executor import ProcessExecutor
@@ -87,6 +87,14 @@ class Executors(Protocol):
     async def offload(self, work: Callable[[], T]) -> T:
         """Run loading work (reading files, building models) without holding up the event loop."""
         ...
+
+
+def _survive(work: Callable[[], T]) -> T:
+    """Do loading work. A model's code that calls ``sys.exit()`` ends its load, not the server."""
+    try:
+        return work()
+    except SystemExit as error:
+        raise InternalError(f"the model's code ended its thread (exit status {error.code})") from error
 
 
 def run_backend(instance: ModelInstance, batch: ExecutionBatch) -> None:
@@ -180,4 +188,4 @@ class ThreadExecutors:
         return ThreadExecutor(name)
 
     async def offload(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._limiter)
+        return await trio.to_thread.run_sync(_survive, work, limiter=self._limiter)

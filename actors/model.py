@@ -350,7 +350,14 @@ class Model:
             self.scheduler.stop()  # a member of an ensemble may die without having been told to stop
             self.scheduler.fail_queued(stopping_error())
         if isinstance(loaded, LoadedInstances):
-            await self._surroundings.executors.offload(loaded.model.close)
+            await self._close(loaded.model)
+
+    async def _close(self, model: LoadedModel) -> None:
+        try:
+            await self._surroundings.executors.offload(model.close)
+        except Exception:
+            # A backend's code: what it cannot give back is lost, but nothing else is.
+            logger.exception("closing model '%s' version %d failed", self.name, self.version, extra=about(self.id))
 
     async def _load(self) -> LoadedInstances | LoadedEnsemble:
         surroundings = self._surroundings

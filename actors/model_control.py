@@ -180,6 +180,10 @@ class ModelControl:
                 error = None
             except TriremeError as failure:
                 error = failure
+            except Exception as failure:
+                # A defect, here or in what is called: it must cost the client's call only, not the server.
+                logger.exception("loading or unloading a model failed unexpectedly")
+                error = InternalError(f"{type(failure).__name__}: {failure}")
             finally:
                 done.set()
 

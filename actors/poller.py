@@ -169,7 +169,10 @@ class Poller:
             return await surroundings.executors.offload(look)
         except TriremeError as error:
             logger.error("Poll failed for model directory '%s': %s", source.name, error)
-            return None
+        except Exception:
+            # Whatever a model's files, or code that looks at them, come up with: it costs this model, not the server.
+            logger.exception("Poll failed for model directory '%s'", source.name)
+        return None
 
 
 def members(config: ModelConfig) -> tuple[str, ...]:

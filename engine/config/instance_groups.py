@@ -9,6 +9,9 @@ from ..gpu.discovery import NO_GPUS, Gpus
 from .build import enum_name
 from .normalize import is_ensemble
 
+MAX_INSTANCES = 1_024
+"""Of one version of a model. Each has a thread or a process of its own."""
+
 _TWO_ON_CPU = frozenset({"tensorflow", "onnxruntime"})
 
 
@@ -45,7 +48,8 @@ def validate_instance_groups(message: Any, gpus: Gpus = NO_GPUS) -> None:
     """Check normalised groups.
 
     Raises:
-        InvalidArgumentError: a group cannot be placed, or uses fields that are not for its platform.
+        InvalidArgumentError: a group cannot be placed, or uses fields that are not for its platform; or there are more
+            instances than can be.
         InternalError: a kind that does not exist.
     """
     if is_ensemble(message):
@@ -55,6 +59,12 @@ def validate_instance_groups(message: Any, gpus: Gpus = NO_GPUS) -> None:
     for group in message.instance_group:
         _validate_placement(message.name, group, gpus)
         _validate_profiles(message, group)
+    count = sum(group.count * max(1, len(group.gpus)) for group in message.instance_group)
+    if count > MAX_INSTANCES:
+        raise InvalidArgumentError(
+            f"the instance groups of model {message.name} ask for {count} instances, more than the {MAX_INSTANCES} "
+            "that there can be"
+        )
 
 
 def _validate_placement(model: str, group: Any, gpus: Gpus) -> None:

@@ -10,6 +10,9 @@ BOOLEAN_CONTROLS = ("CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_END", "CONTROL_S
 CORRELATION_CONTROL = "CONTROL_SEQUENCE_CORRID"
 CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
 
+MAX_SLOTS = 65_536
+"""Of an instance: sequences that it may have at a time. All of them are made, free, when the instance is."""
+
 _VALUE_LISTS = ("int32_false_true", "fp32_false_true", "bool_false_true")
 _ALL_LISTS = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
 
@@ -87,6 +90,13 @@ def _validate_correlation_control(model: str, control: Any) -> None:
 
 def _validate_strategy(message: Any) -> None:
     batching = message.sequence_batching
+    candidates = batching.oldest.max_candidate_sequences
+    slots = candidates if candidates > 0 else message.max_batch_size
+    if slots > MAX_SLOTS:
+        raise InvalidArgumentError(
+            f"sequence batching of model {message.name} asks for {slots} sequences at a time on each instance, more "
+            f"than the {MAX_SLOTS} that there can be"
+        )
     for size in batching.oldest.preferred_batch_size:
         if size <= 0:
             raise InvalidArgumentError(f"sequence batching preferred batch size must be positive for {message.name}")

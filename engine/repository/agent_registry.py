@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
-from ..errors import InvalidArgumentError, UnavailableError
+from ..errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from .agents import RepositoryAgent
 from .checksum import ChecksumAgent
 
@@ -29,10 +29,15 @@ class AgentRegistry:
         Raises:
             InvalidArgumentError: there is none of this name.
             UnavailableError: it is installed, but cannot be imported.
-            TriremeError: it does not like its parameters.
+            InternalError, TriremeError: it does not like its parameters.
         """
         kind = self._used[name] = self._find(name)
-        return kind(parameters)
+        try:
+            return kind(parameters)
+        except TriremeError:
+            raise
+        except Exception as error:
+            raise InternalError(f"repository agent '{name}': {type(error).__name__}: {error}") from error
 
     def used(self) -> list[tuple[str, str]]:
         """Name and place (``module:Class``) of each agent that a model has asked for, sorted."""
@@ -44,7 +49,7 @@ class AgentRegistry:
         for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
             try:
                 found = entry_point.load()
-            except (ImportError, AttributeError, OSError) as error:
+            except Exception as error:
                 raise UnavailableError(
                     f"repository agent '{name}' cannot be imported from '{entry_point.value}': {error}"
                 ) from error

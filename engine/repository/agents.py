@@ -150,7 +150,8 @@ class AgentChain:
 
 def _told_to_load(agent: RepositoryAgent, model: AgentModel) -> Path | None:
     try:
-        return agent.act(AgentAction.LOAD, model)
+        directory = agent.act(AgentAction.LOAD, model)
+        return None if directory is None else Path(directory)
     except TriremeError:
         raise
     except Exception as error:

@@ -34,8 +34,9 @@ class OverrideModel(LocalModel):
             for key, content in files.items():
                 _write(self.directory, key, content)
             written = True
-        except OSError as error:
-            raise InternalError(f"failed to write the files of model '{name}': {error.strerror}") from error
+        except (OSError, ValueError) as error:  # a ValueError: nothing can have such a name
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InternalError(f"failed to write the files of model '{name}': {reason}") from error
         finally:
             if not written:
                 self.dispose()
@@ -49,6 +50,10 @@ class OverrideModel(LocalModel):
         shutil.rmtree(self._root, ignore_errors=True)
 
 
+MAX_DEPTH = 100
+"""Directories that a file may be in, one in the other."""
+
+
 def _write(directory: Path, key: str, content: bytes) -> None:
     relative = key.removeprefix(FILE_PREFIX).lstrip("/")
     path = os.path.normpath(os.path.join(directory, relative))
@@ -56,6 +61,8 @@ def _write(directory: Path, key: str, content: bytes) -> None:
         raise InvalidArgumentError(
             f"Invalid file parameter '{key}' with normalized path '{path}' must stay within model directory."
         )
+    if path.count(os.sep) - str(directory).count(os.sep) > MAX_DEPTH:
+        raise InvalidArgumentError(f"Invalid file parameter '{key}', it is more than {MAX_DEPTH} directories deep")
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:

@@ -85,6 +85,11 @@ REFUSED: list[tuple[str, tuple[int, ...], str]] = [
             "models"
         ),
     ),
+    (
+        "kind: KIND_GPU count: 513",
+        (0, 1),
+        "the instance groups of model m ask for 1026 instances, more than the 1024 that there can be",
+    ),
 ]
 
 

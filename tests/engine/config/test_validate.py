@@ -138,6 +138,19 @@ SETTINGS: list[tuple[str, str]] = [
     ),
     *(
         (
+            text,
+            (
+                "sequence batching of model m asks for 65537 sequences at a time on each instance, more than the 65536 "
+                "that there can be"
+            ),
+        )
+        for text in (
+            "sequence_batching { oldest { max_candidate_sequences: 65537 } }",
+            "max_batch_size: 65537 sequence_batching { direct { } }",
+        )
+    ),
+    *(
+        (
             f"sequence_batching {{ direct {{ minimum_slot_utilization: {value} }} }}",
             "sequence batching minimum slot utilization must be in range (0.0, 1.0] for m",
         )
