@@ -35,6 +35,7 @@ from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
 from .asgi import AsgiApp
 from .exchange import Answer
 from .h1_exchange import READ_BYTES, Exchange
+from .h1_heads import HeadMemory
 from .h1_parser import Refusal, Request, RequestParser
 from .h1_response import ResponseEncoder, ResponseState, error_response, whole_response
 from .hypercorn_bridge import HTTP2_PREFACE, serve_http2
@@ -52,6 +53,7 @@ class Connection:
         roster: where the connection is entered while it lives.
         client, server: (address, port) of both ends, for the scope.
         immediate: answers requests without a task; None for none.
+        heads: of requests that clients may repeat.
     """
 
     __slots__ = (
@@ -79,6 +81,7 @@ class Connection:
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
         immediate: ImmediateInfer | None = None,
+        heads: HeadMemory | None = None,
     ) -> None:
         self._app = app
         self._immediate = immediate if isinstance(transport, PlainTransport) and transport.listens else None
@@ -89,7 +92,7 @@ class Connection:
         self._client = client
         self._server = server
         self._scope = trio.CancelScope()
-        self._parser = RequestParser(roster.limits, allow_h2c=isinstance(transport, PlainTransport))
+        self._parser = RequestParser(roster.limits, allow_h2c=isinstance(transport, PlainTransport), heads=heads)
         self._encoder: ResponseEncoder | None = None
         self._farewell: Refusal | None = None
         self.phase = Phase.IDLE

@@ -16,6 +16,7 @@ import httptools
 
 from ...engine.tensor import Buffer
 from ..sockets.limits import Limits
+from .h1_heads import HeadMemory
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
 _NOTED_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"http2-settings"))
@@ -81,6 +82,14 @@ class Request:
         self.bypass = False
         self.upgrade = False
 
+    def again(self, body: bytes) -> Request:
+        """A complete request with the same head and another body."""
+        request = Request(self.method, self.target, self.http_version, self.headers.copy(), self.header_names.copy())
+        request.complete = True
+        if body:
+            request.pieces.append(body)
+        return request
+
     def head(self, *, without: bytes = b"") -> bytes:
         """The head in HTTP/1.1's form again, leaving out the header `without`."""
         lines = [b"%b %b HTTP/%b" % (self.method.encode(), self.target, self.http_version.encode())]
@@ -95,6 +104,7 @@ class RequestParser:
     Args:
         limits: of heads, trailers and chunks.
         allow_h2c: whether a request may end HTTP/1.1 by ``Upgrade: h2c``. Not over TLS.
+        heads: of requests that clients may repeat.
 
     Attributes:
         requests: requests whose head is complete, oldest first. The last one's body may still be arriving.
@@ -111,6 +121,7 @@ class RequestParser:
         "_expects_continue",
         "_has_settings",
         "_head_bytes",
+        "_heads",
         "_limits",
         "_parser",
         "_progress",
@@ -124,9 +135,10 @@ class RequestParser:
         "requests",
     )
 
-    def __init__(self, limits: Limits, *, allow_h2c: bool = True) -> None:
+    def __init__(self, limits: Limits, *, allow_h2c: bool = True, heads: HeadMemory | None = None) -> None:
         self._limits = limits
         self._allow_h2c = allow_h2c
+        self._heads = heads
         self.requests: list[Request] = []
         self.failure: Refusal | None = None
         self.leftover = b""
@@ -151,6 +163,20 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Takes in the next bytes of the stream; never raises for what they contain."""
+        heads = self._heads
+        if heads is None or self._begun or self._stalled_bytes or self.failure is not None or self._parser is None:
+            self._parse(data)
+            return
+        request = heads.recall(data)
+        if request is not None:
+            self.requests.append(request)
+            return
+        count = len(self.requests)
+        self._parse(data)
+        if len(self.requests) == count + 1 and self.failure is None:
+            heads.learn(data, self.requests[-1])
+
+    def _parse(self, data: bytes) -> None:
         self._progress = False
         pending = data
         while pending and self.failure is None and self._parser is not None:

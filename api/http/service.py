@@ -8,6 +8,7 @@ from ..sockets.transport import PlainTransport, TlsTransport
 from .app import HttpApplication
 from .asgi import AsgiApp
 from .connection import Connection
+from .h1_heads import HeadMemory
 
 
 class HttpService(Service):
@@ -21,6 +22,7 @@ class HttpService(Service):
             readiness, self._immediate = app.readiness, app.immediate
         super().__init__(options, readiness)
         self._app = app
+        self._heads = HeadMemory()
 
     def connection(
         self,
@@ -29,7 +31,7 @@ class HttpService(Service):
         server: tuple[str, int] | None,
         roster: Roster,
     ) -> Connection:
-        return Connection(self._app, transport, roster, client, server, self._immediate)
+        return Connection(self._app, transport, roster, client, server, self._immediate, self._heads)
 
     def attend(self) -> None:
         if self._immediate is not None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trireme.api.http.h1_heads import HeadMemory
 from trireme.api.http.h1_parser import Refusal, Request, RequestParser
 from trireme.api.sockets.limits import Limits
 
@@ -67,6 +68,81 @@ def test_pieces_make_no_difference(requests: list[bytes], cuts: list[int]) -> No
     assert whole.failure is None
     assert cut_up.failure is None
     assert cut_up.between_requests
+
+
+@settings(deadline=None)
+@given(
+    requests=st.lists(valid_requests(), min_size=1, max_size=3),
+    order=st.lists(st.integers(0, 2), max_size=6),
+    cuts=st.lists(st.integers(0, 400), max_size=3),
+    junk=st.sampled_from([b"", b"\r\n", b"\r\n\r\n", b"\r"]),
+)
+def test_remembered_heads_make_no_difference(
+    requests: list[bytes], order: list[int], cuts: list[int], junk: bytes
+) -> None:
+    """What repeats itself, with another body or none, alone or among others, is read as if nothing was remembered."""
+    heads = HeadMemory()
+    pieces = [requests[number % len(requests)] + junk for number in [*order, *order]]
+    stream = b"".join(pieces)
+    edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    for fed in (pieces, pieces[::-1], [stream[a:b] for a, b in itertools.pairwise(edges)]):
+        plain, remembering = RequestParser(LIMITS), RequestParser(LIMITS, heads=heads)
+        for piece in fed:
+            plain.feed(piece)
+            remembering.feed(piece)
+            assert [facts(each) for each in remembering.requests] == [facts(each) for each in plain.requests]
+            assert remembering.between_requests == plain.between_requests
+            assert remembering.failure == plain.failure
+
+
+POST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "learnt"),
+    [
+        (POST + b"\r\nab", 1),
+        (GET + b"\r\n", 1),
+        (POST + b"\r\nab" + POST, 0),
+        (POST + b"\r\nab\r\n", 0),
+        (POST + b"\r\na", 0),
+        (POST + b"Connection: close\r\n\r\nab", 0),
+        (POST + b"Expect: 100-continue\r\n\r\nab", 0),
+        (b"POST / HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nab", 0),
+        (GET + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0),
+        (GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n", 0),
+    ],
+)
+def test_only_usual_heads_are_remembered(data: bytes, learnt: int) -> None:
+    heads = HeadMemory()
+    RequestParser(LIMITS, heads=heads).feed(data)
+    assert repr(heads) == f"<HeadMemory of {learnt} heads>"
+
+
+def test_remembered_requests_share_nothing() -> None:
+    """Whoever gets a request may take it apart."""
+    parser = RequestParser(LIMITS, heads=HeadMemory())
+    for _ in range(3):
+        parser.feed(POST + b"\r\nab")
+        (request,) = parser.requests
+        assert request.headers == [(b"content-length", b"2")]
+        assert request.header_names == [b"Content-Length"]
+        assert request.pieces == [b"ab"]
+        request.headers.clear()
+        request.header_names.clear()
+        request.pieces.clear()
+        parser.requests.clear()
+
+
+def test_memory_of_heads_is_bounded() -> None:
+    heads = HeadMemory()
+    parser = RequestParser(LIMITS, heads=heads)
+    most = 0
+    for number in range(1200):
+        parser.feed(GET + b"X: %d\r\n\r\n" % number)
+        parser.requests.clear()
+        most = max(most, int(repr(heads).split()[2]))
+    assert most == 512
 
 
 @settings(deadline=None)
