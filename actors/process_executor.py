@@ -10,9 +10,8 @@ threads.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import trio
 
@@ -133,17 +132,19 @@ class ProcessExecutor:
     def begin_now(
         self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
     ) -> bool:
-        assert isinstance(instance, ProcessInstance), "this executor has made it"
+        made = cast(ProcessInstance, instance)  # asking an abstract class costs as much as what follows
         if batch.nbytes > COPIED_IN_PLACE_BYTES:
             return False
         try:
-            prepared = instance.prepare(batch)
+            prepared = made.prepare(batch)
         except TriremeError:
             return False  # `execute` meets the same error
         batch.mark(Phase.COMPUTE_START)
         self._executing[batch] = on_over
-        with contextlib.suppress(TriremeError):  # the process is gone, which whoever watches it is about to notice
-            instance.begin(batch, prepared)
+        try:
+            made.begin(batch, prepared)
+        except TriremeError:
+            return True  # the process is gone, which whoever watches it is about to notice
         return True
 
     def close(self) -> None:

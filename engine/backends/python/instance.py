@@ -221,7 +221,7 @@ class PythonInstance(ProcessInstance):
     def _receive(self, *, all_of_it: bool = False) -> bool:
         """Take in what has come, or (unless `all_of_it` is wanted) as much as is worth asking for: when the process is
         through with its only batch, it says nothing more. If it does, it is heard later."""
-        only_batch = self._most_batches == 1 and not self._decoupled and not all_of_it
+        only_batch = self.credits == 1 and not self._decoupled and not all_of_it
         try:
             while (message := self._channel.receive()) is not None:
                 self._handle(message)
@@ -309,7 +309,9 @@ class PythonInstance(ProcessInstance):
 
     def _finish_if_over(self, held: _Held) -> None:
         """Rule 6."""
-        if not held.returned or (not self._decoupled and any(key in self._open for key in held.keys)):
+        if not held.returned:
+            return
+        if self._open and not self._decoupled and any(key in self._open for key in held.keys):
             return
         del self._batches[held.keys[0]]
         held.batch.finish(keep_open=self._decoupled)

@@ -19,9 +19,10 @@ from ...errors import (
     UnsupportedError,
 )
 from ...job import Job
-from ...request import InferenceRequest, ParameterValue
+from ...request import ParameterValue
 from ...response import InferenceResponse
 from ...tensor import Tensor
+from ...tracing.record import Trace
 from .child.codec import MessageError, Payload, WireTensor, cut
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
@@ -77,7 +78,7 @@ def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) ->
         request.timeout_us,
         parameters,
         job.requested_outputs or outputs,
-        _trace_context(request),
+        None if request.trace is None else _trace_context(request.trace),
         tuple([write_tensor(tensor, payload) for tensor in job.inputs.values()]),
     )
 
@@ -87,9 +88,9 @@ def _compact(parameters: Mapping[str, ParameterValue]) -> str:
     return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
 
 
-def _trace_context(request: InferenceRequest) -> str | None:
+def _trace_context(trace: Trace) -> str | None:
     """What the model may hand on to whom it calls, as JSON."""
-    headers = request.trace.headers() if request.trace is not None else {}
+    headers = trace.headers()
     return json.dumps(headers) if headers else None
 
 

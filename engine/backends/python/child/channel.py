@@ -27,6 +27,7 @@ INLINE_BYTES = 64 << 10
 
 _FRAME = struct.Struct("<BxHHxxQQ")  # what follows, segments given back, segments dropped, segment, bytes of it
 _INLINE, _SEGMENT, _INTRODUCTION = 1, 2, 3
+_USUAL_FRAME = _FRAME.pack(_INLINE, 0, 0, 0, 0)
 _MOST_NUMBERS = 512
 _DATAGRAM_BYTES = INLINE_BYTES + _FRAME.size + 8 * 2 * _MOST_NUMBERS
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(struct.calcsize("i"))
@@ -44,7 +45,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Letter(NamedTuple):
-    """A message that is ready to be posted, which must happen: as it is, or in a segment."""
+    """A message that is ready to be posted, which must happen: as it is, behind the usual frame, or in a segment."""
 
     text: bytes
     segment: Segment | None = None
@@ -96,7 +97,7 @@ class Channel:
         parts = encode(head, payload)
         nbytes = len(parts[0]) + payload.nbytes
         if nbytes <= INLINE_BYTES:
-            return Letter(b"".join(parts))
+            return Letter(b"".join([_USUAL_FRAME, *parts]))
         segment = self._lender.take(nbytes)
         with memoryview(segment.memory) as target:
             at = 0
@@ -115,7 +116,8 @@ class Channel:
         segment = letter.segment
         with self._posting:
             if segment is None:
-                self._put(self._frame(_INLINE) + letter.text)
+                frame = self._frame(_INLINE)
+                self._put(letter.text if frame is _USUAL_FRAME else frame + letter.text[len(_USUAL_FRAME) :])
                 return
             if segment.descriptor is not None:
                 self._put(self._frame(_INTRODUCTION, segment.number, segment.nbytes))
@@ -138,7 +140,7 @@ class Channel:
     def _frame(self, what: int, number: int = 0, nbytes: int = 0) -> bytes:
         returned, dropped = self._borrower.returned, self._lender.dropped
         if not returned and not dropped:
-            return _FRAME.pack(what, 0, 0, number, nbytes)
+            return _USUAL_FRAME if what == _INLINE else _FRAME.pack(what, 0, 0, number, nbytes)
         given_back = [returned.popleft() for _ in range(min(len(returned), _MOST_NUMBERS))]
         forgotten = [dropped.pop() for _ in range(min(len(dropped), _MOST_NUMBERS))]
         numbers = struct.pack(f"<{len(given_back) + len(forgotten)}Q", *given_back, *forgotten)

@@ -31,8 +31,9 @@ DTYPES: dict[int, np.dtype] = {
     for number, code in enumerate(
         ["?", "u1", "<u2", "<u4", "<u8", "i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "O", "<u2"], start=1
     )
+    if number != BYTES  # memory that came must never be taken for objects
 }
-"""Element types by their number in Triton's enum; BYTES as objects, BF16 as its bits."""
+"""Element types by their number in Triton's enum; BF16 as its bits."""
 
 _MARSHAL_VERSION = 2
 
@@ -165,12 +166,11 @@ def array_of(payload: memoryview, tensor: WireTensor) -> np.ndarray:
     Raises:
         MessageError: its contents are not what its shape says.
     """
+    name, number, shape, offset, nbytes = tensor
     try:
-        dtype, shape = DTYPES[tensor[1]], tensor[2]
-        if shape and min(shape) < 0:
-            raise ValueError(f"shape {list(shape)}")
-        if not tensor[4]:
-            return np.empty(shape, dtype)
-        return np.frombuffer(cut(payload, tensor), dtype).reshape(shape)
-    except (KeyError, TypeError, ValueError) as error:
-        raise MessageError(f"tensor '{tensor[0]}': {error}") from None
+        array = np.ndarray(shape, DTYPES[number], payload, offset)  # looks at the end of the buffer, not at its start
+        if offset < 0 or array.nbytes != nbytes:
+            raise ValueError(f"{nbytes} bytes from {offset} on for shape {list(shape)}")
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        raise MessageError(f"tensor '{name}': {error}") from None
+    return array

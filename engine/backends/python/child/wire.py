@@ -17,6 +17,8 @@ from .utils.tensor import Tensor
 from .utils.types import numpy_to_triton_type
 
 _LENGTH = struct.Struct("<I")
+_COPIED_BYTES = 4 << 10
+"""Contents of a tensor that are copied sooner than looked at."""
 
 
 class UnsendableError(Exception):
@@ -46,6 +48,9 @@ def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
     if number == BYTES:
         content = _pack(tensor._name, array)
         return tensor._name, BYTES, array.shape, payload.add(content), len(content)
+    if array.nbytes <= _COPIED_BYTES:
+        content = array.tobytes()
+        return tensor._name, number, array.shape, payload.add(content), len(content)
     if not array.flags.c_contiguous:  # it was changed after the tensor was made
         array = np.ascontiguousarray(array)
     return tensor._name, number, array.shape, payload.add(array.reshape(-1).view(np.uint8).data), array.nbytes

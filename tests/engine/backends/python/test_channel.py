@@ -116,10 +116,23 @@ def test_tensor_outside_of_its_message_is_refused(offset: int, nbytes: int) -> N
         cut(memoryview(bytes(64)), ("T0", 11, (1,), offset, nbytes))
 
 
-@pytest.mark.parametrize("shape", [(3,), (-5,), ("a",), (2, 3)])
+@pytest.mark.parametrize("shape", [(3,), (-5,), ("a",), (2, 3), (1 << 70,), (1 << 40, 1 << 40)])
 def test_tensor_whose_contents_do_not_fit_its_shape_is_refused(shape: tuple) -> None:
     with pytest.raises(MessageError, match="T0"):
         array_of(memoryview(bytes(64)), ("T0", 11, shape, 0, 16))
+
+
+@pytest.mark.parametrize("offset", [-16, -1, 49, 64, 1 << 70])
+def test_array_outside_of_its_message_is_refused(offset: int) -> None:
+    with pytest.raises(MessageError, match="T0"):
+        array_of(memoryview(bytes(64)), ("T0", 11, (4,), offset, 16))
+
+
+@pytest.mark.parametrize("number", [0, 13, 15])
+def test_numbers_of_no_element_type_are_refused(number: int) -> None:
+    """13 is BYTES, whose elements are objects: what came must not be taken for their addresses."""
+    with pytest.raises(MessageError, match="T0"):
+        array_of(memoryview(bytes(64)), ("T0", number, (2,), 0, 16))
 
 
 @pytest.mark.parametrize("elements", [0, 1, 16, INLINE_BYTES // 4 - 200, INLINE_BYTES // 4 + 1, 1 << 20])
