@@ -29,7 +29,7 @@ from ..engine.repository.overrides import OverrideModel
 from ..engine.repository.source import ModelSource, RepositorySource
 from .name_locks import NameLocks
 from .poller import Known, Override, Poller, members, resolve
-from .repository import LoadProgress, Repository
+from .repository import LoadProgress, Repository, no_more_changes
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
@@ -171,7 +171,7 @@ class ModelControl:
     async def _apart(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do it in a task of the server's (rule 2); what it raises is raised here."""
         done = trio.Event()
-        error: TriremeError | None = UnavailableError("Server is stopping, models are not loaded or unloaded any more")
+        error: TriremeError | None = no_more_changes()
 
         async def run() -> None:
             nonlocal error
@@ -227,6 +227,8 @@ class ModelControl:
         if reasons:
             raise InvalidArgumentError(f"load failed for model '{name}': {reasons}\n")
         if not all(self.repository.serves(identity) for identity in ids):
+            if self.repository.stopping:
+                raise no_more_changes()
             raise InternalError(f"failed to load '{name}', no version is available")
 
     async def _read_override(self, name: str, parameters: Mapping[str, str | bytes]) -> Override | None:

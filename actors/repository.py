@@ -86,7 +86,7 @@ class Repository:
             UnavailableError: everything is being unloaded.
         """
         if self.stopping:
-            raise UnavailableError("Server is stopping, models are not loaded or unloaded any more")
+            raise no_more_changes()
         shown = self._models.get(source.id, {})
         staying = [shown[version] for version in versions if in_place and version in shown and shown[version].ready]
         present = {model.version for model in staying}
@@ -444,6 +444,11 @@ class Repository:
     def __repr__(self) -> str:
         models = self.models()
         return f"<Repository: {sum(model.ready for model in models)} of {len(models)} versions ready>"
+
+
+def no_more_changes() -> UnavailableError:
+    """The answer to who wants models to come or go while the server stops."""
+    return UnavailableError("Server is stopping, models are not loaded or unloaded any more")
 
 
 def _entry(model: Model) -> ModelStatisticsEntry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,9 @@ from valued_models import (
 )
 from valued_server import POLL_FAILED, ask, fails, index, serving, until
 
-from trireme.actors import StartupError
+from trireme.actors import InferenceServer, StartupError
 from trireme.engine.errors import InternalError, InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
-from trireme.engine.options import ControlMode
+from trireme.engine.options import ControlMode, ServerOptions
 
 
 class TestStart:
@@ -283,6 +284,27 @@ class TestDrain:
             nursery.start_soon(load_for_ever)
             await ask(server, "a")
         assert server.drained
+
+    async def test_a_model_that_is_loaded_just_when_the_server_stops_is_refused_as_later_ones(
+        self, tmp_path: Path, gates: Gates
+    ) -> None:
+        """Whichever is told first, who loads it or that it is unloaded: chance has it."""
+        write_model(tmp_path, "a", {1: 1})
+        options = ServerOptions(model_repository=(tmp_path,), model_control_mode=ControlMode.EXPLICIT)
+
+        async def load() -> bool:
+            def stop_when_ready(_name: str, _version: int, state: str) -> None:
+                if state == "READY":
+                    nursery.start_soon(server.stop, 20)
+
+            async with trio.open_nursery() as nursery:
+                server = InferenceServer(options, backends=gates.backends(), on_load_progress=stop_when_ready)
+                async with server:
+                    with suppress(UnavailableError):
+                        await server.load_model("a", {})
+            return server.drained
+
+        assert all([await load() for _ in range(12)])
 
 
 class TestUnload:
