@@ -7,12 +7,17 @@ for its steps, and a step that waited for room which only the end of its own req
 Rules:
  1. A member's answer leaves word; the core is told, and asked what follows, in this actor's own task (or in that of a
     front end that attends to what it has submitted). So a defect here costs the ensemble, not its member.
- 2. A decoupled member is held back while its answers cannot go on: while requests of the same run wait at a gate, and
+ 2. A decoupled member is held back while its answers cannot go on: while what follows from them waits at a gate, and
     while the client of the ensemble does not take its answers.
+ 3. What waits at a gate may need the very instance that is held back: a model that is a member twice, or resources that
+    two models share. So when nothing has come from the members of a run for `STUCK_S`, those that are held back because
+    of a gate are let go. The gate's limit holds; only answers may pile up.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -36,6 +41,7 @@ from ..engine.ensemble import (
 from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.job import Job, Outcome
+from ..engine.log_context import about
 from ..engine.request import InferenceRequest
 from ..engine.statistics import ModelStatistics
 from ..engine.tracing.following import TracedReply
@@ -48,6 +54,10 @@ from .scheduler import SchedulerStatistics
 if TYPE_CHECKING:
     from .model import Model
 
+logger = logging.getLogger("trireme.ensemble")
+
+STUCK_S = 300.0
+"""See rule 3; as long as Triton waits."""
 
 FindMember = Callable[[InferenceRequest], "Model"]
 
@@ -74,6 +84,8 @@ class Ensemble:
         self._steps: dict[StepCall, _Step] = {}
         self._news: list[tuple[_Step, Outcome, bool]] = []
         self._started_ns: dict[EnsembleRun, int] = {}
+        self._moved_s: dict[EnsembleRun, float] = {}  # with a gate: when a member was heard last
+        self._looks_s = math.inf  # when to look again whether anything has moved
         self._word_left = False
         self._idle = trio.lowlevel.ParkingLot()
 
@@ -128,9 +140,16 @@ class Ensemble:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            await self.mailbox.get_all()
-            self._word_left = False
+            if self._looks_s == math.inf:
+                await self._hear_word()
+            else:
+                with trio.move_on_at(self._looks_s):
+                    await self._hear_word()
             self._act()
+
+    async def _hear_word(self) -> None:
+        await self.mailbox.get_all()
+        self._word_left = False
 
     def _leave_word(self) -> None:
         if not self._word_left:
@@ -157,12 +176,32 @@ class Ensemble:
                         self._end(run.job, error)
             if not self._news:
                 break
+        self._looks_s = math.inf
         for step in self._steps.values():
             step.make_room()
+            if self._moved_s and step.is_held_back:
+                self._look_whether_stuck(step)
+
+    def _look_whether_stuck(self, step: _Step) -> None:
+        """Rule 3."""
+        run = step.call.run
+        moved_s = self._moved_s.get(run)
+        if moved_s is None or not self._core.is_congested(step.call):
+            return  # its answers are on their way here, or wait for the client
+        if self._clock.now_s() < moved_s + STUCK_S:
+            self._looks_s = min(self._looks_s, moved_s + STUCK_S)
+            return
+        text = (
+            "ensemble '%s': for %g s nothing has moved while '%s' was held back by max_inflight_requests; it may go on"
+        )
+        logger.error(text, self.name, STUCK_S, step.call.step.model_name, extra=about(self.name, run.job.id))
+        step.let_go()
 
     def _tell(self, step: _Step, outcome: Outcome, final: bool) -> None:
         if final:
             self._steps.pop(step.call, None)
+        if self._core.plan.max_inflight_requests and step.call.run.job in self._runs:
+            self._moved_s[step.call.run] = self._clock.now_s()
         if isinstance(outcome, TriremeError):
             self._core.step_failed(step.call, outcome, final)
         else:
@@ -198,8 +237,7 @@ class Ensemble:
     def _cancel_step(self, call: StepCall) -> None:
         step = self._steps.get(call)
         if step is not None and step.job is not None and step.give_up is not None:
-            if step.window is not None:
-                step.window.open_up()
+            step.let_go()
             step.give_up(step.job)
 
     def hear(self, step: _Step, outcome: Outcome, final: bool) -> None:
@@ -213,10 +251,10 @@ class Ensemble:
         self._news.append((step, outcome, final))
         self._leave_word()
 
-    def may_go_on(self, run: EnsembleRun) -> bool:
+    def may_go_on(self, call: StepCall) -> bool:
         """Rule 2."""
-        window = run.job.window
-        return not ((window is not None and window.crowded) or self._core.is_congested(run))
+        window = call.run.job.window
+        return not ((window is not None and window.crowded) or self._core.is_congested(call))
 
     # Clients.
 
@@ -248,6 +286,7 @@ class Ensemble:
         run = self._runs.pop(job, None)
         if run is not None:
             self._started_ns.pop(run, None)
+            self._moved_s.pop(run, None)
         if job.reply.deliver(outcome, True):
             job.batch = None
             self.inflight -= 1
@@ -284,12 +323,20 @@ class _Step:
         self._ensemble.hear(self, outcome, final)
         if final:
             self.job = None
-            if self.window is not None:
-                self.window.open_up()
+            self.let_go()
         return final
+
+    @property
+    def is_held_back(self) -> bool:
+        return self.window is not None and self.window.crowded
+
+    def let_go(self) -> None:
+        """Hold the member back no more."""
+        if self.window is not None:
+            self.window.open_up()
 
     def make_room(self) -> None:
         """Let the member answer more, if what it has answered could go on."""
-        if self.window is not None and self._taken and self._ensemble.may_go_on(self.call.run):
+        if self.window is not None and self._taken and self._ensemble.may_go_on(self.call):
             self.window.leave(self._taken)
             self._taken = 0

@@ -58,9 +58,12 @@ class AnswerWindow:
 
     def open_up(self) -> None:
         """Nobody waits from now on (rule 3)."""
+        was_crowded = self.crowded
         with self._changed:
             self._open = True
             self._changed.notify_all()
+        if was_crowded and self.on_room is not None:
+            self.on_room()
 
     def __repr__(self) -> str:
         return f"<AnswerWindow {self._waiting} of {self._limit}{', open' if self._open else ''}>"

@@ -101,10 +101,12 @@ class EnsembleCore:
             self._gate = StepGate(self._gate.limit)
         return jobs
 
-    def is_congested(self, run: EnsembleRun) -> bool:
-        """Whether requests of this run wait at a gate. Whoever feeds it the answers of a decoupled member had better
-        hold them back until they are through: each would only make more of them wait."""
-        return any(call.run is run for call in self._held)
+    def is_congested(self, call: StepCall) -> bool:
+        """Whether something that follows from this call's step waits at a gate, for the same job. Whoever feeds the
+        answers of a decoupled member had better hold them back until it is through: each would only make more wait.
+        What waits at the step's own gate is no reason: it waits until the step has given all of its answers."""
+        following = self.plan.following[call.step.index]
+        return any(held.run is call.run and held.step.index in following for held in self._held)
 
     @property
     def inflight(self) -> int:

@@ -58,6 +58,7 @@ class EnsemblePlan:
         outputs: its outputs by name, in the order of the configuration.
         consumers: by tensor, the indices of the steps that take it, ascending.
         producers: by tensor, the step that makes it and which of its outputs it is; inputs of the ensemble have none.
+        following: by step, the steps that take something which follows from it, directly or not.
         max_inflight_requests: most requests that a step may have in flight at a time; 0 for no limit.
 
     Raises:
@@ -95,7 +96,17 @@ class EnsemblePlan:
             for name, tensor in step.outputs:
                 self.producers[tensor] = (step.index, name)
         self.consumers = {tensor: tuple(steps) for tensor, steps in consumers.items()}
+        self.following = tuple(self._following(step) for step in self.steps)
         self._all = frozenset(range(len(self.steps)))
+
+    def _following(self, step: StepPlan) -> frozenset[int]:
+        found: set[int] = set()
+        steps = [step]
+        while steps:
+            taken = {index for _, tensor in steps.pop().outputs for index in self.consumers.get(tensor, ())}
+            steps += [self.steps[index] for index in taken - found]
+            found |= taken
+        return frozenset(found)
 
     def needed(self, requested: Collection[str]) -> frozenset[int]:
         """The steps without which these outputs cannot be made; all steps, if none is named."""

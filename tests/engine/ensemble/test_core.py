@@ -48,12 +48,12 @@ def test_answers_of_a_decoupled_member_wait_their_turn(narrow: World) -> None:
     for value in (1, 2, 3):
         narrow.answer(call, tensor("OUT", value), final=value == 3)
     assert narrow.working == ["a"]
-    assert narrow.core.is_congested(run)
+    assert narrow.core.is_congested(call)
     for value in (1, 2, 3):
         assert narrow.working == ["a"]
         assert narrow.calls[narrow.call("a")].inputs[0].array.tolist() == [value]
         narrow.answer(narrow.call("a"), tensor("OUT", value))
-    assert not narrow.core.is_congested(run)
+    assert not narrow.core.is_congested(call)
     assert [final for _, final in outcomes(request)] == [False, False, True]
     assert (run.held, narrow.core.inflight) == (0, 0)
 
@@ -139,3 +139,19 @@ def test_dropping_all_gives_every_job_back_and_forgets_it(narrow: World) -> None
     narrow.answer(late, tensor("OUT", 1))
     assert narrow.calls == {}
     assert outcomes(first) == []
+
+
+def test_what_waits_for_the_end_of_a_step_does_not_hold_back_that_step() -> None:
+    """Two decoupled members in a row: the second one's next request waits until its first one has given all."""
+    steps = [step("d", {"IN": "I"}, {"OUT": "t"}), step("f", {"IN": "t"}, {"OUT": "O"})]
+    members = [member("d", decoupled=True), member("f", decoupled=True)]
+    world = World(EnsemblePlan(ensemble(steps, rest="max_inflight_requests: 1"), members))
+    world.start(job(tensor("I", 1)))
+    first = world.call("d")
+    for value in (1, 2):
+        world.answer(first, tensor("OUT", value), final=False)
+    second = world.call("f")
+    assert world.core.is_congested(first)
+    assert not world.core.is_congested(second)
+    world.answer(second, tensor("OUT", 3), final=True)
+    assert not world.core.is_congested(first)

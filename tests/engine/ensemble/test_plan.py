@@ -57,3 +57,14 @@ def test_the_transaction_policy_is_overwritten() -> None:
     assert not settled.decoupled
     assert with_decoupled(settled, True).decoupled
     assert not with_decoupled(with_decoupled(settled, True), False).decoupled
+
+
+def test_it_is_known_what_follows_from_each_step(plan: EnsemblePlan) -> None:
+    assert plan.following == (frozenset({1, 2}), frozenset(), frozenset())
+    steps = [
+        step("a", {"IN": "I"}, {"OUT": "x"}),
+        step("b", {"IN": "x"}, {"OUT": "y"}),
+        step("c", {"IN": "y"}, {"OUT": "O"}),
+    ]
+    chain = EnsemblePlan(ensemble(steps), [member("a"), member("b"), member("c")])
+    assert chain.following == (frozenset({1, 2}), frozenset({2}), frozenset())
