@@ -67,13 +67,17 @@ async def open_repository(repository: Path, **options: Any) -> AsyncIterator[Inf
         yield server
 
 
+STRANGERS: frozenset[int] = frozenset()
+"""Processes of servers that are none of the test's business."""
+
+
 def child_processes() -> set[int]:
-    """Processes that this one has started and that it has not seen the end of."""
+    """Processes that this one has started and that it has not seen the end of, but for `STRANGERS`."""
     children = Path(f"/proc/self/task/{threading.main_thread().native_id}/children").read_text().split()
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
             children += (task / "children").read_text().split()
-    return {int(child) for child in children}
+    return {int(child) for child in children} - STRANGERS
 
 
 def open_descriptors() -> int:

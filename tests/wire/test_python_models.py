@@ -31,7 +31,13 @@ DEADLY = (
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, serve: Any) -> Iterator[Any]:
+def strangers() -> set[int]:
+    """Processes of other servers."""
+    return child_processes()
+
+
+@pytest.fixture(scope="module")
+def server(strangers: set[int], tmp_path_factory: pytest.TempPathFactory, serve: Any) -> Iterator[Any]:
     repository = tmp_path_factory.mktemp("models")
     write_model(repository, "identity", DEADLY)
     write_model(repository, "repeat", REPEAT, DECOUPLED)
@@ -83,8 +89,8 @@ def test_responses_stream_over_http(server: Any) -> None:
     assert [event["OUTPUT0"] for event in events] == [0, 1, 2]
 
 
-def test_the_server_does_not_notice_that_idle_processes_are_killed(server: Any) -> None:
-    for pid in child_processes():
+def test_the_server_does_not_notice_that_idle_processes_are_killed(server: Any, strangers: set[int]) -> None:
+    for pid in child_processes() - strangers:
         os.kill(pid, signal.SIGKILL)
     values = np.ones((1, 4), np.float32)
     with http_client.InferenceServerClient(server.url) as client:
