@@ -179,8 +179,10 @@ class Scheduler:
         if self._permits is not None or instance not in self._addresses:
             self.mailbox.put_nowait(InstanceIdle(instance))
             return
-        self._core.instance_idle(instance)
-        self.attend()
+        core = self._core
+        core.instance_idle(instance)
+        if core.queued or core.active or self._watched:  # else there is nothing to be done
+            self.attend()
 
     def has_room(self, instance: InstanceId) -> None:
         """An instance that is just being given a batch by `begin_now` can take another one beside it."""

@@ -149,12 +149,14 @@ class Readiness:
             if not events:
                 return
             woken += len(events)
+            listened = False
             for descriptor, what in events:
                 watch = watches.get(descriptor)
-                if watch is not None:
-                    watch.edge(what)
-            for attend in self.attendants:
-                attend()
+                if watch is not None and watch.edge(what):
+                    listened = True
+            if listened:
+                for attend in self.attendants:
+                    attend()
 
     def __repr__(self) -> str:
         return f"<Readiness of {len(self._watches)} sockets>"
@@ -171,14 +173,16 @@ class _Hearer:
         self._hear = hear
         self._task = trio.lowlevel.current_task()
 
-    def edge(self, _events: int) -> None:
+    def edge(self, _events: int) -> bool:
+        """Something has come. False: no listener was called."""
         result = outcome.capture(self._hear)
         if isinstance(result, outcome.Value):
             if result.value:
-                return
+                return False
             result = outcome.Value(None)
         self._readiness.forget(self._descriptor)
         trio.lowlevel.reschedule(self._task, result)
+        return False
 
     def stop(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._readiness.forget(self._descriptor)
@@ -197,13 +201,19 @@ class _EpollWatch:
         self._hung_up = False
         self._task: trio.lowlevel.Task | None = None
 
-    def edge(self, events: int) -> None:
+    def edge(self, events: int) -> bool:
+        """Something has come. Whether a listener was called."""
         self.ready = True
         if events & _HUNG_UP:
             self._hung_up = True
-        if self._task is None or (self.listener is not None and self.listener()):
-            return
-        self.wake()
+        if self._task is None:
+            return False
+        if self.listener is None:
+            self.wake()
+            return False
+        if not self.listener():
+            self.wake()
+        return True
 
     async def wait(self) -> None:
         if not self.ready:

@@ -38,6 +38,8 @@ class SealReason(enum.Enum):
     UNBATCHED = "no batching"  # the default scheduler: one request an execution
     DRAIN = "drain"  # the model is stopping
 
+    __hash__ = object.__hash__  # executions are counted by it, and Enum's is written in Python
+
 
 class Phase(enum.IntEnum):
     """Time marks of an execution, in order."""
@@ -92,7 +94,7 @@ class ExecutionBatch:
         gpu: int | None = None,
     ) -> None:
         self.jobs = jobs
-        self.rows = sum(job.rows for job in jobs)
+        self.rows = jobs[0].rows if len(jobs) == 1 else sum(job.rows for job in jobs)
         self.instance_name = instance_name
         self.gpu = gpu
         self.sealed = sealed

@@ -33,12 +33,14 @@ from .frames import (
     HEADERS,
     PADDED,
     PREFACE,
+    WINDOW_UPDATE,
 )
 from .limits import Http2Limits
 
 _ID_MASK = 0x7FFF_FFFF
 _MAX_GOAWAY_BYTES = 16_384
 _SMALL_READ_BYTES = 2048
+_WINDOW_UPDATE_BYTES = 4
 
 SHAPES: Mapping[int, tuple[int, int, bool | None]] = {
     frames.DATA: (0, 1 << 24, True),
@@ -151,9 +153,13 @@ class FrameReader:
                 start = at + FRAME_HEADER_BYTES
                 end = start + (head >> 8)
                 kind = head & 0xFF
-                if end > size or not 0 < stream_id <= _ID_MASK or flags & PADDED or end - start > self._max_frame:
+                if end > size or stream_id > _ID_MASK or flags & PADDED or end - start > self._max_frame:
                     break
-                if kind == DATA:
+                if kind == WINDOW_UPDATE and end - start == _WINDOW_UPDATE_BYTES:
+                    sink.on_control(kind, flags, stream_id, bytes(data[start:end]))
+                elif not stream_id:
+                    break
+                elif kind == DATA:
                     sink.on_data(stream_id, bytes(data[start:end]), end - start, 0, flags & END_STREAM > 0)
                 elif kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
                     sink.on_headers(stream_id, bytes(data[start:end]), flags & END_STREAM > 0)

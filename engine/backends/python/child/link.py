@@ -30,7 +30,8 @@ class Link:
     def __init__(self, channel: Channel, handle: Callable[[Message], None]) -> None:
         self._channel = channel
         self._handle = handle
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._reading = False
         self._sleepers = 0
         self.closed = False
@@ -56,7 +57,7 @@ class Link:
         Raises:
             ChannelClosedError: the server is gone.
         """
-        with self._changed:
+        with self._lock:
             while not is_there():
                 if self.closed:
                     raise ChannelClosedError("the server is gone")
@@ -73,7 +74,7 @@ class Link:
 
     def poll(self) -> None:
         """Take in what has come, without waiting."""
-        with self._changed:
+        with self._lock:
             if self._reading or self.closed:
                 return
             came = False
@@ -88,7 +89,7 @@ class Link:
 
     def change(self, action: Callable[[], None]) -> None:
         """Do something under the lock."""
-        with self._changed:
+        with self._lock:
             action()
             if self._sleepers:
                 self._changed.notify_all()
@@ -104,7 +105,7 @@ class Link:
     def close(self) -> None:
         """Whoever waits is told that the server is gone."""
         self._channel.hang_up()
-        with self._changed:
+        with self._lock:
             while self._reading:
                 self._sleepers += 1
                 self._changed.wait()
@@ -116,14 +117,14 @@ class Link:
     def _read(self) -> None:
         """Receive a message, and handle it. The lock is held, but not while waiting."""
         self._reading = True
-        self._changed.release()
+        self._lock.release()
         message = None
         try:
             message = self._channel.receive()
         except ChannelClosedError:
             self.closed = True
         finally:
-            self._changed.acquire()
+            self._lock.acquire()
             self._reading = False
         if message is not None:
             self._handle(message)
