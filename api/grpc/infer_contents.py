@@ -28,7 +28,7 @@ the datatypes that the field may hold."""
 
 def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
     """The tensors of a request, in order. Raw ones are views on the message, and so are FP32 and FP64 contents;
-    those in shared memory are views on that.
+    those in shared memory are copied.
 
     Raises:
         InvalidArgumentError: no data, several sources of data, contents that do not fit the datatype, or a region that

@@ -1,4 +1,4 @@
-"""The ``inputs`` of an infer request: tensors from JSON, or views on the bytes behind it, or on shared memory.
+"""The ``inputs`` of an infer request: tensors from JSON, or views on the bytes behind it, or copies of shared memory.
 
 Rules: http.md §4.2, §4.4, §4.5, §4.12.
 """
@@ -27,7 +27,7 @@ def read_inputs(
         inputs: the JSON member ``inputs``.
         blobs: the bytes that follow the JSON text; binary tensors become views on them.
         limit_bytes: bound on a tensor given as JSON.
-        regions: shared memory; tensors there become views on it.
+        regions: shared memory; tensors there are copied.
 
     Raises:
         InternalError: a member is missing or has the wrong type.

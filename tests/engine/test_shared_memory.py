@@ -26,10 +26,11 @@ from trireme.engine.errors import (
     TriremeError,
     UnavailableError,
 )
-from trireme.engine.shared_memory import COPIED_BYTES, RegionKind, Regions
+from trireme.engine.shared_memory import RegionKind, Regions
 from trireme.engine.tensor import Tensor, pack_bytes
 
 PAGE = mmap.ALLOCATIONGRANULARITY
+LARGE = 1 << 20
 DATA = bytes(range(251)) * 40  # 10,040 bytes, no two pages alike
 BAD_ADDRESS = "failed to register shared memory region 'r': unable to process address spaceInvalid argument"
 
@@ -241,33 +242,68 @@ def test_an_unknown_region(regions: Regions) -> None:
     assert refusal(lambda: regions.slice("r", 0, 8)) == expected
 
 
-def test_large_tensors_are_views(regions: Regions, make_segment: MakeSegment) -> None:
-    """Numbers and strings alike: what the client writes later is seen, so nothing was copied."""
-    count = COPIED_BYTES // 4 + 1
+@pytest.mark.parametrize("count", [16, LARGE // 4])
+def test_tensors_are_copies(regions: Regions, make_segment: MakeSegment, count: int) -> None:
+    """Numbers and strings, however long: whatever the client does to its memory, what was read stays as it was."""
     numbers = make_segment(np.arange(count, dtype=np.float32).tobytes())
-    packed = pack_bytes([b"ab", b"c" * COPIED_BYTES])
+    packed = pack_bytes([b"ab", b"c" * count])
     texts = make_segment(packed + b"more")
     regions.register_system("numbers", numbers.key, 0, 4 * count)
     regions.register_system("texts", texts.key, 0, len(packed) + 4)
     first = Tensor("A", FP32, (count,), regions.slice("numbers", 0, 4 * count).view())
     second = Tensor("B", BYTES, (2,), regions.slice("texts", 0, len(packed)).view())
-    assert first.array[:4].tolist() == [0, 1, 2, 3]
-    assert not first.array.flags.writeable, "a model must not write to a client's input"
-    numbers.put(np.float32(9).tobytes(), 4)
-    texts.put(b"xy", 4)
-    assert first.array[:4].tolist() == [0, 9, 2, 3]
-    assert second.array.tolist()[0] == b"xy"
-
-
-def test_small_tensors_are_copies(regions: Regions, make_segment: MakeSegment) -> None:
-    """Whatever the client does to its memory afterwards, what was read stays as it was."""
-    numbers = make_segment(np.arange(COPIED_BYTES // 4, dtype=np.float32).tobytes())
-    regions.register_system("r", numbers.key, 0, COPIED_BYTES)
-    tensor = Tensor("A", FP32, (COPIED_BYTES // 4,), regions.slice("r", 0, COPIED_BYTES).view())
+    assert not is_mapped(numbers)
     numbers.put(np.float32(9).tobytes(), 4)
     numbers.cut(0)
-    assert tensor.array[:4].tolist() == [0, 1, 2, 3]
-    assert not tensor.array.flags.writeable, "a model must not write to a client's input"
+    texts.cut(0)
+    assert first.array.tolist() == list(range(count))
+    assert second.array.tolist() == [b"ab", b"c" * count]
+    assert not first.array.flags.writeable, "a model must not write to a client's input"
+
+
+def test_inputs_are_read_in_as_many_pieces_as_it_takes(
+    regions: Regions, segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reads at most 2 GiB at a time."""
+    pread, preadv = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, at: pread(descriptor, min(size, 7), at))
+    monkeypatch.setattr(os, "preadv", lambda descriptor, into, at: preadv(descriptor, [into[0][:7]], at))
+    regions.register_system("r", segment.key, PAGE, 5_000)
+    view = regions.slice("r", 10, 100).view()
+    assert view == DATA[PAGE + 10 : PAGE + 110]
+    assert view.readonly
+
+
+def test_a_segment_that_is_cut_short_while_it_is_read(
+    regions: Regions, segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preadv = os.preadv
+
+    def cut(descriptor: int, into: list[memoryview], at: int) -> int:
+        segment.cut(PAGE + 60)
+        return preadv(descriptor, into, at)
+
+    monkeypatch.setattr(os, "pread", lambda *_: b"")
+    monkeypatch.setattr(os, "preadv", cut)
+    regions.register_system("r", segment.key, PAGE, 5_000)
+    kind, text = refusal(lambda: regions.slice("r", 10, 100).view())
+    assert kind is InvalidArgumentError
+    assert f"was cut to {PAGE + 60} bytes, but byte {PAGE + 109} of it is needed" in text
+
+
+@pytest.mark.parametrize("error", [MemoryError, OverflowError])
+def test_an_input_that_there_is_no_memory_for(
+    regions: Regions, segment: Segment, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def full(*_: object) -> bytes:
+        raise error
+
+    regions.register_system("r", segment.key, 0, 100)
+    monkeypatch.setattr(os, "pread", full)
+    assert refusal(regions.slice("r", 0, 8).view) == (
+        UnavailableError,
+        "there is no memory for 8 bytes of shared memory region 'r'",
+    )
 
 
 def test_an_output_that_does_not_fit(regions: Regions, segment: Segment) -> None:
@@ -343,25 +379,21 @@ def test_a_segment_whose_name_is_gone_is_still_there(regions: Regions, segment: 
 # Lifetime.
 
 
-def test_a_region_in_use_stays_until_it_is_not(regions: Regions, make_segment: MakeSegment) -> None:
-    """Its name is free at once; its memory goes with the last slice and the last view."""
-    segment = make_segment(bytes(2 * COPIED_BYTES))
+def test_a_region_in_use_stays_until_it_is_not(regions: Regions, segment: Segment) -> None:
+    """Its name is free at once; its memory goes with the last slice."""
     before = open_descriptors()
-    regions.register_system("r", segment.key, 0, 2 * COPIED_BYTES)
-    place = regions.slice("r", 0, COPIED_BYTES + 1)
-    view = place.view()
+    regions.register_system("r", segment.key, 0, 1_000)
+    place = regions.slice("r", 0, 8)
     regions.unregister(RegionKind.SYSTEM, "r")
     assert refusal(lambda: regions.slice("r", 0, 8))[0] is NotFoundError
     regions.register_system("r", segment.key, PAGE, 100)
     regions.unregister(RegionKind.SYSTEM)
     place.write("OUT", b"12345678")
-    assert bytes(view[:8]) == b"12345678"
+    view = place.view()
+    assert open_descriptors() == before + 1
     del place
-    assert bytes(view[:8]) == b"12345678"
-    assert is_mapped(segment)
-    del view
-    assert not is_mapped(segment)
     assert open_descriptors() == before
+    assert bytes(view) == b"12345678"
 
 
 def test_unregistering(regions: Regions, segment: Segment) -> None:
