@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from counted_models import (
 from fakeredis import TcpFakeServer
 
 from trireme.actors import InferenceServer
+from trireme.engine.cache import guard
 from trireme.engine.cache.redis import RedisCache
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InvalidArgumentError, UnavailableError
@@ -61,7 +62,17 @@ def counter() -> Counter:
 
 
 def config_for(port: int, **settings: str) -> dict[str, dict[str, str]]:
-    return {"redis": {"host": "127.0.0.1", "port": str(port), **settings}}
+    """With patience that only a broken test or server wears out."""
+    patience = dict.fromkeys(("connect_timeout", "socket_timeout", "wait_timeout"), "20000")
+    return {"redis": {"host": "127.0.0.1", "port": str(port), **patience, **settings}}
+
+
+@contextmanager
+def refusing_port() -> Iterator[int]:
+    """A port that is taken, and that nobody listens at."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 async def kept(server: InferenceServer, count: int) -> None:
@@ -108,9 +119,7 @@ async def test_a_model_that_was_changed_is_another_one(
 async def test_a_redis_that_is_not_there_is_done_without(
     tmp_path: Path, counter: Counter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with caplog.at_level(logging.INFO, "trireme.cache"):
+    with refusing_port() as port, caplog.at_level(logging.INFO, "trireme.cache"):
         async with counted_server(tmp_path, counter, {"m": CACHED}, config_for(port)) as server:
             for _ in range(5):
                 await server.infer(counted_request())
@@ -136,18 +145,19 @@ async def test_a_redis_that_says_nothing_is_done_without(
 
 
 async def test_a_redis_that_comes_back_is_used_again(
-    tmp_path: Path, counter: Counter, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, counter: Counter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running_redis() as redis:
-        port = redis.server_address[1]
-    async with counted_server(tmp_path, counter, {"m": CACHED}, config_for(port)) as server:
-        with caplog.at_level(logging.INFO, "trireme.cache"):
+    monkeypatch.setattr(guard, "RETRY_S", 0.02)
+    caplog.set_level(logging.INFO, "trireme.cache")
+    with ExitStack() as away:
+        port = away.enter_context(refusing_port())
+        async with counted_server(tmp_path, counter, {"m": CACHED}, config_for(port)) as server:
             await server.infer(counted_request())
-            with running_redis(port):
-                with trio.fail_after(20):
-                    while not statistics_of(server).cache_hit.count:
-                        await server.infer(counted_request())
-                        await trio.sleep(0.02)
+            away.close()
+            with running_redis(port), trio.fail_after(20):
+                while not statistics_of(server).cache_hit.count:
+                    await server.infer(counted_request())
+                    await trio.sleep(0.02)
     assert caplog.messages[1:] == ["response cache 'redis' answers again"]
 
 

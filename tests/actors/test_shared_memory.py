@@ -40,11 +40,11 @@ def request(server: InferenceServer, segment: Segment) -> InferenceRequest:
     ids=["too long a string", "another string", "no memory"],
 )
 async def test_memory_that_changes_after_it_was_read(
-    repository_root: Path, segment: Segment, spoil: Callable[[Segment], None]
+    repository_root: Path, tmp_path: Path, segment: Segment, spoil: Callable[[Segment], None]
 ) -> None:
     """The request is answered with what was there: its lengths of strings have been checked."""
-    options = ServerOptions(model_repository=(repository_root / "model_repository",), exit_on_error=False)
-    async with InferenceServer(options) as server:
+    (tmp_path / "simple_identity").symlink_to(repository_root / "model_repository" / "simple_identity")
+    async with InferenceServer(ServerOptions(model_repository=(tmp_path,))) as server:
         server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
         reply = await server.submit(request(server, segment))
         spoil(segment)
