@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def fingerprint(config: ModelConfig, files: ModelFiles, members: Sequence[str]) 
         digest.update(member.encode())
     try:
         for path in _files(files.version_directory):
-            digest.update(f"{path.relative_to(files.version_directory).as_posix()}:{path.stat().st_size}:".encode())
+            name = os.fsencode(path.relative_to(files.version_directory))
+            digest.update(b"%b:%d:" % (name, path.stat().st_size))
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:

@@ -1,7 +1,8 @@
 """Model repositories on the local file system (repository.md §1, §3).
 
 Every sub-directory of a repository is a model, every sub-directory of a model that is a plain number is a version.
-Nothing else in there matters, so rubbish in one model's directory never keeps the others from being found.
+Nothing else in there matters, so rubbish in one model's directory never keeps the others from being found. A directory
+whose name is no UTF-8 is no model: nobody could ask for it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from .source import ModelSource, Scan
 
 logger = logging.getLogger("trireme.repository")
 
+_MAX_VERSION = 2**63 - 1
+
 RESERVED_DIRECTORIES = frozenset({"warmup", "initial_state", "configs"})
 
 
@@ -39,24 +42,27 @@ class LocalRepository:
     def __init__(self, paths: Sequence[Path], *, namespacing: bool = False) -> None:
         self._paths = sorted(set(paths))
         self._namespacing = namespacing
+        self._ignored: frozenset[Path] = frozenset()
 
     def scan(self) -> Scan:
         """See `RepositorySource.scan`."""
+        directories = [directory for path in self._paths for directory in _directories(path)]
+        named = [directory for directory in directories if _is_unicode(directory.name)]
+        self._tell_ignored(frozenset(directories).difference(named))
         if self._namespacing:
-            return Scan(
-                tuple(
-                    LocalModel(directory, namespace=str(path))
-                    for path in self._paths
-                    for directory in _directories(path)
-                )
-            )
+            return Scan(tuple(LocalModel(directory, namespace=str(directory.parent)) for directory in named))
         found: dict[str, list[Path]] = {}
-        for path in self._paths:
-            for directory in _directories(path):
-                found.setdefault(directory.name, []).append(directory)
+        for directory in named:
+            found.setdefault(directory.name, []).append(directory)
         models = tuple(LocalModel(places[0]) for _, places in sorted(found.items()) if len(places) == 1)
         duplicates = tuple(name for name, places in sorted(found.items()) if len(places) > 1)
         return Scan(models, duplicates)
+
+    def _tell_ignored(self, ignored: frozenset[Path]) -> None:
+        """Once for each, as long as it is there."""
+        for directory in sorted(ignored - self._ignored):
+            logger.warning("ignore model directory '%s' whose name is no valid UTF-8", directory)
+        self._ignored = ignored
 
 
 class LocalModel(ModelSource):
@@ -137,8 +143,10 @@ def version_directories(model_directory: Path) -> tuple[int, ...]:
             logger.warning("ignore version directory '%s' which fails to convert to integral number", name)
         elif name.startswith("0") and name != "0":
             logger.warning("ignore version directory '%s' which contains leading zeros in its directory name", name)
+        elif (version := int(name)) > _MAX_VERSION:
+            logger.warning("ignore version directory '%s' which fails to convert to integral number", name)
         else:
-            versions.append(int(name))
+            versions.append(version)
     return tuple(sorted(versions))
 
 
@@ -187,6 +195,14 @@ def _directories(path: Path) -> list[Path]:
             return sorted(path / entry.name for entry in entries if _is_directory(entry))
     except OSError as error:
         raise InternalError(f"failed to stat file {path}") from error
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -46,6 +46,23 @@ class TestModels:
         assert model.name == "linked"
         assert model.versions(ModelConfig("linked")) == (3,)
 
+    @pytest.mark.parametrize("namespacing", [False, True])
+    def test_a_directory_whose_name_is_no_text_is_no_model(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, namespacing: bool
+    ) -> None:
+        """It could not be listed to clients; it is told of once, as long as it is there."""
+        make(tmp_path, "model", "b\udcff")
+        repository = LocalRepository([tmp_path], namespacing=namespacing)
+        for _ in range(2):
+            assert names(repository.scan()) == ["model"]
+        text = f"ignore model directory '{tmp_path}/b\udcff' whose name is no valid UTF-8"
+        assert caplog.messages == [text]
+        (tmp_path / "b\udcff").rmdir()
+        repository.scan()
+        make(tmp_path, "b\udcff")
+        repository.scan()
+        assert caplog.messages == [text, text]
+
     def test_an_empty_repository_has_no_models(self, tmp_path: Path) -> None:
         assert LocalRepository([tmp_path]).scan() == Scan(())
 
@@ -101,7 +118,9 @@ class TestVersions:
             f"ignore version directory '{name}' which contains leading zeros in its directory name"
         )
 
-    @pytest.mark.parametrize("name", ["one", "1a", "-1", "+1", "1.0", "1_0", " 1", "²", "٣", "Warmup"])
+    @pytest.mark.parametrize(
+        "name", ["one", "1a", "-1", "+1", "1.0", "1_0", " 1", "²", "٣", "Warmup", str(2**63), "9" * 200]
+    )
     def test_what_is_no_number_is_warned_about(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
     ) -> None:
