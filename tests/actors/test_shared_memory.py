@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from repository_models import link_models
 from segments import Segment, open_segments
 
 from trireme.actors import InferenceServer
@@ -40,11 +41,11 @@ def request(server: InferenceServer, segment: Segment) -> InferenceRequest:
     ids=["too long a string", "another string", "no memory"],
 )
 async def test_memory_that_changes_after_it_was_read(
-    repository_root: Path, tmp_path: Path, segment: Segment, spoil: Callable[[Segment], None]
+    tmp_path: Path, segment: Segment, spoil: Callable[[Segment], None]
 ) -> None:
     """The request is answered with what was there: its lengths of strings have been checked."""
-    (tmp_path / "simple_identity").symlink_to(repository_root / "model_repository" / "simple_identity")
-    async with InferenceServer(ServerOptions(model_repository=(tmp_path,))) as server:
+    options = ServerOptions(model_repository=(link_models(tmp_path, "simple_identity"),))
+    async with InferenceServer(options) as server:
         server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
         reply = await server.submit(request(server, segment))
         spoil(segment)

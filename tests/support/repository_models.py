@@ -1,4 +1,4 @@
-"""The Python models that come with Trireme, in the process of a test."""
+"""The models that come with Trireme: some of them served, or a Python model in the process of a test."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from recording_host import RecordingHost
 from trireme.engine.backends.python.child.utils.runner import Runner
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
+
+
+def link_models(repository: Path, *names: str) -> Path:
+    """A repository of some of the models; as it is given, which may not be there yet."""
+    repository.mkdir(exist_ok=True)
+    for name in names:
+        (repository / name).symlink_to(REPOSITORY / name)
+    return repository
 
 
 @contextmanager

@@ -1,10 +1,12 @@
-"""A model that takes as long as it is told to, made on the fly: an ONNX loop with as many turns as its input says."""
+"""Models that take long, made on the fly: one as long as it is told to, one until the test lets it go on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from onnx import TensorProto, checker, helper, save_model
+from python_models import CONFIG as IDENTITY_CONFIG
+from python_models import IDENTITY, write_model
 
 FOREVER = 2**62
 """Turns that no test lives to see the end of."""
@@ -16,6 +18,19 @@ output { name: "MADE" data_type: TYPE_INT64 dims: [ 1 ] }
 instance_group { kind: KIND_CPU count: 1 }
 parameters { key: "intra_op_thread_count" value { string_value: "1" } }
 """
+
+WAITING = """responses = []
+            while not os.path.exists({!r}):
+                time.sleep(0.01)"""
+
+
+def write_gated_model(repository: Path, name: str = "gated") -> Path:
+    """OUTPUT0 FP32[n] is INPUT0, when the file that is given back is there. One instance, one request at a time."""
+    gate = repository / name / "gate"
+    code = "    import os\n    import time\n" + IDENTITY.replace("responses = []", WAITING.format(str(gate)))
+    config = IDENTITY_CONFIG + 'parameters { key: "EXECUTION" value { string_value: "in_process" } }'
+    write_model(repository, name, code, config)
+    return gate
 
 
 def write_slow_model(repository: Path, name: str = "slow") -> None:

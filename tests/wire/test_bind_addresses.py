@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import http.client
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ def grpc_live(host: str, port: int) -> bool:
         return stub.ServerLive(MESSAGES.ServerLiveRequest(), timeout=PATIENCE_S).live
 
 
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens, and nobody else can, of 127.0.0.1."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
 def refused(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), PATIENCE_S).close()
@@ -38,8 +47,11 @@ def refused(host: str, port: int) -> bool:
 
 
 def test_every_service_listens_at_its_own_address(tmp_path: Path) -> None:
-    flags = ("--http-address=127.0.0.2", "--grpc-address=::1", "--metrics-address=127.0.0.3")
-    with serve_process(tmp_path, *flags) as server:
+    addresses = ("--http-address=127.0.0.2", "--grpc-address=::1", "--metrics-address=127.0.0.3")
+    with ExitStack() as stack:
+        flags = ("--http-port", "--grpc-port", "--metrics-port")
+        ports = [word for flag in flags for word in (flag, str(stack.enter_context(closed_port())))]
+        server = stack.enter_context(serve_process(tmp_path, *ports, *addresses))
         http_at = address(server, "HTTPService")
         grpc_at = address(server, "GRPCInferenceService")
         metrics_at = address(server, "Metrics Service")

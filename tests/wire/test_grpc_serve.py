@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +13,15 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import trustme
+from repository_models import link_models
 from serve_process import PATIENCE_S, ServeProcess, serve_process
-from slow_model import write_slow_model
+from slow_model import write_gated_model
 from tritonclient.utils import InferenceServerException
 
-A_SECOND = 1_000_000
-"""Turns that take about as long, or longer; nothing depends on it."""
 
-
-@pytest.fixture(scope="module")
-def models(repository_root: Path) -> Path:
-    return repository_root / "model_repository"
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    return link_models(tmp_path / "models", "simple")
 
 
 def infer_simple(client: Any, **options: Any) -> Any:
@@ -103,28 +102,29 @@ def test_responses_can_be_compressed(models: Path, level: str) -> None:
             assert answer.as_numpy("OUTPUT0").tolist() == [[2] * 16]
 
 
-def ask_slow(client: Any, callback: Callable[..., None]) -> None:
-    tensor = triton.InferInput("TURNS", [1], "INT64")
-    client.async_infer("slow", [tensor.set_data_from_numpy(np.array([A_SECOND]))], callback)
+def ask_gated(client: Any, value: float, callback: Callable[..., None]) -> None:
+    tensor = triton.InferInput("INPUT0", [1, 1], "FP32")
+    client.async_infer("gated", [tensor.set_data_from_numpy(np.array([[value]], np.float32))], callback)
 
 
 def test_what_is_in_flight_at_the_end_is_answered_and_nothing_new_is_taken(tmp_path: Path) -> None:
-    write_slow_model(tmp_path)
-    answers: list[Any] = []
+    gate = write_gated_model(tmp_path)
+    answers: queue.Queue[Any] = queue.Queue()
 
     def keep(result: Any, error: Any) -> None:
-        answers.append(error or int(result.as_numpy("MADE")[0]))
+        answers.put(error or float(result.as_numpy("OUTPUT0")[0, 0]))
 
     with serve_process(tmp_path) as server:
         url = f"127.0.0.1:{server.grpc_port}"
         with triton.InferenceServerClient(url) as client:
-            ask_slow(client, keep)
-            ask_slow(client, keep)
-            while 'nv_inference_pending_request_count{model="slow",version="1"} 1' not in server.metrics():
-                assert not answers, "answered before it could be interrupted"
+            for value in (1.0, 2.0):
+                ask_gated(client, value, keep)
+            while 'nv_inference_pending_request_count{model="gated",version="1"} 1' not in server.metrics():
+                assert answers.empty(), "answered before it could be interrupted"
             server.process.send_signal(signal.SIGTERM)
-            server.wait_for(r"Signal \(15\) received\.")
+            server.wait_for("Found 1 GRPC service connections")
+            gate.touch()
             assert server.wait() == 0
-        assert answers == [A_SECOND, A_SECOND]
+            assert sorted(answers.get(timeout=PATIENCE_S) for _ in range(2)) == [1.0, 2.0]
         with grpc.insecure_channel(url) as channel, pytest.raises(grpc.FutureTimeoutError):
             grpc.channel_ready_future(channel).result(timeout=0.5)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from repository_models import link_models
 from tritonclient import utils
 from tritonclient.utils import InferenceServerException, shared_memory
 
@@ -20,9 +21,10 @@ CLIENTS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 
 
 @pytest.fixture(scope="module")
-def sharing(serve: Any, repository_root: Path) -> Iterator[Any]:
+def sharing(serve: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server whose clients may register memory."""
-    with serve(repository_root / "model_repository", allow_client_shm=True) as running:
+    repository = link_models(tmp_path_factory.mktemp("models"), "simple", "simple_string")
+    with serve(repository, allow_client_shm=True) as running:
         yield running
 
 

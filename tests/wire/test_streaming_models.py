@@ -65,7 +65,7 @@ class Asker:
 def asker(live: Any) -> Iterator[Asker]:
     with grpc.InferenceServerClient(live.grpc_url) as client:
         yield Asker(client)
-        client.stop_stream()
+        client.stop_stream(cancel_requests=True)
 
 
 def int32(*values: int) -> np.ndarray:
@@ -115,12 +115,10 @@ def test_repeat_of_nothing_is_no_response(asker: Asker) -> None:
 
 
 def test_repeat_takes_the_next_request_while_it_answers(asker: Asker) -> None:
-    asker.ask("repeat_int32", "slow", IN=int32(1, 2), DELAY=uint32(0, 300), WAIT=uint32(0))
-    first = asker.next().get_response()
+    asker.ask("repeat_int32", "slow", IN=int32(1, 2), DELAY=uint32(0, 5000), WAIT=uint32(0))
+    assert asker.next().get_response().id == "slow"
     asker.ask("repeat_int32", "fast", IN=int32(7), DELAY=uint32(0), WAIT=uint32(0))
-    came = [first.id] + [asker.next().get_response().id for _ in range(4)]
-    assert came[0] == "slow"
-    assert came.index("fast") < came.index("slow", 1)
+    assert asker.next().get_response().id == "fast"
 
 
 def test_repeat_wants_as_many_delays_as_numbers(asker: Asker) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from repository_models import link_models
 from serve_process import PATIENCE_S, infer, outputs_of, tensor
 
 PATH = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: localhost\r\n"
@@ -19,8 +20,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def server(serve: Any, repository_root: Any) -> Iterator[Any]:
-    with serve(repository_root / "model_repository") as live:
+def server(serve: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with serve(link_models(tmp_path_factory.mktemp("models"), "simple")) as live:
         yield live
 
 

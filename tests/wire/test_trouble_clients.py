@@ -8,11 +8,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from repository_models import link_models
 from serve_process import PATIENCE_S, ServeProcess, serve_process
 
 CLIENTS = 64
@@ -130,8 +130,9 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def server(repository_root: Path) -> Iterator[ServeProcess]:
-    with serve_process(repository_root / "model_repository") as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    models = ("simple", "identity_fp32", "simple_identity")
+    with serve_process(link_models(tmp_path_factory.mktemp("models"), *models)) as server:
         yield server
 
 

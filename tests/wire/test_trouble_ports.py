@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from repository_models import link_models
 from serve_process import serve_process
 
 
@@ -20,17 +21,17 @@ def taken() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("flag", "service"), [("--grpc-port", "GRPC"), ("--http-port", "HTTP"), ("--metrics-port", "Metrics")]
 )
-def test_taken_port(repository_root: Path, taken: int, flag: str, service: str) -> None:
-    with serve_process(repository_root / "model_repository", flag, str(taken), wait=False) as server:
+def test_taken_port(tmp_path: Path, taken: int, flag: str, service: str) -> None:
+    models = ("simple", "square_int32")
+    with serve_process(link_models(tmp_path, *models), flag, str(taken), wait=False) as server:
         assert server.wait() == 1
         (line,) = [line for line in server.log.splitlines() if line.startswith("E")]
         assert line.endswith(
             f"\"failed to start {service} service: Unavailable - Socket '127.0.0.1:{taken}' already in use \""
         )
         assert "Traceback" not in server.log
-        models = len(list((repository_root / "model_repository").glob("*/config.pbtxt")))
-        assert server.log.count("successfully loaded '") == models
-        assert server.log.count("successfully unloaded '") == models
+        assert server.log.count("successfully loaded '") == len(models)
+        assert server.log.count("successfully unloaded '") == len(models)
 
 
 def test_two_services_at_one_port_are_refused_before_anything_is_loaded(repository_root: Path) -> None:
