@@ -10,6 +10,7 @@ from itertools import count
 import trio
 
 from .determinism import has_pending_callbacks
+from .isolation import isolate
 
 
 class VirtualClock:
@@ -39,7 +40,8 @@ class StandstillError(BaseException):
 class JumpingClock(trio.abc.Clock):
     """Time that stands still while anybody has something to do, and then jumps to the next deadline.
 
-    It serves trio's loop (``trio.run(..., clock=clock)``) and the actors (as the engine's `Clock`) alike. Why not
+    It serves trio's loop (``trio.run(..., clock=clock)``) and the actors (as the engine's `Clock`) alike. A run with it
+    has no I/O but ``run_sync_soon``. Why not
     ``trio.testing.MockClock``, which jumps as well? It asks the machine's clock at every reading, and goes through the
     loop twice, gathering statistics, at every jump. This one jumps when trio asks how long it may sleep, which it does
     only when no task can run. It also wakes sleepers of its own, in the order in which they are due and, at one
@@ -85,7 +87,9 @@ class JumpingClock(trio.abc.Clock):
     # For trio.
 
     def start_clock(self) -> None:
-        """Virtual time is zero until somebody sleeps."""
+        """A run begins, at time zero."""
+        isolate()
+        self._token = trio.lowlevel.current_trio_token()
 
     def current_time(self) -> float:
         self._looks += 1
@@ -101,7 +105,7 @@ class JumpingClock(trio.abc.Clock):
         if when_s == math.inf:
             return when_s  # nobody waits for time
         if when_s > self._now_s:
-            if has_pending_callbacks():
+            if has_pending_callbacks(self._token):
                 return 0.0
             self.on_quiet()
             self._now_s = when_s

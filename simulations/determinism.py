@@ -68,7 +68,7 @@ class SeededOrder(Random):
             super().shuffle(x)
 
 
-def has_pending_callbacks() -> bool:
-    """Whether callbacks given to ``run_sync_soon`` are still to be called. Only within ``trio.run``."""
-    queue = trio.lowlevel.current_trio_token()._reentry_queue
+def has_pending_callbacks(token: trio.lowlevel.TrioToken) -> bool:
+    """Whether callbacks given to its ``run_sync_soon`` are still to be called."""
+    queue = token._reentry_queue
     return bool(queue.queue or queue.idempotent_queue)

@@ -33,6 +33,9 @@ class VirtualExecutor:
     begins = False
     prompt = False
 
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         await life()
 
@@ -45,7 +48,9 @@ class VirtualExecutor:
         try:
             await self._execute(instance, batch)
         finally:
-            if has_pending_callbacks():  # answers of a decoupled model; those of a thread arrive before its end does
+            if has_pending_callbacks(
+                self._token
+            ):  # answers of a decoupled model; those of a thread arrive before its end does
                 await _callbacks_called()
 
     async def _execute(self, instance: SimulatedInstance, batch: ExecutionBatch) -> None:
@@ -95,6 +100,7 @@ class RecordingExecutor(VirtualExecutor):
     """Writes down when its batches start and end."""
 
     def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
         self._recorder = recorder
 
     async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:

@@ -72,6 +72,11 @@ class Recorder:
         for kind, handler in handlers.items():
             self._listeners.setdefault(kind, []).append(handler)
 
+    def close(self) -> None:
+        """Let go of the events, and of whoever listens."""
+        self._events = []
+        self._listeners.clear()
+
     def record(self, event: Event) -> None:
         self._events.append(event)
         for handler in self._listeners.get(type(event), ()):

@@ -11,7 +11,7 @@ from functools import partial
 from .invariants import Violation
 from .plan import Plan
 from .planted import planted
-from .play import play
+from .play import no_garbage_collection, play
 from .shrink import Shrinker
 from .swarm import draw_plan
 
@@ -31,9 +31,11 @@ def play_seed(seed: int, bug: str = "") -> Found:
     Args:
         bug: of `planted.PLANTED`, to be there meanwhile.
     """
-    with planted(bug):
+    with planted(bug), no_garbage_collection():
         outcome = play(draw_plan(seed))
-    return Found(seed, outcome.violation, outcome.counts)
+        found = Found(seed, outcome.violation, outcome.counts)
+        del outcome
+    return found
 
 
 def hunt(seeds: Sequence[int], jobs: int = 1, bug: str = "") -> Iterator[Found]:

@@ -65,13 +65,16 @@ class Outcome:
 
 def play(plan: Plan) -> Outcome:
     """Play a plan to its end, or to the first violation."""
-    run = _Run(plan)
-    with _quiet_logs(), _no_garbage_collection(), _window(plan.window):
+    with _quiet_logs(), no_garbage_collection(), _window(plan.window):
+        run = _Run(plan)
         try:
             play_in_world(run.play, plan.seed, LIMIT_S, run.clock, run.recorder)
         except (trio.TrioInternalError, BaseExceptionGroup) as error:
             run.watch.violation = _defect(error)
-    return Outcome(run.watch.violation, run.coverage.counts, run.recorder.history())
+        outcome = Outcome(run.watch.violation, run.coverage.counts, run.recorder.history())
+        run.close()
+        del run
+        return outcome
 
 
 def _defect(error: BaseException) -> Violation:
@@ -150,6 +153,12 @@ class _Run:
         self._server: InferenceServer | None = None
         self._waiting = trio.CancelScope()
 
+    def close(self) -> None:
+        """Cut the circles in what was a run, which would else all be work for the garbage collector."""
+        self.recorder.close()
+        self.watch.close()
+        self.clock.on_quiet = _nothing
+
     def _is_ready(self, model: str) -> bool:
         return self._server is not None and self._server.model_ready(model)
 
@@ -219,6 +228,10 @@ class _Run:
                 await driver.done.wait()
 
 
+def _nothing() -> None:
+    """What a clock does when nobody asked for more."""
+
+
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
     """What dies in a swarm run dies on purpose; nobody wants to read it."""
@@ -254,8 +267,9 @@ def _window(answers: int) -> Iterator[None]:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A run is short, and keeps its history to the end: looking for garbage in it is a tenth of its cost."""
+def no_garbage_collection() -> Iterator[None]:
+    """A run is short, and keeps its history to the end: looking for garbage in it is a tenth of its cost. Who has no
+    use for the history afterwards does well to drop it within the block."""
     before = gc.isenabled()
     gc.disable()
     try:

@@ -107,3 +107,8 @@ class Watch:
         """The history is over."""
         for invariant in self._invariants:
             invariant.finish()
+
+    def close(self) -> None:
+        """Let go of the invariants, which hold on to this as well."""
+        self._invariants = ()
+        self._at_instant = []
