@@ -179,9 +179,12 @@ class Instance:
         del self._held[batch]
         if not self._held:
             self.state = InstanceState.IDLE
+        was_idle = self._said_idle
         idle = self.identity if prompt and self._has_news() else None
         self.executed += 1
         self._scheduler.settle(batch, idle)
+        if was_idle:  # nothing else tells the scheduler that what waited for this very batch may go now
+            self._scheduler.reconsider()
         if self._settled:  # asking is cheaper than waking nobody
             self._settled.unpark_all()
 

@@ -147,15 +147,19 @@ class Instances:
         started = Once(task_status)
         while True:
             instance = seat.instance = self._make(seat.order)
+            death: Exception | None = None
             try:
                 await instance.run(task_status=started)
                 return
             except Exception as error:  # noqa: BLE001 - supervision: a child's crash is handled here, by policy
-                instance.bury(obituary(seat.order.spec, error))
-                delay_s = self._next_step(seat, error, policy, started.done)
+                death = error.with_traceback(None)  # whose frames hold all that the instance had
             finally:
-                if instance.state not in (InstanceState.STOPPED, InstanceState.DEAD):
+                if death is None and instance.state is not InstanceState.STOPPED:
                     instance.bury(stopping_error())
+            # Not amid the handling: what is raised because of this, and kept, would refer to it.
+            assert death is not None, "whatever else it is goes on to its supervisor"
+            instance.bury(obituary(seat.order.spec, death))
+            delay_s = self._next_step(seat, death, policy, started.done)
             if delay_s is None:
                 started.started()
                 return

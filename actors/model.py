@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 
 import trio
@@ -24,7 +25,7 @@ from ..engine.config.in_place import adopt
 from ..engine.config.model import ModelConfig
 from ..engine.config.rate_limiter import rate_limits
 from ..engine.description import ModelDescription, ModelState
-from ..engine.errors import InternalError, TriremeError
+from ..engine.errors import InternalError, TriremeError, unframed
 from ..engine.instance_orders import InstanceOrder, instance_orders
 from ..engine.latencies import RecentLatencies, first_response_histogram
 from ..engine.log_context import about
@@ -335,7 +336,7 @@ class Model:
         try:
             loaded = await self._load()
         except TriremeError as error:
-            self._failure = error
+            self._failure = unframed(error)  # and not what was loaded until then
             return
         try:
             async with trio.open_nursery() as nursery:
@@ -437,7 +438,7 @@ class Model:
         scheduler = self.scheduler
         if self._failure is not None:
             scheduler.stop()
-            scheduler.fail_queued(self._failure)
+            scheduler.fail_queued(copy(self._failure))  # who is answered raises it; the one that is kept is not raised
         else:
             await scheduler.drained()
         self._drained = True
@@ -460,7 +461,7 @@ class Model:
         if self.state is ModelState.READY:
             self._enter(ModelState.UNAVAILABLE, error.status_text)
         if self._end.is_set():  # it is being drained, and nobody is left to execute what is queued
-            self.scheduler.fail_queued(error)
+            self.scheduler.fail_queued(copy(error))
         self._end.set()
 
     def _enter(self, state: ModelState, reason: str = "") -> None:

@@ -184,6 +184,12 @@ class Scheduler:
         if core.queued or core.active or self._watched:  # else there is nothing to be done
             self.attend()
 
+    def reconsider(self) -> None:
+        """An instance that was idle all the time, having room for more, has settled a batch: the next request of a
+        sequence may have waited for that."""
+        if self._core.queued:
+            self.attend()
+
     def has_room(self, instance: InstanceId) -> None:
         """An instance that is just being given a batch by `begin_now` can take another one beside it."""
         self._core.instance_idle(instance)

@@ -178,13 +178,15 @@ class StreamExecutor:
     def _collect(self, ticket: Ticket) -> None:
         batch, instance = ticket.batch, ticket.instance
         assert instance is not None, "it is needed until now"
+        failure: BaseException | None = None
         try:
             instance.collect(batch, ticket.launched)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary to foreign code, as in `executors`
-            self._flights.over(ticket, failed=True)
-            self._fail(ticket, error)
+            failure = error.with_traceback(None)  # whose frames hold what the batch had of the device
+        self._flights.over(ticket, failed=failure is not None)
+        if failure is not None:  # not amid the handling: an answer that is raised at a client would refer to it
+            self._fail(ticket, failure)
             return
-        self._flights.over(ticket)
         batch.finish()
         ticket.on_over(batch)
 

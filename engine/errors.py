@@ -94,10 +94,17 @@ def request_prefix(request_id: str) -> str:
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 
+def unframed(error: TriremeError) -> TriremeError:
+    """An error that is kept: it does not refer to the frames that it passed, which hold whatever was at hand there."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 def backend_failure(error: BaseException) -> TriremeError:
-    """What a backend raised, as the answer to its requests. It does not refer to the frames that it passed."""
+    """What a backend raised, as the answer to its requests. It does not refer to the frames that it passed, nor does
+    what it came of."""
     if isinstance(error, TriremeError):
-        return error.with_traceback(None)
+        return unframed(error)
     if isinstance(error, SystemExit):
         return InternalError(f"the backend called exit ({error.code})", reason=FailureReason.BACKEND)
     return InternalError(f"{type(error).__name__}: {error}", reason=FailureReason.BACKEND)
