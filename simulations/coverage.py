@@ -10,6 +10,7 @@ from collections import Counter
 
 from ..engine.execution import SealReason
 from .coverage_answers import REACHABLE_ANSWERS, AnswerCoverage
+from .coverage_gpus import REACHABLE_GPUS, GpuCoverage
 from .events import (
     GIVEN_UP,
     BatchSealed,
@@ -46,6 +47,7 @@ REACHABLE = (
     *(f"sealed: {reason.value}" for reason in SealReason if reason is not SealReason.SHAPE),
     *(f"fault: {fault.value}" for fault in Fault if fault is not Fault.NONE),
     "fault: start fails",
+    "fault: start on a sick GPU",
     "refused: queue full",
     "refused: stopping",
     "refused: unknown model",
@@ -75,6 +77,7 @@ REACHABLE = (
     "a state kept",
     "a state found",
     *REACHABLE_ANSWERS,
+    *REACHABLE_GPUS,
     "a model loaded again",
     "a model unloaded",
     "a model changed twice at once",
@@ -98,7 +101,7 @@ class Coverage:
     """Counts. Must listen before the state does, as invariants do.
 
     Attributes:
-        answers: listens as well.
+        answers, gpus: listen as well.
     """
 
     def __init__(self, state: WorldState, max_inflight: int) -> None:
@@ -114,6 +117,7 @@ class Coverage:
         self._is_stopping = False
         self._changing: Counter[str] = Counter()
         self.answers = AnswerCoverage(self._count)
+        self.gpus = GpuCoverage(self._count)
 
     def handlers(self) -> Handlers:
         return {

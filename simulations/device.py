@@ -110,6 +110,11 @@ class SimulatedGpu:
     def batch_number(self, batch: ExecutionBatch) -> int:
         return self._recorder.number_of(batch)
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything is left to do, or to tell."""
+        return self._core.busy or bool(self._calls)
+
     def __repr__(self) -> str:
         return f"<SimulatedGpu {self.name}: {self._core!r}>"
 

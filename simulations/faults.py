@@ -17,20 +17,20 @@ from ..engine.config.model import ModelConfig
 from ..engine.datatypes import FP32
 from ..engine.errors import InternalError
 from ..engine.execution import ExecutionBatch
+from ..engine.gpu.device import SickDeviceError
 from ..engine.job import Job
 from ..engine.scheduling.sequence.state import keep_states
 from ..engine.tensor import Tensor
 from .clock import JumpingClock
 from .events import FaultStruck, StateUsed
 from .executors import SimulatedFailure
+from .faulty_gpus import SLOWNESS, FaultyGpus
 from .graphs import Graphs, answer
 from .history import Recorder
 from .models import SimulatedModel
 from .plan import NEW_SUM, SUM, Fault, ModelPlan, Plan, RequestPlan
 from .streams import FOR_EVER_S, InstanceCrash, Streams
-
-SLOWNESS = 20
-"""A slow execution takes so many times as long."""
+from .world import World
 
 BEFORE = (Fault.HANG, Fault.CRASH, Fault.RAISE)
 """Faults that strike a batch before any of it is answered; of several, the first in this order."""
@@ -40,21 +40,18 @@ class FaultyModels:
     """The models of a plan.
 
     Args:
-        misled: called with a text when a model is given what it should not be given.
+        misled: called with a text when a model is given what it should not be given, or has what it should not have.
 
     Attributes:
         calm: faults strike no more.
+        gpus: where some of them are.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        graphs: Graphs,
-        clock: JumpingClock,
-        recorder: Recorder,
-        misled: Callable[[str], None],
-    ) -> None:
+    def __init__(self, plan: Plan, graphs: Graphs, world: World, misled: Callable[[str], None]) -> None:
+        clock: JumpingClock = world.clock
+        recorder: Recorder = world.recorder
         self.calm = False
+        self.gpus = FaultyGpus(plan, world, misled, self._struck, self._strike)
         self._misled = misled
         self._requests = {str(each.number): each for request in plan.requests for each in graphs.executions(request)}
         self._looked_at = graphs.looked_at
@@ -67,12 +64,19 @@ class FaultyModels:
         self.models = [
             SimulatedModel(
                 model.config(),
-                partial(self._stream if model.decoupled else self._work, model),
+                self.gpus.work(model)
+                if model.gpus
+                else partial(self._stream if model.decoupled else self._work, model),
                 answer=_say_no_more if model.decoupled else partial(self._answer, model),
                 on_start=partial(self._start, model),
             )
             for model in plan.models
         ]
+
+    def calm_down(self) -> None:
+        """Faults strike no more."""
+        self.calm = True
+        self.gpus.heal()
 
     def touch(self, name: str) -> None:
         """Change a model, so that it is worth loading again."""
@@ -83,8 +87,14 @@ class FaultyModels:
         if self._starts[model.name] in model.failing_starts and not self.calm:
             self._recorder.record(FaultStruck(self._recorder.now_ns(), "start fails", model.name, 0))
             raise InternalError(f"start {self._starts[model.name]} of '{spec.name}' fails")
+        try:
+            self.gpus.check(spec)
+        except SickDeviceError:
+            self._recorder.record(FaultStruck(self._recorder.now_ns(), "start on a sick GPU", model.name, 0))
+            raise
 
-    async def _work(self, model: ModelPlan, spec: InstanceSpec, batch: ExecutionBatch) -> None:
+    def _struck(self, model: ModelPlan, batch: ExecutionBatch) -> tuple[int, list[RequestPlan]]:
+        """How long a batch takes, and the requests in it whose faults strike, by their numbers."""
         duration_ns = model.fixed_ns + model.per_row_ns * batch.rows
         struck: list[RequestPlan] = []
         requests = self._requests
@@ -95,15 +105,20 @@ class FaultyModels:
             duration_ns += request.extra_ns
             if request.fault is not Fault.NONE and self._turns[request.number] >= request.fault_after:
                 struck.append(request)
-        if not struck or self.calm:
+        if self.calm:
+            struck.clear()
+        return duration_ns, sorted(struck, key=lambda request: request.number)
+
+    async def _work(self, model: ModelPlan, spec: InstanceSpec, batch: ExecutionBatch) -> None:
+        duration_ns, struck = self._struck(model, batch)
+        if not struck:
             await self._clock.sleep(duration_ns / 1e9)
             return
         slow = next((request for request in struck if request.fault is Fault.SLOW), None)
         if slow is not None:
             self._strike(slow)
             duration_ns *= SLOWNESS
-        ordered = sorted(struck, key=lambda request: request.number)
-        worst = next((each for fault in BEFORE for each in ordered if each.fault is fault), None)
+        worst = next((each for fault in BEFORE for each in struck if each.fault is fault), None)
         if worst is None:
             await self._clock.sleep(duration_ns / 1e9)
             return
@@ -137,6 +152,7 @@ class FaultyModels:
     def _answer(self, model: ModelPlan, config: ModelConfig, batch: ExecutionBatch) -> None:
         if config.has_sequence_batching:
             self._check_controls(batch)
+        self._look_whether_late(batch)
         outputs = self._outputs[model.name]
         for job in batch.jobs:
             if job.is_null:
@@ -171,6 +187,14 @@ class FaultyModels:
                     job.respond(response)
             if sums:
                 self._recorder.record(StateUsed(self._recorder.now_ns(), request.number, found, left))
+
+    def _look_whether_late(self, batch: ExecutionBatch) -> None:
+        for job in batch.jobs:
+            request = None if job.is_null else self._requests[job.request.id]
+            if request is None or request.fault is not Fault.LATE or self._turns[request.number] < request.fault_after:
+                continue
+            if self._strikes(request):
+                raise InternalError(f"request {request.number} made its batch fail late")
 
     def _check_controls(self, batch: ExecutionBatch) -> None:
         """Whether a stateful model is told the truth about each row (scheduling.md §6.5)."""

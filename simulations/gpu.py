@@ -230,6 +230,11 @@ class GpuCore:
         self._free[operation.engine] += operation.units
         return End(stream, operation)
 
+    @property
+    def busy(self) -> bool:
+        """Whether something runs, or waits."""
+        return bool(self._running) or any(stream.waiting for stream in self._streams)
+
     def __repr__(self) -> str:
         waiting = sum(len(stream.waiting) for stream in self._streams)
         return f"<GpuCore: {len(self._streams)} streams, {len(self._running)} running, {waiting} waiting>"

@@ -72,13 +72,14 @@ class SimulatedModel(ModelSource):
     """A model in memory; its backend must be `BACKEND`.
 
     Args:
+        work: what its batches do; on a GPU, which may be by its number, the stream of an instance does it.
         on_start: called for each instance that is to be made; what it raises is why it cannot.
     """
 
     def __init__(
         self,
         config: ModelConfig,
-        work: Work | StreamWork,
+        work: Work | StreamWork | Mapping[int, StreamWork],
         versions: Sequence[int] = (1,),
         answer: Answering = answer_with_zeros,
         on_start: Callable[[InstanceSpec], None] = lambda _spec: None,
@@ -175,11 +176,13 @@ class _SimulatedLoadedModel(LoadedModel):
         self._model = model
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
-        return StreamInstance if isinstance(self._model.work, StreamWork) else ModelInstance
+        return StreamInstance if isinstance(self._model.work, StreamWork | Mapping) else ModelInstance
 
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         self._model.on_start(spec)
         work, answer = self._model.work, self._model.answer
+        if isinstance(work, Mapping):
+            work = work[spec.device_id]
         if isinstance(work, StreamWork):
             return SimulatedStreamInstance(self._config, work, answer)
         return SimulatedInstance(self._config, spec, work, answer)

@@ -54,6 +54,12 @@ class Fault(enum.Enum):
     EXIT = "instance exits amid its answers"
     HANG = "instance hangs"
     SLOW = "instance is slow"
+    MEMORY = "GPU has no memory"  # from here on, of models on GPUs only
+    SICK = "GPU falls ill in silence"
+    LATE = "batch fails when it has landed"
+
+
+GPU_FAULTS = (Fault.MEMORY, Fault.SICK, Fault.LATE)
 
 
 class Change(enum.Enum):
@@ -119,6 +125,24 @@ class ResourcePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuPlan:
+    """A GPU.
+
+    Attributes:
+        units: computations that it can do at once.
+        row_in_ns, row_out_ns: time that a copy takes for a row of one input, or output.
+        memory_bytes: for arrays; 0 for plenty.
+        ill_ns: how long nothing can be begun on it when it has fallen ill.
+    """
+
+    units: int = 1
+    row_in_ns: int = 1_000_000
+    row_out_ns: int = 1_000_000
+    memory_bytes: int = 0
+    ill_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """A step of an ensemble. Its output is a tensor, named by the number of the step, counted from 1.
 
@@ -144,6 +168,8 @@ class ModelPlan:
         steps: of an ensemble, which has nothing else but the next, a name and a max_batch_size; what no step takes is
             an output, that of the last step the first.
         max_inflight: of an ensemble, how many requests each step may have in flight; 0 for any number.
+        gpus: the numbers of those that it is on, with so many instances on each; empty for none.
+        credits: of such a model, batches that an instance may have in flight, where no resources are shared.
     """
 
     name: str
@@ -167,6 +193,8 @@ class ModelPlan:
     max_inflight: int = 0
     decoupled: bool = False
     heeds: bool = False
+    gpus: tuple[int, ...] = ()
+    credits: int = 2
 
     @property
     def iterative(self) -> bool:
@@ -187,7 +215,9 @@ class ModelPlan:
             max_batch_size=self.max_batch_size,
             input=tuple(ModelInput(f"INPUT{index}", FP32, (4,)) for index in range(self.inputs)),
             output=(ModelOutput("OUTPUT0", FP32, (4,)),),
-            instance_group=(InstanceGroup(self.name, "KIND_CPU", self.instances),),
+            instance_group=(
+                InstanceGroup(self.name, "KIND_GPU" if self.gpus else "KIND_CPU", self.instances, self.gpus),
+            ),
             dynamic_batching=self.batching() if self.dynamic else None,
         )
         message = ModelConfigMessage()
@@ -318,6 +348,8 @@ class Plan:
         changes: of models, while the server is at work.
         load_ns: the time that each step of loading a model takes, once the server is up.
         window: answers of a decoupled model that wait for their client before the model is held back; at least 3.
+        gpus: by their numbers.
+        pinned_bytes: of the pool of pinned memory; 0 for plenty.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
     """
 
@@ -336,6 +368,12 @@ class Plan:
     window: int = 64
     changes: tuple[ChangePlan, ...] = ()
     load_ns: int = 0
+    gpus: tuple[GpuPlan, ...] = ()
+    pinned_bytes: int = 0
+
+    def at_once(self, model: ModelPlan) -> int:
+        """How many batches each instance of a model may have in flight; see `actors.instance`."""
+        return model.credits if model.gpus and not self.resources else 1
 
     def to_json(self) -> str:
         return json.dumps(_encode(self), indent=1) + "\n"

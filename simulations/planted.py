@@ -25,6 +25,8 @@ from ..engine.ensemble import EnsembleRun, StepCall
 from ..engine.ensemble.run import Iteration, RunState
 from ..engine.errors import NotFoundError, TriremeError
 from ..engine.execution import ExecutionBatch
+from ..engine.gpu.flights import Flights
+from ..engine.gpu.pipeline import Flight, Pipeline
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceRequest
 from ..engine.scheduling.core import Action, InstanceId, Wait, WaitUntil
@@ -237,6 +239,34 @@ def _state_written_in_place(original: Any, state: SequenceState, output: Tensor)
     np.copyto(tensor.array, output.array)
 
 
+def _memory_back_early(
+    original: Any, flight: Flight, outputs: Any, computed: Any, landed: Any, held: Any, error: Any
+) -> None:
+    """What a GPU uses for a batch is not held until the batch has landed."""
+    del held
+    original(flight, outputs, computed, landed, None, error)
+
+
+def _one_credit_too_many(original: Any, instance: Instance) -> bool:
+    """A GPU instance takes one batch more than it has credits."""
+    instance._credits += instance._credits > 1
+    try:
+        return original(instance)
+    finally:
+        instance._credits -= instance._credits > 1
+
+
+def _shared_stream(original: Any, pipeline: Pipeline, *arguments: Any) -> None:
+    """Outputs are copied on the stream of the inputs, where they hold up those of the next batch."""
+    original(pipeline, *arguments)
+    pipeline._copies_out = pipeline._copies_in
+
+
+def _sickness_unnoticed(original: Any, flights: Flights, now_s: float) -> None:
+    """Nobody asks after batches that do not land."""
+    original(flights, now_s)
+
+
 Bug = Callable[..., Any]
 
 PLANTED: Mapping[str, tuple[type, str, Bug]] = {
@@ -269,6 +299,10 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),
     "refused-in-one-breath": (Scheduler, "_make_room", _refused_in_one_breath),
+    "memory-back-early": (Flight, "__init__", _memory_back_early),
+    "one-credit-too-many": (Instance, "_has_news", _one_credit_too_many),
+    "shared-stream": (Pipeline, "__init__", _shared_stream),
+    "sickness-unnoticed": (Flights, "overdue", _sickness_unnoticed),
 }
 """By name: the class and the method that is wrong, and what it does instead."""
 

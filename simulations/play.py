@@ -20,19 +20,21 @@ import trio
 from ..actors import InferenceServer, StartupError
 from ..actors import reply as reply_module
 from ..actors.model_control import ALL_MODELS
+from ..engine.gpu.flights import LOOK_S
 from ..engine.options import ControlMode
 from ..engine.scheduling.resources import ExplicitResource
 from .clock import JumpingClock, StandstillError
 from .coverage import Coverage
 from .driver import Driver
 from .events import PhaseBegan
-from .faults import SLOWNESS, FaultyModels
+from .faults import FaultyModels
+from .faulty_gpus import HANGS, SLOWNESS, gpus_of
 from .graphs import Graphs
 from .history import History, Recorder
 from .invariants import Violation, Watch
 from .invariants.leftovers import leftovers
 from .invariants.state import WorldState
-from .plan import Manner, Plan
+from .plan import Fault, Manner, Plan
 from .world import World, play_in_world
 
 LONGEST_RESTART_S = 10.0
@@ -40,6 +42,9 @@ LONGEST_RESTART_S = 10.0
 
 STEPS_OF_A_LOAD = 20
 """More than a load of one model has, of those that take time."""
+
+MOST_INPUTS = 5
+"""More than a row has, of the size of a plain one, with all that a sequence adds."""
 
 LIMIT_S = 1e7
 """Virtual seconds after which a run is given up that not even its bounds end."""
@@ -109,10 +114,14 @@ def drain_bound_s(plan: Plan, graphs: Graphs | None = None) -> float:
     models = {model.name: model for model in plan.models}
     graphs = graphs or Graphs(plan)
     total_ns = max((request.at_ns for request in plan.requests if not request.after), default=0)
+    hanging = 0
     for request in (each for asked in plan.requests for each in graphs.executions(asked)):
         model = models.get(request.model)
         if model is not None:
             alone_ns = model.fixed_ns + model.per_row_ns * request.rows + request.extra_ns + model.delay_us * 1_000
+            if model.gpus:
+                alone_ns += request.rows * max(_row_ns(plan, index) for index in model.gpus)
+                hanging += request.fault is Fault.HANG
             total_ns += alone_ns * SLOWNESS * request.turns
             if model.decoupled:
                 total_ns += (request.answers + 1) * (request.answer_ns + request.pause_ns) * request.turns
@@ -120,7 +129,14 @@ def drain_bound_s(plan: Plan, graphs: Graphs | None = None) -> float:
                 total_ns += model.sequences.idle_us * 1_000
         total_ns += request.at_ns if request.after else 0
     total_ns += STEPS_OF_A_LOAD * plan.load_ns * len(plan.changes) * len(plan.models)
-    return total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0
+    bound_s = total_ns / 1e9 + plan.hang_limit_s + LONGEST_RESTART_S + 1.0
+    if plan.gpus:  # which may have to be found out to be sick, by an instance that has just come back
+        bound_s += hanging * HANGS * plan.hang_limit_s + LOOK_S + LONGEST_RESTART_S
+    return bound_s
+
+
+def _row_ns(plan: Plan, gpu: int) -> int:
+    return MOST_INPUTS * (plan.gpus[gpu].row_in_ns + plan.gpus[gpu].row_out_ns)
 
 
 class _Run:
@@ -131,7 +147,8 @@ class _Run:
         self.clock = JumpingClock()
         self.recorder = Recorder(self.clock)
         self._graphs = Graphs(plan)
-        state = self._state = WorldState(model.config() for model in plan.models)
+        at_once = {model.name: plan.at_once(model) for model in plan.models}
+        state = self._state = WorldState((model.config() for model in plan.models), at_once)
         self.watch = Watch(
             state,
             self.recorder,
@@ -143,11 +160,14 @@ class _Run:
             restart_limit=plan.restart_limit,
             demands={model.name: {each.name: each.count for each in model.demands} for model in plan.models},
             pools={each.name: each.count for each in plan.resources},
+            gpus=bool(plan.gpus),
             on_violation=self._end,
         )
         self.coverage = Coverage(state, plan.max_inflight_requests)
         self.recorder.listen(self.coverage.handlers())
         self.recorder.listen(self.coverage.answers.handlers())
+        if plan.gpus:
+            self.recorder.listen(self.coverage.gpus.handlers())
         self.recorder.listen(state.handlers())
         self.clock.on_quiet = lambda: self.watch.instant_over(self.clock.now_ns())
         self._server: InferenceServer | None = None
@@ -175,7 +195,7 @@ class _Run:
     async def play(self, world: World) -> None:
         """The scenario."""
         plan = self.plan
-        models = FaultyModels(plan, self._graphs, self.clock, self.recorder, self._misled)
+        models = FaultyModels(plan, self._graphs, world, self._misled)
         async with world.serve(
             *models.models,
             max_inflight_requests=plan.max_inflight_requests,
@@ -187,6 +207,7 @@ class _Run:
             model_control_mode=ControlMode.EXPLICIT if plan.changes else ControlMode.NONE,
             startup_models=(ALL_MODELS,),
             rate_limit_resources=tuple(ExplicitResource(each.name, each.count) for each in plan.resources),
+            gpus=gpus_of(plan),
         ) as server:
             self._server = server
             world.load_s = plan.load_ns / 1e9
@@ -198,17 +219,20 @@ class _Run:
                 await self._wait(driver, plan.stop_ns / 1e9)
             else:
                 await self._to_the_end(driver, models, server)
+        await models.gpus.quiet()
         await self.clock.sleep(0.0)  # until nobody has anything left to do at this instant
         self.watch.instant_over(self.clock.now_ns())
         if self.watch.violation is None:
             self.watch.finish()
-            for text in leftovers(server, world.schedulers, driver.replies):
+            left = list(leftovers(server, world.schedulers, driver.replies))
+            driver.replies.clear()  # errors in them refer to what they came of
+            for text in (*left, *models.gpus.leftovers()):
                 self._complain("nothing is left when a server has stopped", text)
 
     async def _to_the_end(self, driver: Driver, models: FaultyModels, server: InferenceServer) -> None:
         """Both phases."""
         await self._wait(driver, self.plan.calm_ns / 1e9)
-        models.calm = True
+        models.calm_down()
         self.recorder.record(PhaseBegan(self.clock.now_ns(), "liveness"))
         bound_s = drain_bound_s(self.plan, self._graphs)
         await self._wait(driver, self.clock.now_s() + bound_s)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .coverage import REACHABLE, holes
-from .plan import Fault, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, SequencesPlan
+from .plan import Fault, GpuPlan, Manner, ModelPlan, Plan, PolicyPlan, RequestPlan, SequencesPlan
 
 MS = 1e6
 
@@ -29,6 +29,9 @@ def _run(plan: Plan) -> str:
     named = ("max_inflight_requests", "hang_limit_s", "restart_limit", "restart_window_s", "exit_timeout_s")
     parts += [f"{name} {getattr(plan, name):g}" for name in named if getattr(plan, name) != getattr(usual, name)]
     parts += [f"{each.count} of {each.name}" for each in plan.resources]
+    parts += [f"GPU {number}: {_gpu(each)}" for number, each in enumerate(plan.gpus)]
+    if plan.pinned_bytes:
+        parts.append(f"{plan.pinned_bytes} bytes of pinned memory")
     if plan.window != usual.window:
         parts.append(f"window {plan.window}")
     if plan.load_ns:
@@ -38,10 +41,18 @@ def _run(plan: Plan) -> str:
     return ", ".join(parts)
 
 
+def _gpu(gpu: GpuPlan) -> str:
+    memory = f", {gpu.memory_bytes} bytes" if gpu.memory_bytes else ""
+    copies = f"copies {gpu.row_in_ns / MS:g} and {gpu.row_out_ns / MS:g} ms a row"
+    return f"{gpu.units} units, {copies}, ill for {gpu.ill_ns / MS:g} ms{memory}"
+
+
 def _model(model: ModelPlan) -> str:
     if model.steps:
         return _ensemble(model)
     parts = [f"{model.name}: {model.instances} instances of {model.fixed_ns / MS:g} ms"]
+    if model.gpus:
+        parts.append(f"on GPU {' and '.join(map(str, model.gpus))}, {model.credits} in flight")
     if model.per_row_ns:
         parts.append(f"{model.per_row_ns / MS:g} ms a row")
     parts.append(f"max_batch_size {model.max_batch_size}")

@@ -109,6 +109,10 @@ def _simpler_run(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, attending=False)
     yield replace(plan, window=64)
     yield replace(plan, load_ns=0)
+    yield replace(plan, pinned_bytes=0)
+    yield replace(plan, gpus=(), models=tuple(replace(model, gpus=()) for model in plan.models))
+    yield replace(plan, gpus=tuple(replace(gpu, units=1, memory_bytes=0) for gpu in plan.gpus))
+    yield replace(plan, gpus=tuple(replace(gpu, row_in_ns=1_000_000, row_out_ns=1_000_000) for gpu in plan.gpus))
     yield replace(plan, resources=(), models=tuple(replace(model, demands=()) for model in plan.models))
 
 
@@ -139,6 +143,10 @@ def _with_simpler_model(plan: Plan, index: int) -> Iterator[Plan]:
 def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, failing_starts=())
     yield replace(model, instances=1)
+    yield replace(model, gpus=())
+    yield replace(model, gpus=model.gpus[:1])
+    yield replace(model, credits=1)
+    yield replace(model, credits=2)
     yield replace(model, instances=max(1, model.instances - 1))
     yield replace(model, policies=())
     for index in range(len(model.policies)):

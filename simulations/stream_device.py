@@ -1,12 +1,19 @@
 """The simulated GPU as a `Device`: what `Pipeline` and the stream actor work on in virtual time, unchanged.
 
 How long things take is measured elsewhere, on a real one: copies by their bytes, computations by the batch size. What
-arrays hold is not simulated.
+arrays hold is not simulated, but where they are is: memory is counted, and whoever gives some back that the device is
+still at is told of.
+
+Rules:
+ 1. A device that falls ill stays so for all who use it then: their streams are void, and call nobody any more. When it
+    is well again it serves those who come to it afresh.
+ 2. What a stream is to work with must be there until it has done so, unless it is void.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.gpu.device import Event, SickDeviceError, Stream
+from ..engine.gpu.device import Event, OutOfDeviceMemoryError, SickDeviceError, Stream
+from ..engine.gpu.pinned_pool import PinnedPool
 from .device import SimulatedGpu
 from .gpu import Engine, Operation
 
@@ -26,11 +34,13 @@ class DeviceProfile:
     Attributes:
         copy_in_bytes_per_s, copy_out_bytes_per_s: bandwidth of pinned copies, each way.
         units: computations that it can do at once, if each takes one unit.
+        memory_bytes: for arrays.
     """
 
     copy_in_bytes_per_s: float
     copy_out_bytes_per_s: float
     units: int = 1
+    memory_bytes: int = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,7 @@ class LatencyProfile:
         return self.latency_s[low] + slope * (rows - low)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class SimulatedArray:
     """An array on a simulated device, without what it holds."""
 
@@ -73,18 +83,18 @@ class SimulatedEvent:
     def __init__(self, stream: SimulatedStream) -> None:
         self.mark = stream.device.gpu.mark(stream.handle)
         self.at_ns = -1
-        self._device = stream.device
+        self._stream = stream
         stream.device.gpu.call(self.mark, self._happen)
 
     def _happen(self) -> None:
-        self.at_ns = self._device.gpu.now_ns()
+        self.at_ns = self._stream.device.gpu.now_ns()
 
     def reached(self) -> bool:
-        self._device.check()
+        self._stream.check()
         return self.at_ns >= 0
 
     def elapsed_ns(self, later: Event) -> int:
-        self._device.check()
+        self._stream.check()
         assert isinstance(later, SimulatedEvent)
         assert self.at_ns >= 0, "the time between two events is known when both were reached"
         assert later.at_ns >= 0, "the time between two events is known when both were reached"
@@ -95,40 +105,77 @@ class SimulatedStream:
     def __init__(self, device: SimulatedDevice) -> None:
         self.device = device
         self.handle = device.gpu.add_stream()
+        self._illnesses = device.illnesses
+
+    @property
+    def void(self) -> bool:
+        """Rule 1."""
+        return self._illnesses != self.device.illnesses
+
+    def check(self) -> None:
+        """It is being used.
+
+        Raises:
+            SickDeviceError: it is void.
+        """
+        if self.void:
+            raise SickDeviceError(self.device.last_sickness)
 
     def record(self) -> SimulatedEvent:
-        self.device.check()
+        self.check()
         return SimulatedEvent(self)
 
     def wait(self, event: Event) -> None:
-        self.device.check()
+        self.check()
         assert isinstance(event, SimulatedEvent)
         self.device.gpu.wait(self.handle, event.mark)
 
     def upload(self, host: np.ndarray) -> SimulatedArray:
-        self._copy("in", Engine.COPY_IN, host.nbytes, self.device.profile.copy_in_bytes_per_s)
-        return SimulatedArray(host.shape, host.dtype)
+        self.check()
+        array = self.device.empty(host.shape, host.dtype)
+        self._copy("in", Engine.COPY_IN, host.nbytes, self.device.profile.copy_in_bytes_per_s, host, array)
+        return array
 
     def download(self, array: SimulatedArray) -> np.ndarray:
-        self._copy("out", Engine.COPY_OUT, array.nbytes, self.device.profile.copy_out_bytes_per_s)
-        return self.device.pinned(array.shape, array.dtype)
+        self.check()
+        host = self.device.pinned(array.shape, array.dtype)
+        self._copy("out", Engine.COPY_OUT, array.nbytes, self.device.profile.copy_out_bytes_per_s, host, array)
+        return host
 
     def copy(self, source: SimulatedArray, target: SimulatedArray) -> None:
         """Within the device's memory copies take no time to speak of."""
         assert source == target, "a copy is of one shape and dtype"
-        self.device.check()
+        self.check()
 
-    def kernel(self, name: str, duration_s: float, units: int) -> None:
-        """Enqueue a computation, or capture it."""
-        self.device.put(self.handle, Operation(name, round(duration_s * 1e9), units=units, batch=self.device.batch))
+    def kernel(self, name: str, duration_s: float, units: int, *arrays: SimulatedArray) -> None:
+        """Enqueue a computation with these arrays, or capture it."""
+        self._put(Operation(name, round(duration_s * 1e9), units=units, batch=self.device.batch), arrays)
 
     def call(self, function: Callable[[], None]) -> None:
-        device = self.device
-        device.check()
-        device.gpu.call(device.gpu.mark(self.handle), lambda: None if device.sickness else function())
+        self.check()
+        gpu = self.device.gpu
+        gpu.call(gpu.mark(self.handle), lambda: None if self.void else function())
 
-    def _copy(self, name: str, engine: Engine, nbytes: int, bytes_per_s: float) -> None:
-        self.device.put(self.handle, Operation(name, round(nbytes / bytes_per_s * 1e9), engine, 1, self.device.batch))
+    def _copy(
+        self, name: str, engine: Engine, nbytes: int, bytes_per_s: float, host: np.ndarray, array: SimulatedArray
+    ) -> None:
+        operation = Operation(name, round(nbytes / bytes_per_s * 1e9), engine, 1, self.device.batch)
+        self._put(operation, (host, array))
+
+    def _put(self, operation: Operation, arrays: Sequence[np.ndarray | SimulatedArray]) -> None:
+        """Rule 2. What is captured has memory of its own."""
+        self.check()
+        if not self.device.put(self.handle, operation):
+            return
+        gpu, needed = self.device.gpu, [weakref.ref(array) for array in arrays]
+
+        def look() -> None:
+            if not self.void and any(each() is None for each in needed):
+                self.device.on_misuse(
+                    f"memory went back while {gpu.name} was at it: '{operation.name}' of batch {operation.batch}"
+                )
+
+        gpu.call(gpu.mark(self.handle), look)
 
 
 class SimulatedGraph:
@@ -137,6 +184,8 @@ class SimulatedGraph:
         self.operations: list[Operation] = []
 
     def launch(self, stream: Stream) -> None:
+        assert isinstance(stream, SimulatedStream)
+        stream.check()
         for operation in self.operations:
             self._device.put(stream.handle, operation)
 
@@ -146,17 +195,38 @@ class SimulatedDevice:
 
     Attributes:
         batch: number of the batch that is being launched, for the history.
-        sickness: what it says when it is used; empty while it is well. A sick device calls nobody.
+        illnesses: how often it has fallen ill.
+        last_sickness: what it said then.
+        used_bytes: of its memory.
+        on_misuse: told, in words, about memory that went back too early.
     """
 
-    index = 0
-
-    def __init__(self, gpu: SimulatedGpu, profile: DeviceProfile) -> None:
+    def __init__(
+        self, gpu: SimulatedGpu, profile: DeviceProfile, index: int = 0, pinned_pool: PinnedPool | None = None
+    ) -> None:
+        self.index = index
         self.gpu = gpu
         self.profile = profile
         self.batch = 0
-        self.sickness = ""
+        self.illnesses = 0
+        self.last_sickness = ""
+        self.used_bytes = 0
+        self.on_misuse: Callable[[str], None] = _misused
+        self._sickness = ""
+        self._pinned_pool = pinned_pool or PinnedPool()
         self._graph: SimulatedGraph | None = None
+
+    @property
+    def sickness(self) -> str:
+        """Why nothing can be begun on it; empty while it is well. See rule 1."""
+        return self._sickness
+
+    @sickness.setter
+    def sickness(self, text: str) -> None:
+        if text and not self._sickness:
+            self.illnesses += 1
+            self.last_sickness = text
+        self._sickness = text
 
     def check(self) -> None:
         """It is being used.
@@ -164,15 +234,16 @@ class SimulatedDevice:
         Raises:
             SickDeviceError: it is sick.
         """
-        if self.sickness:
-            raise SickDeviceError(self.sickness)
+        if self._sickness:
+            raise SickDeviceError(self._sickness)
 
-    def put(self, stream: int, operation: Operation) -> None:
-        self.check()
+    def put(self, stream: int, operation: Operation) -> bool:
+        """Enqueue an operation, or capture it; whether it was enqueued."""
         if self._graph is not None:
             self._graph.operations.append(operation)
-        else:
-            self.gpu.enqueue(stream, operation)
+            return False
+        self.gpu.enqueue(stream, operation)
+        return True
 
     def stream(self, priority: int = 0) -> SimulatedStream:
         self.check()
@@ -180,11 +251,22 @@ class SimulatedDevice:
 
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         self.check()
-        return np.empty(tuple(shape), dtype)
+        return self._pinned_pool.take(HostBlock, tuple(shape), np.dtype(dtype))
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> SimulatedArray:
         self.check()
-        return SimulatedArray(tuple(shape), np.dtype(dtype))
+        array = SimulatedArray(tuple(shape), np.dtype(dtype))
+        if self.used_bytes + array.nbytes > self.profile.memory_bytes:
+            raise OutOfDeviceMemoryError(
+                f"{self.gpu.name} has no room for {array.nbytes} bytes: {self.used_bytes} of its "
+                f"{self.profile.memory_bytes} bytes are in use"
+            )
+        self.used_bytes += array.nbytes
+        weakref.finalize(array, self._take_back, array.nbytes).atexit = False
+        return array
+
+    def _take_back(self, nbytes: int) -> None:
+        self.used_bytes -= nbytes
 
     def address(self, array: SimulatedArray) -> int:
         return 0
@@ -203,3 +285,15 @@ class SimulatedDevice:
 
     def __repr__(self) -> str:
         return f"<SimulatedDevice on {self.gpu!r}{', sick' if self.sickness else ''}>"
+
+
+class HostBlock:
+    """Stands for pinned memory from a driver."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory = np.empty(nbytes, np.uint8)
+        self.ptr = self._memory.ctypes.data
+
+
+def _misused(text: str) -> None:
+    raise AssertionError(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,13 +25,16 @@ class StreamWork:
 
     Attributes:
         credits: batches that an instance may have in flight.
-        computing: called when a batch's computation is enqueued; may raise what a backend would.
+        computing: called when a batch's computation is enqueued: how many seconds it takes beside what its latency
+            says, if any. May raise what a backend would.
+        computed: called when the device has computed a batch, before it copies its outputs.
     """
 
     device: SimulatedDevice
     latency: LatencyProfile
     credits: int = 2
-    computing: Callable[[ExecutionBatch], None] = lambda _batch: None
+    computing: Callable[[ExecutionBatch], float | None] = lambda _batch: None
+    computed: Callable[[ExecutionBatch], None] | None = None
 
 
 class SimulatedStreamInstance(StreamInstance):
@@ -53,11 +57,14 @@ class SimulatedStreamInstance(StreamInstance):
         device, latency = self._work.device, self._work.latency
         device.batch = device.gpu.batch_number(batch)
 
-        def compute(stream: Stream, _arrays: Sequence[SimulatedArray]) -> list[SimulatedArray]:
+        def compute(stream: Stream, arrays: Sequence[SimulatedArray]) -> list[SimulatedArray]:
             assert isinstance(stream, SimulatedStream)
-            self._work.computing(batch)
-            stream.kernel("k", latency.at(batch.rows), latency.units)
-            return [device.empty((_output_bytes(self._config, batch.rows),), _BYTE)]
+            more_s = self._work.computing(batch) or 0.0
+            result = device.empty((_output_bytes(self._config, batch.rows),), _BYTE)
+            stream.kernel("k", latency.at(batch.rows) + more_s, latency.units, *arrays, result)
+            if self._work.computed is not None:
+                stream.call(partial(self._work.computed, batch))
+            return [result]
 
         return self._pipeline.launch([device.pinned((batch.nbytes,), _BYTE)], compute, on_landed)
 

@@ -14,7 +14,9 @@ from random import Random
 from typing import Any
 
 from .graphs import Graphs
+from .moved_to_gpus import moved_to_gpus
 from .plan import (
+    GPU_FAULTS,
     UNKNOWN_MODEL,
     Change,
     ChangePlan,
@@ -81,12 +83,12 @@ RARE = {
 }
 """Features that make runs slow, or most of their requests void."""
 
-FAULTS = tuple(fault for fault in Fault if fault is not Fault.NONE)
+FAULTS = tuple(fault for fault in Fault if fault not in (Fault.NONE, *GPU_FAULTS))
 
 
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return _Draw(seed).plan()
+    return moved_to_gpus(_Draw(seed).plan())
 
 
 class _Draw:

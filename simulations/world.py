@@ -25,6 +25,7 @@ import trio
 
 from ..actors import InferenceServer, Reply
 from ..engine.errors import TriremeError
+from ..engine.gpu.pinned_pool import PinnedPool
 from ..engine.options import ServerOptions
 from ..engine.request import InferenceRequest
 from ..engine.response import InferenceResponse
@@ -90,9 +91,15 @@ class World:
         self.nursery.start_soon(gpu.run)
         return gpu
 
-    def device(self, name: str, profile: DeviceProfile) -> SimulatedDevice:
-        """A GPU for models with streams, which runs until the scenario ends."""
-        return SimulatedDevice(self.gpu(name, profile.units), profile)
+    def device(
+        self, name: str, profile: DeviceProfile, index: int = 0, pinned_pool: PinnedPool | None = None
+    ) -> SimulatedDevice:
+        """A GPU for models with streams, which runs until the scenario ends.
+
+        Args:
+            pinned_pool: which it may share with others; None for one of its own.
+        """
+        return SimulatedDevice(self.gpu(name, profile.units), profile, index, pinned_pool)
 
     @asynccontextmanager
     async def serve(self, *models: SimulatedModel, **options: Any) -> AsyncIterator[InferenceServer]:
@@ -103,8 +110,9 @@ class World:
         """
         assert self._server is None, "a world has one server at a time"
         repository = SimulatedRepository(models)
+        options = {"gpus": (), **options}  # and not those of the machine
         server = InferenceServer(
-            ServerOptions(gpus=(), **options),
+            ServerOptions(**options),
             source=repository,
             executors=VirtualExecutors(self.recorder, self._load),
             clock=self.clock,

@@ -1,4 +1,4 @@
-"""Instances execute one batch at a time, and die of nothing but faults."""
+"""Instances execute one batch at a time, or as many as they have credits, and die of nothing but faults."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .base import Complain, Invariant
 from .batches import TOLERANCE_NS
 from .state import WorldState
 
-DEATHS = frozenset({"InstanceCrash", "ExecutorDiedError", GIVEN_UP})
-"""How the execution of a batch may end that does not end well: a crash, an exit, a hang."""
+DEATHS = frozenset({"InstanceCrash", "ExecutorDiedError", "SickDeviceError", GIVEN_UP})
+"""How the execution of a batch may end that does not end well: a crash, an exit, a sick GPU, a hang."""
 
 
 class OneBatchAtATime(Invariant):
-    """A batch goes to an instance that is attached and has none, so that nothing is executed twice at once, and a
-    request is executed once, unless an iterative model asks for more."""
+    """A batch goes to an instance that is attached and has none, or on a GPU, fewer than it has credits; and a request
+    is executed once, unless an iterative model asks for more."""
 
     name = "an instance has one batch at a time"
 
@@ -40,11 +40,13 @@ class OneBatchAtATime(Invariant):
         self._executed.discard(event.request)
 
     def _sealed(self, batch: BatchSealed) -> None:
-        held = self._state.models[batch.model].instances.get(batch.instance)
+        view = self._state.models[batch.model]
+        held = view.instances.get(batch.instance)
         if held is None:
             self.broken(f"batch {batch.batch} was sent to '{batch.instance}', which is not there")
-        elif held:
-            self.broken(f"batch {batch.batch} was sent to '{batch.instance}', which has batch {held}")
+        elif len(held) >= view.credits:
+            has = ", ".join(map(str, sorted(held)))
+            self.broken(f"batch {batch.batch} was sent to '{batch.instance}', which has batch {has}")
         for request in filter(None, batch.requests):
             if request in self._executed:
                 self.broken(f"request {request} is executed again, in batch {batch.batch}")

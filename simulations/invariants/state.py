@@ -7,8 +7,9 @@ The order of a queue is kept here in the plainest way that could be right, as th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ...engine.config.model import DynamicBatching, ModelConfig, TimeoutAction
 from ...engine.config.sequence import SequenceBatching, sequence_batching
@@ -130,8 +131,9 @@ class ModelView:
     Attributes:
         name: in the history.
         sequences: what the configuration says of them.
-        instances: by name, the number of the batch that each attached instance has; 0 for none.
-        idle: how many of them have none.
+        instances: by name, the batches that each attached instance has.
+        credits: so many each of them may have.
+        idle: how many of them have fewer.
         idle_since_ns: when it was last that an instance became idle. Its scheduler may hear of it a little later, at
             the same instant.
         lost: instances whose last batch did not end well.
@@ -144,7 +146,8 @@ class ModelView:
     config: ModelConfig
     sequences: SequenceBatching | None
     line: Line
-    instances: dict[str, int] = field(default_factory=dict)
+    instances: dict[str, set[int]] = field(default_factory=dict)
+    credits: int = 1
     idle: int = 0
     idle_since_ns: int = 0
     stopping: bool = False
@@ -155,17 +158,26 @@ class ModelView:
     given_up: bool = False
 
     @classmethod
-    def of(cls, name: str, config: ModelConfig) -> ModelView:
+    def of(cls, name: str, config: ModelConfig, at_once: int) -> ModelView:
         """A model that is not there yet."""
-        return cls(name, config, sequence_batching(config), Line(config.dynamic_batching))
+        return cls(name, config, sequence_batching(config), Line(config.dynamic_batching), credits=at_once)
 
     @property
     def expected_instances(self) -> int:
-        return sum(group.count for group in self.config.instance_group)
+        return sum(group.count * max(1, len(group.gpus)) for group in self.config.instance_group)
+
+    def device_of(self, instance: str) -> int:
+        """The number of the device that an instance is on; 0 where there is none."""
+        (group,) = self.config.instance_group
+        number = int(instance.removeprefix(f"{group.name}_").partition("~")[0])
+        return group.gpus[number // group.count] if group.gpus else 0
 
 
 class WorldState:
     """All models by name, kept up to date by a history's events.
+
+    Args:
+        at_once: by model, how many batches each instance may have at once; 1 where it is not said.
 
     Attributes:
         serving: by model, the generation that was ready last: the one that answers, if it is ready still.
@@ -174,8 +186,9 @@ class WorldState:
         changed: those of them that entered another state, or won or lost an instance.
     """
 
-    def __init__(self, configs: Iterable[ModelConfig]) -> None:
-        self.models = {each.name: ModelView.of(each.name, each) for each in configs}
+    def __init__(self, configs: Iterable[ModelConfig], at_once: Mapping[str, int] = MappingProxyType({})) -> None:
+        self._at_once = at_once
+        self.models = {each.name: self._view(each.name, each) for each in configs}
         self.serving = dict(self.models)
         self.asked: dict[int, RequestSubmitted] = {}
         self.touched: dict[str, ModelView] = {}
@@ -199,6 +212,9 @@ class WorldState:
             SchedulerStopped: self._stopped,
             ModelStateChanged: self._changed,
         }
+
+    def _view(self, name: str, config: ModelConfig) -> ModelView:
+        return ModelView.of(name, config, self._at_once.get(config.name, 1))
 
     def home(self, request: int) -> ModelView | None:
         """The model in whose queue a request stands."""
@@ -255,32 +271,37 @@ class WorldState:
             self._home.pop(request, None)
             view.line.leave(request)
         self.running[event.batch] = event
-        if not view.instances.get(event.instance, 0):
+        held = view.instances.setdefault(event.instance, set())
+        held.add(event.batch)
+        if len(held) == view.credits:
             view.idle -= 1
-        view.instances[event.instance] = event.batch
+        else:  # it takes the batch before it says that it has room for another one
+            view.idle_since_ns = event.at_ns
 
     def _ended(self, event: ExecutionEnded) -> None:
         batch = self.running.pop(event.batch)
         view = self._touch(batch.model)
+        held = view.instances.get(batch.instance)
         if event.ending == DONE:
-            view.instances[batch.instance] = 0
-            view.idle += 1
-            view.idle_since_ns = event.at_ns
+            if held is not None and event.batch in held:  # or it has gone, and ends what it still had in flight
+                view.idle += len(held) == view.credits
+                held.remove(event.batch)
+                view.idle_since_ns = event.at_ns
         else:
             view.lost.add(batch.instance)
 
     def _attached(self, event: InstanceAttached) -> None:
         view = self._change(event.model)
-        view.instances[event.instance] = 0
+        view.instances[event.instance] = set()
         view.idle += 1
         view.idle_since_ns = event.at_ns
         view.lost.discard(event.instance)
 
     def _detached(self, event: InstanceDetached) -> None:
         view = self._change(event.model)
-        if not view.instances.pop(event.instance):
-            view.idle -= 1
-        elif event.instance in view.lost:
+        held = view.instances.pop(event.instance)
+        view.idle -= len(held) < view.credits
+        if held and event.instance in view.lost:
             view.deaths += 1
 
     def _stopped(self, event: SchedulerStopped) -> None:
@@ -291,7 +312,7 @@ class WorldState:
         if model not in self.serving:
             return
         if event.model not in self.models:
-            self.models[event.model] = ModelView.of(event.model, self.serving[model].config)
+            self.models[event.model] = self._view(event.model, self.serving[model].config)
         view = self._change(event.model)
         view.given_up = view.given_up or (view.ready and event.state == "UNAVAILABLE")
         view.ready = event.state == "READY"

@@ -13,6 +13,7 @@ from .batches import BatchLimits
 from .changes import ChangesHurtNobody
 from .continuity import SequencesGoOn
 from .ensembles import DrainedInOrder, StepsOnce
+from .gpus import PipelineOrder, SicknessIsAFault
 from .instances import DeathsAreFaults, OneBatchAtATime
 from .leftovers import HonestStatistics
 from .queueing import Promptness, QueueLimits, QueueOrder
@@ -32,6 +33,7 @@ class Watch:
         graphs: what ensembles are made of.
         changing: models are loaded and unloaded meanwhile.
         windows: by request, how many answers may wait to be taken.
+        gpus: models may be on GPUs.
         demands, pools: what instances hold while they execute, and what there is, if anything.
         on_violation: called at the first violation, and no more.
 
@@ -53,6 +55,7 @@ class Watch:
         restart_limit: int = 5,
         demands: Demands = MappingProxyType({}),
         pools: Mapping[str, int] = MappingProxyType({}),
+        gpus: bool = False,
         on_violation: Callable[[], None] = lambda: None,
     ) -> None:
         self.violation: Violation | None = None
@@ -86,6 +89,7 @@ class Watch:
             HonestReadiness(complain, state, is_ready, graphs, changing),
             ChangesHurtNobody(complain, state),
             self.statistics,
+            *((PipelineOrder(complain), SicknessIsAFault(complain)) if gpus else ()),
         )
         for invariant in self._invariants:
             recorder.listen(invariant.handlers())

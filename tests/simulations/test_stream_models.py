@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.execution import ExecutionBatch
-from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.gpu.device import OutOfDeviceMemoryError
 from trireme.simulations.events import ExecutionEnded, KernelEnded, KernelStarted, RequestAnswered
 from trireme.simulations.history import History
 from trireme.simulations.models import simple_model, simple_request
@@ -165,9 +165,13 @@ def test_a_device_that_falls_ill_in_silence_is_found_out_within_a_second_and_the
 
 def test_an_instance_that_finds_its_device_sick_dies_of_it() -> None:
     async def scenario(world: World) -> None:
-        work = StreamWork(
-            world.device("g", ROW), LatencyProfile({1: 0.02}), computing=failing(SickDeviceError("it has a cold"))
-        )
+        device = world.device("g", ROW)
+
+        def computing(_batch: ExecutionBatch) -> None:
+            device.sickness = "it has a cold"
+            device.check()
+
+        work = StreamWork(device, LatencyProfile({1: 0.02}), computing=computing)
         async with world.serve(simple_model("m", work, max_batch_size=1), restart_limit=0) as server:
             await world.ask(simple_request("m"))
             await trio.sleep(0.1)

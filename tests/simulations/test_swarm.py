@@ -10,12 +10,12 @@ from trireme.simulations.hunt import hunt
 from trireme.simulations.plan import Fault, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import drain_bound_s, play
 
-SEEDS = range(1, 251)
+SEEDS = range(1, 201)
 MS = 1_000_000
 
 
 def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
-    """A few hundred of the seeds that people play by the thousand."""
+    """Some of the seeds that people play by the thousand; the last hole is closed by the 132nd."""
     counts: Counter[str] = Counter()
     broken = []
     for found in hunt(SEEDS):
@@ -37,7 +37,7 @@ def test_two_processes_play_a_seed_alike(run_python) -> None:
         "for seed in ({}): outcome = play(draw_plan(seed))\n"
         "print(outcome.history.digest(), sorted(outcome.counts.items()))"
     )
-    for seed in (3, 8, 11):
+    for seed in (3, 8, 14):  # the last has models on GPUs
         first = run_python("-c", code.format(f"{seed},"), hash_seed=1)
         assert first == run_python("-c", code.format(f"5, {seed}"), hash_seed=2)
 
