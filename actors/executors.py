@@ -88,6 +88,10 @@ class Executors(Protocol):
         """Run loading work (reading files, building models) without holding up the event loop."""
         ...
 
+    async def briefly(self, work: Callable[[], T]) -> T:
+        """Run short work with files without holding up the event loop, however many loads are under way."""
+        ...
+
 
 def _survive(work: Callable[[], T]) -> T:
     """Do loading work. A model's code that calls ``sys.exit()`` ends its load, not the server."""
@@ -189,3 +193,6 @@ class ThreadExecutors:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(_survive, work, limiter=self._limiter)
+
+    async def briefly(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(_survive, work)

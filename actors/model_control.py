@@ -271,7 +271,7 @@ class ModelControl:
         self._explicit.discard(identity)
         self._errors.pop(identity, None)
         if known.source.temporary:
-            await self._surroundings.executors.offload(known.source.unloading)
+            await self._surroundings.executors.briefly(known.source.unloading)
         self.repository.unload(identity)
         await self._unused(known.source)
         for member in member_ids if with_members else ():
@@ -381,7 +381,7 @@ class ModelControl:
         needed = needed or any(source is origin for made, origin in self._temporary.items() if made is not source)
         if source in self._temporary and not needed and not self.repository.uses(source):
             origin = self._temporary.pop(source)
-            await self._surroundings.executors.offload(source.dispose)
+            await self._surroundings.executors.briefly(source.dispose)
             if origin is not source:
                 await self._unused(origin)
 

@@ -71,7 +71,7 @@ class Poller:
         Raises:
             TriremeError: one cannot be read.
         """
-        self.scan = await self._surroundings.executors.offload(self._source.scan)
+        self.scan = await self._surroundings.executors.briefly(self._source.scan)
 
     def sources(self) -> dict[str, ModelSource]:
         """What the repositories held at the last look, by id."""

@@ -194,3 +194,6 @@ class VirtualExecutors:
     async def offload(self, work: Callable[[], T]) -> T:
         await self._load()
         return work()
+
+    async def briefly(self, work: Callable[[], T]) -> T:
+        return await self.offload(work)

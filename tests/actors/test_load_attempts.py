@@ -177,3 +177,18 @@ class TestReadiness:
         with pytest.raises(StartupError):
             async with serving(tmp_path, gates, "*", strict_readiness=strict):
                 pytest.fail("the server must not open")
+
+
+async def test_while_all_loading_threads_are_at_work_the_rest_goes_on(tmp_path: Path, gates: Gates) -> None:
+    """The index is told, and other models are unloaded."""
+    write(tmp_path, "a", {1: 1})
+    write(tmp_path, "b", {1: 2})
+    (tmp_path / "b" / "1" / "gate.txt").write_text("load")
+    async with serving(tmp_path, gates, "a", model_load_thread_count=1) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(server.load_model, "b", {})
+        await until(lambda: gates.waiting)
+        with trio.fail_after(20):
+            assert await index(server) == [("a", "1", "READY", ""), ("b", "1", "LOADING", "")]
+            await server.unload_model("a")
+        await until(lambda: server.repository_index()[0].reason == "unloaded")
+        gates.open("load")
