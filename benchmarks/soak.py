@@ -28,7 +28,7 @@ from pathlib import Path
 
 import psutil
 from servers import Server, trireme
-from soak_clients import Action, Clients
+from soak_clients import PATIENCE_S, Action, Clients
 from soak_report import as_json, draw, growths, left_behind
 from soak_server import DIGITS
 
@@ -74,7 +74,7 @@ class Soak:
         return found
 
     async def run(self, repository: Path, duration_s: float, only: Sequence[str], seed: int) -> None:
-        """Let the clients do what they do for so long; only these things, if any are named."""
+        """Let the clients do what they do for so long, and each thing once; only these things, if any are named."""
         self._began_s = time.monotonic()
         async with Clients(self._server, repository, seed) as clients:
             chance = random.Random(seed)
@@ -85,7 +85,10 @@ class Soak:
             ]
             self.counts.update({name: 0 for name in clients.actions() if not only or name in only})
             interval_s = min(1.0, duration_s / 40)
-            while time.monotonic() - self._began_s < duration_s:
+            latest_s = duration_s + PATIENCE_S
+            while (at_s := time.monotonic() - self._began_s) < duration_s or (
+                at_s < latest_s and not all(self.counts.values())
+            ):
                 self.samples.append(self.sample())
                 await asyncio.sleep(interval_s)
             left = set(tasks)

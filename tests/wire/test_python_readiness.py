@@ -151,12 +151,17 @@ def test_the_server_is_as_ready_as_its_models_if_readiness_is_strict(
 def test_checks_share_a_call_and_one_that_took_too_long_ends_for_the_next_one(tmp_path: Path, serve: Any) -> None:
     directory = write_model(tmp_path, "m", saying(WAITING))
     os.mkfifo(directory / "gate")
+    asked = directory / "asked"
     with serve(tmp_path) as server, ThreadPoolExecutor(4) as pool:
         clients = Clients(server)
+        (check,) = server.server._repository.own_checks("m")
+        check._limit_s = 0.2
         assert [*pool.map(clients.ready, ["m"] * 4, ["http", "grpc"] * 2)] == [False] * 4
         assert clients.infer("m", 3) == 3, "while the model still thinks"
+        check._limit_s = PATIENCE_S
         later = [pool.submit(clients.ready, "m", protocol) for protocol in ("http", "grpc")]
-        assert (directory / "asked").read_text() == "x"
+        wait_until(lambda: asked.exists() and asked.read_text())
+        assert asked.read_text() == "x"
         open_for_good(directory / "gate")
         assert [answer.result(PATIENCE_S) for answer in later] == [True, True]
 
