@@ -14,6 +14,7 @@ import pytest
 import trio
 from logs import unheard_log
 from loop_thread import Opened, call_from_thread, loop_thread
+from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
 from trireme.api.grpc.application import GrpcApplication
@@ -89,6 +90,13 @@ def serving(
 
     with loop_thread(serve) as live:
         yield live
+
+
+@pytest.fixture
+def leaping_clock() -> MockClock:
+    """trio's time for a test that meets a limit on purpose, and must not meet it by standing still for a moment: the
+    limit is long, and `jump` lets it pass. Otherwise time goes as ever, so that sockets, threads and processes work."""
+    return MockClock(rate=1.0)
 
 
 @pytest.fixture(scope="session")

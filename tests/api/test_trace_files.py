@@ -51,6 +51,15 @@ def open_world(tmp_path: Path, serve: Callable[..., Any]) -> Callable[..., Any]:
     return open_with
 
 
+def wait_for_begin(world: World, request_id: str) -> None:
+    pause = threading.Event()
+    for _ in range(12_000):
+        if request_id in world.script.begun:
+            return
+        pause.wait(0.005)
+    raise AssertionError("waited in vain")
+
+
 def test_requests_over_http(open_world: Callable[..., Any]) -> None:
     with open_world() as world:
         assert world.infer("plain", "r1")[0] == 200
@@ -85,9 +94,9 @@ def test_streams_send_often_and_respond_once(open_world: Callable[..., Any]) -> 
     with open_world() as world, grpcclient.InferenceServerClient(world.live.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put(error))
         client.async_stream_infer("plain", inputs(), request_id="s1")
-        assert answers.get(timeout=20) is None
+        assert answers.get(timeout=60) is None
         client.async_stream_infer("many", inputs(), request_id="s2", parameters={"script": "say say end"})
-        assert [answers.get(timeout=20) for _ in range(2)] == [None, None]
+        assert [answers.get(timeout=60) for _ in range(2)] == [None, None]
         client.stop_stream()
     file = world.file()
     assert events(file, 1) == OVER_GRPC
@@ -151,17 +160,13 @@ def test_a_call_that_has_to_wait_for_room_is_one_trace(open_world: Callable[...,
         grpcclient.InferenceServerClient(world.live.grpc_url) as client,
     ):
         client.async_infer("plain", inputs(), heard, request_id="a", parameters={"script": "wait:go say!"})
-        pause = threading.Event()
-        for _ in range(2000):
-            if "a" in world.script.begun:
-                break
-            pause.wait(0.005)
+        wait_for_begin(world, "a")
         client.async_infer("plain", inputs(), heard, request_id="b")
         client.async_infer("plain", inputs(), heard, request_id="c")
         client.async_infer("plain", inputs(), heard, request_id="d")
         client.get_server_metadata()  # by then the others have come
         world.script.open("go")
-        assert [answers.get(timeout=20) for _ in range(4)] == [None] * 4
+        assert [answers.get(timeout=60) for _ in range(4)] == [None] * 4
     file = world.file()
     assert [element["id"] for element in file if "model_name" in element] == sorted({e["id"] for e in file})
     assert len({element["id"] for element in file}) == 2
@@ -241,11 +246,14 @@ def test_without_a_directory_requests_are_served_all_the_same(
 
 def test_a_client_that_leaves_ends_its_trace(open_world: Callable[..., Any]) -> None:
     """Nothing is noted of an answer that was not sent; the trace is complete when the model has let go of it."""
-    with (
-        open_world() as world,
-        grpcclient.InferenceServerClient(world.live.grpc_url) as client,
-        pytest.raises(InferenceServerException, match="Deadline Exceeded"),
-    ):
-        client.infer("plain", inputs(), parameters={"script": "until-cancelled say!"}, client_timeout=0.3)
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+    with open_world() as world, grpcclient.InferenceServerClient(world.live.grpc_url) as client:
+        script = {"script": "until-cancelled say!"}
+        call: Any = client.async_infer(
+            "plain", inputs(), lambda result, error: answers.put(error), request_id="leaver", parameters=script
+        )
+        wait_for_begin(world, "leaver")
+        call.cancel()
+        assert "cancelled" in str(answers.get(timeout=60)).lower()
     (trace,) = [events(world.file(), 1)]
     assert trace == [*CORE, "COMPUTE_END", "REQUEST_END", *READ, "INFER_RESPONSE_COMPLETE"]

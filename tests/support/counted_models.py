@@ -29,7 +29,7 @@ from trireme.engine.response import InferenceResponse
 from trireme.engine.statistics import ModelStatistics
 from trireme.engine.tensor import Tensor
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 CONFIG = """
 backend: "counted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,7 +136,7 @@ class GrpcPeer:
             return
         for event in self.h2.receive_data(data):
             self._take(event)
-        if self.h2.data_to_send(0) is not None:
+        with contextlib.suppress(trio.BrokenResourceError):  # the end of the stream, which is noticed by reading
             await self.flush()
 
     def _take(self, event: h2.events.Event) -> None:

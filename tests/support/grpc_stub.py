@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 MESSAGES: Any = service_pb2
 """Triton's message classes; protobuf makes them when they are imported, which type checkers do not see."""

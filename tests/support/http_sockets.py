@@ -17,7 +17,7 @@ from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions
 from trireme.api.sockets.tls import TlsOptions
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long a test waits for what must happen; only a broken test or server gets there."""
 
 QUICK = Limits(
@@ -27,7 +27,17 @@ QUICK = Limits(
     linger_timeout_s=0.5,
     sweep_interval_s=0.01,
 )
-"""Limits for tests in which a limit is to be met."""
+"""Limits for tests in which a limit is to be met, and nothing has to be done before."""
+
+LONG_S = 20.0
+UNHURRIED = Limits(
+    head_timeout_s=LONG_S,
+    body_timeout_s=LONG_S,
+    write_timeout_s=LONG_S,
+    linger_timeout_s=LONG_S,
+    sweep_interval_s=0.01,
+)
+"""Limits for tests in which there is something to do before a limit is met; with the `leaping_clock`."""
 
 
 @asynccontextmanager

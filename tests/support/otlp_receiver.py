@@ -49,7 +49,7 @@ class Receiver:
     asked: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     attempts: int = 0
 
-    def spans(self, patience_s: float = 20.0) -> list[ReceivedSpan]:
+    def spans(self, patience_s: float = 60.0) -> list[ReceivedSpan]:
         """Those of the next export that was answered with 200."""
         return self.exports.get(timeout=patience_s)
 

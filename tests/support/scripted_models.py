@@ -42,7 +42,7 @@ from trireme.engine.job import Job
 from trireme.engine.response_statistics import ResponseOutcome, ResponseTimes
 from trireme.engine.tensor import Tensor
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 _CONFIG = """
 backend: "scripted"

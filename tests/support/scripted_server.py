@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 from loop_thread import Opened, call_from_thread, loop_thread
-from scripted_models import Script, write_scripted_models
+from scripted_models import PATIENCE_S, Script, write_scripted_models
 
 from trireme.actors import InferenceServer
 from trireme.api.grpc.application import GrpcApplication
@@ -33,7 +33,7 @@ class ScriptedServer:
     service: GrpcService
     call: Callable[..., Any]
 
-    def until(self, condition: Callable[[], object], patience_s: float = 10.0) -> None:
+    def until(self, condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
         """Wait until something is true on the event loop.
 
         Raises:

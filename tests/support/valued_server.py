@@ -39,7 +39,7 @@ async def index(server: InferenceServer) -> list[tuple[str, str, str, str]]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - what is waited for happens on other threads
             await trio.sleep(0.002)
 

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import socket
 import ssl
@@ -18,8 +19,21 @@ from pathlib import Path
 import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
+from python_models import CONFIG, IDENTITY, write_model
 
 from trireme.engine.request_log import read_request_log
+
+HELD = IDENTITY.replace(
+    "responses = []",
+    """responses = []
+            import os, time
+            here = pb_utils.get_model_dir() + "/../"
+            open(here + "began", "w").close()
+            while not os.path.exists(here + "enough"):
+                time.sleep(0.01)""",
+)
+"""Holds a request until a file says that it is enough."""
+HELD_CONFIG = CONFIG + 'parameters { key: "EXECUTION" value { string_value: "in_process" } }'
 
 
 def get(port: int, path: str, body: str | None = None) -> tuple[int, str]:
@@ -104,24 +118,27 @@ def test_a_signal_during_the_start_ends_it(start_serve: Callable, repository: Pa
 
 
 def test_what_is_in_flight_is_answered_and_a_second_signal_changes_nothing(
-    start_serve: Callable, make_slow: Callable[[float], Path]
+    start_serve: Callable, tmp_path: Path
 ) -> None:
-    serve = start_serve(f"--model-repository={make_slow(1.0)}")
-    port, metrics_port = serve.ports()
+    directory = write_model(tmp_path / "models", "held", HELD, HELD_CONFIG)
+    serve = start_serve(f"--model-repository={tmp_path / 'models'}")
+    port, _ = serve.ports()
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
         body = json.dumps({"inputs": [infer_body("INPUT0", "FP32")]})
-        connection.request("POST", "/v2/models/slow/infer", body, {"Connection": "close"})
-        while metric_values(metrics_port)["nv_inference_pending_request_count", "slow", ""] == 0:
-            pass
+        connection.request("POST", "/v2/models/held/infer", body, {"Connection": "close"})
+        assert connection.sock is not None
+        while not (directory / "began").exists():
+            assert not select.select([connection.sock], [], [], 0.01)[0], "it was answered"
         serve.signal(signal.SIGINT)
         serve.read_until(r"^Signal \(2\) received\.$")
         serve.signal(signal.SIGTERM)
+        serve.read_until(r'"Timeout 30: Found 1 HTTP service connections"')
+        (directory / "enough").touch()
         response = connection.getresponse()
         assert response.status == 200
         assert json.loads(response.read())["outputs"][0]["data"] == [1.0] * 16
     assert serve.wait() == 0
     assert "Signal (15) received." in serve.stdout
-    assert re.search(r'"Timeout 30: Found 1 HTTP service connections"', serve.stdout)
 
 
 def test_what_is_not_over_in_time_is_left_behind_with_exit_code_1(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.http2.limits import Http2Limits
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 UNARY = SERVICE + "Unary"
 EACH = SERVICE + "Each"
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -110,10 +111,13 @@ def test_cancelling(channel: grpc.Channel, echo: ImmediateEcho) -> None:
 
 def test_deadlines(channel: grpc.Channel, echo: ImmediateEcho) -> None:
     cancelled = echo.cancelled
-    with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary(UNARY)(b"x", metadata=(("hold", "yes"),), timeout=0.05)
-    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED  # type: ignore[attr-defined]
-    wait_for(lambda: echo.cancelled == cancelled + 1)
+    for timeout_s in (0.05, 1.0, 10.0):  # on a busy machine the first one may not even reach the handler
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(UNARY)(b"x", metadata=(("hold", "yes"),), timeout=timeout_s)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED  # type: ignore[attr-defined]
+        if echo.begun:
+            break
+    wait_for(lambda: echo.cancelled > cancelled)
     echo.begun.clear()
 
 
@@ -223,8 +227,11 @@ def test_tls_without_http2(authority: Authority) -> None:
     with serving_in_thread([Echo()], tls=authority.options) as port:
         plain = socket.create_connection(("localhost", port), PATIENCE_S)
         with authority.context("http/1.1").wrap_socket(plain, server_hostname="localhost") as secure:
-            secure.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert secure.recv(100) == b""
+            said = b""
+            with contextlib.suppress(ConnectionError):  # a reset, if the server has left before it had read that
+                secure.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                said = secure.recv(100)
+            assert said == b""
 
 
 def test_small_windows_over_tls(authority: Authority) -> None:

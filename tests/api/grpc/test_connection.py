@@ -12,7 +12,7 @@ import trio
 from grpc_echo import SERVICE, Echo, ImmediateEcho, serving
 from grpc_peer import Received, connect, frame, request_headers
 from http_sockets import QUICK, until
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trireme.api.grpc.call import UnaryCall
 from trireme.api.grpc.compression import CompressionLevel
@@ -243,10 +243,15 @@ async def test_deadlines(timeout: str, path: str) -> None:
             call.answer([b"too late"])
 
 
-async def test_a_deadline_after_the_first_answers() -> None:
+async def test_a_deadline_after_the_first_answers(leaping_clock: MockClock) -> None:
     """Trailers, since response headers have been sent."""
     async with serving([Echo()]) as service, await connect(service) as peer:
-        received = await peer.call(EACH, frame(b"x"), ("grpc-timeout", "50m"), end=False)
+        stream_id = peer.start(EACH, frame(b"x"), ("grpc-timeout", "20S"), end=False)
+        await peer.flush()
+        while not peer.streams[stream_id].data:
+            await peer.receive()
+        leaping_clock.jump(20)
+        received = await peer.finish(stream_id)
         assert received.data == frame(b"x")
         assert len(received.headers) == 2
         assert received.status == "4"
@@ -301,8 +306,8 @@ async def test_clients_that_go_cancel_their_calls(how: str) -> None:
             await trio.aclose_forcefully(peer.stream)
         else:
             await peer.stream.send_eof()
-        await until(lambda: service.grpc_statistics().calls == 0)
-        assert (echo.waiting, echo.cancelled) == (0, 1)
+        await until(lambda: service.grpc_statistics().calls == 0 and echo.waiting == 0)
+        assert echo.cancelled == 1
         assert service.statistics().disconnects == 3
         for call in echo.begun:
             call.answer([b"too late"])
@@ -319,7 +324,7 @@ async def test_a_connection_that_breaks_the_rules_loses_its_calls() -> None:
         await peer.stream.send_all(b"\0\0\0\x00\0\0\0\0\0")  # DATA on the connection itself
         await peer.read_to_end()
         assert peer.goaways[0][0] == ErrorCode.PROTOCOL_ERROR
-        assert echo.waiting == 0
+        await until(lambda: echo.waiting == 0)
 
 
 @pytest.mark.parametrize("sent", [b"", b"PRI * HTTP/2.0\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n" + bytes(100)])

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_fakes import GrpcClient, head_of
-from grpc_stub import OpenStream, infer_request, stub_for
+from grpc_stub import PATIENCE_S, OpenStream, infer_request, stub_for
 from http_fakes import FakeServer
 from scripted_server import ScriptedServer, scripted_server
 
@@ -92,8 +92,8 @@ def test_so_does_the_model_of_a_call_that_had_to_wait(tmp_path: Path) -> None:
         second = stub.ModelInfer.future(infer_request(), metadata=SCRIPT)
         server.until(lambda: server.server.budget_statistics().waiting)
         server.script.open("first")
-        first.result(10)
-        assert second.exception(10).details() == "forwarded"
+        first.result(PATIENCE_S)
+        assert second.exception(PATIENCE_S).details() == "forwarded"
 
 
 def test_every_request_of_a_stream_gets_it(stub: Any) -> None:

@@ -223,13 +223,16 @@ def test_a_connection_that_is_gone_cancels_its_streams(server: ScriptedServer) -
 
 
 def test_a_deadline_is_for_the_whole_stream(server: ScriptedServer, stub: Any) -> None:
-    stream = OpenStream(stub, timeout_s=0.2)
-    stream.say(script="until-cancelled say!", request_id="late stream")
-    with pytest.raises(grpc.RpcError):
-        stream.hear()
-    assert stream.status[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+    for timeout_s in (0.2, 2.0, 20.0):  # on a busy machine the model may not even begin in the first one
+        stream = OpenStream(stub, timeout_s=timeout_s)
+        stream.say(script="until-cancelled say!", request_id="late stream")
+        with pytest.raises(grpc.RpcError):
+            stream.hear()
+        assert stream.status[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+        stream.half_close()
+        if "late stream" in server.script.begun:
+            break
     server.until(lambda: "late stream" in server.script.cancelled)
-    stream.half_close()
 
 
 def test_something_that_is_no_request_ends_the_stream_after_the_answers(server: ScriptedServer) -> None:
@@ -381,7 +384,7 @@ def test_requests_that_are_over_need_no_garbage_collector(server: ScriptedServer
             stream.say("many", "fail:oops")
         assert len(stream.rest()) == 60
         server.until(lambda: not server.service.grpc_statistics().calls)
-        assert server.call(left_over) == []
+        server.until(lambda: not left_over())  # a model's thread may still be putting the last one down
     finally:
         gc.enable()
 

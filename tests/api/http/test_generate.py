@@ -165,7 +165,7 @@ async def test_a_client_that_goes_away_before_it_has_read_anything(running: Runn
             await steady(running.script.windows["gone"])
     await until(lambda: "gone" in running.script.cancelled)
     await until(lambda: running.server.budget_statistics().requests == 0)
-    assert running.service.statistics().connections == 0
+    await until(lambda: running.service.statistics().connections == 0)
 
 
 async def test_generate_keeps_one_response_of_a_flood(running: Running) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import ssl
 from pathlib import Path
 
@@ -11,15 +10,26 @@ import pytest
 import trio
 import trustme
 from authority import Authority
-from http_sockets import QUICK, Responses, connect, echo, read_body, read_to_end, reply, serving, until
+from http_sockets import (
+    LONG_S,
+    QUICK,
+    UNHURRIED,
+    Responses,
+    connect,
+    echo,
+    read_body,
+    read_to_end,
+    reply,
+    serving,
+    until,
+)
+from trio.testing import MockClock
 
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.service import HttpService
+from trireme.api.sockets.roster import Phase
 from trireme.api.sockets.tls import TlsOptions, server_context
 from trireme.engine.errors import InvalidArgumentError
-
-UNHURRIED = dataclasses.replace(QUICK, head_timeout_s=0.5)
-"""As quick, but leaving time for a handshake on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +77,15 @@ async def test_scope_says_https(authority: Authority) -> None:
     assert schemes == ["https"]
 
 
-async def test_refusals_reach_tls_clients(authority: Authority) -> None:
+async def test_refusals_reach_tls_clients(authority: Authority, leaping_clock: MockClock) -> None:
     async with serving(echo, tls=authority.options, limits=UNHURRIED) as service:
         async with await tls_connect(service, authority.context()) as stream:
             await stream.send_all(b"GET / HTTP/1.1\r\nX: " + b"y" * 200_000)
             assert (await Responses(stream).next()).status == 431
         async with await tls_connect(service, authority.context()) as stream:
             await stream.send_all(b"GET / HT")
+            await until(lambda: any(each.phase is Phase.HEAD for each in service._roster._connections))
+            leaping_clock.jump(LONG_S)
             assert (await Responses(stream).next()).status == 408
 
 
@@ -97,7 +109,7 @@ async def test_vanishing_client_cancels_the_application(authority: Authority) ->
         await until(lambda: service.statistics().connections == 0)
 
 
-async def test_client_that_does_not_read_is_given_up(authority: Authority) -> None:
+async def test_client_that_does_not_read_is_given_up(authority: Authority, leaping_clock: MockClock) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await reply(send, bytes(50_000_000))
 
@@ -105,7 +117,10 @@ async def test_client_that_does_not_read_is_given_up(authority: Authority) -> No
         serving(app, tls=authority.options, limits=UNHURRIED) as service,
         await tls_connect(service, authority.context()) as stream,
     ):
+        (connection,) = service._roster._connections
         await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+        await until(lambda: connection.phase is Phase.SENDING and service._roster.now_s > connection.since_s + 0.05)
+        leaping_clock.jump(LONG_S)
         await until(lambda: service.statistics().connections == 0)
         assert service.statistics().timeouts == 1
 
