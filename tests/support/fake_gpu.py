@@ -249,7 +249,7 @@ class FakeGpus:
         while self.advance():
             pass
 
-    def wait(self, event: FakeEvent, patience_s: float = 10) -> None:
+    def wait(self, event: FakeEvent, patience_s: float = 60) -> None:
         """Let the calling thread wait until a stream has come to an event, or the devices are sick."""
         if not self._busy:
             self.run()
@@ -276,8 +276,10 @@ class FakeGpus:
             raise self.failures[0]
 
     def _work(self, over: threading.Event) -> None:
-        while not over.is_set():
-            with self._changed:
+        while True:
+            with self._changed:  # where the end is announced, too, so that it cannot be missed
+                if over.is_set():
+                    return
                 operation = self._next()
                 if operation is None:
                     self._changed.wait()
