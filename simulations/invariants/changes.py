@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from ..events import ChangeAsked, ChangeDone, ModelStateChanged, ReplyDelivered, ServerStopping
 from ..generations import model_of
 from ..history import Handlers
 from .base import Complain, Invariant
 from .serving import STOPPING, UNKNOWN
 from .state import WorldState
+
+_DEFECT = re.compile(r"\w*(Error|Group): ")
+"""What the server says that should not have been: an exception's name and text."""
 
 
 class ChangesHurtNobody(Invariant):
@@ -65,5 +70,7 @@ class ChangesHurtNobody(Invariant):
         return serving.ready and serving.name != name
 
     def _done(self, event: ChangeDone) -> None:
+        if _DEFECT.match(event.error):
+            self.broken(f"'{event.model}': {event.change} came upon a defect: {event.error}")
         if event.error and not (self._stopping or self._failed or self._unloaded):
             self.broken(f"'{event.model}': {event.change} failed, and no start had failed: {event.error}")

@@ -37,7 +37,7 @@ NOTICED_AS = {
     "resource-dies-with-its-holder": "queues drain when faults have stopped",
     "state-written-in-place": "a sequence's state is its own",
     "late-failure": "ensembles carry out each step once, and answer when all is over",
-    "locks-nothing": "nothing is raised",
+    "locks-nothing": "no request fails because a model is loaded or unloaded",
     "drained-without-end": "queues drain when faults have stopped",
     "order-holds-the-model": "queues drain when faults have stopped",
     "stays-in-line": "no instance is idle while work is due",
