@@ -35,6 +35,7 @@ backend: "pytorch" max_batch_size: 4
 input { name: "X__0" data_type: TYPE_FP32 dims: [ 1 ] }
 output { name: "SUM__0" data_type: TYPE_FP32 dims: [ 1 ] }
 sequence_batching {
+  max_sequence_idle_microseconds: 60000000
   control_input { name: "START__1" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } }
   state { input_name: "OLD__2" output_name: "NEW__1" data_type: TYPE_FP32 dims: [ 1 ] }
 }

@@ -298,7 +298,7 @@ ALONE = (
 
 
 async def test_requests_of_a_sequence_come_one_after_the_other(tmp_path: Path) -> None:
-    write_model(tmp_path, "m", ALONE, CONFIG + "sequence_batching { }")
+    write_model(tmp_path, "m", ALONE, CONFIG + "sequence_batching { max_sequence_idle_microseconds: 60000000 }")
     found: list[list[float]] = []
 
     async def one(value: int) -> None:

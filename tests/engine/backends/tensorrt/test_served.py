@@ -32,7 +32,10 @@ COUNT = """
 max_batch_size: 4
 input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
 output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }
-sequence_batching { state { input_name: "STATE_IN" output_name: "STATE_OUT" data_type: TYPE_INT32 dims: [ 1 ] } }
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  state { input_name: "STATE_IN" output_name: "STATE_OUT" data_type: TYPE_INT32 dims: [ 1 ] }
+}
 """
 RESIZE = """
 max_batch_size: 8
