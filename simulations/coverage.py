@@ -93,6 +93,9 @@ REACHABLE = (
     "a step of a step",
     "a step refused",
     "a step failed after another one",
+    "a step for a later answer of a decoupled member",
+    "an ensemble answered again",
+    "a member held back by its ensemble",
 )
 """All that a swarm run may see; each must come up in a thousand of them."""
 
@@ -162,6 +165,8 @@ class Coverage:
             self._count("steps side by side")
         if is_step(event.parent):
             self._count("a step of a step")
+        if any(event.iteration):
+            self._count("a step for a later answer of a decoupled member")
 
     def _step_answered(self, event: RequestAnswered) -> None:
         parent = self._parents.pop(event.request)
@@ -257,6 +262,8 @@ class Coverage:
             self._count("an execution given up")
 
     def _delivered(self, event: ReplyDelivered) -> None:
+        if event.answer > 1 and event.request in self._steps:
+            self._count("an ensemble answered again")
         if not event.final:
             return
         self._open.discard(event.request)

@@ -14,6 +14,7 @@ from .events import (
     RequestRejected,
     RequestRescheduled,
 )
+from .graphs import is_step
 from .history import Handlers
 
 REACHABLE_ANSWERS = (
@@ -50,10 +51,13 @@ class AnswerCoverage:
             RequestRejected: self._rejected,
             BatchSealed: self._sealed,
             AnswerGiven: self._answered,
-            AnswerHeldBack: lambda _event: self._count("a model held back by a client"),
+            AnswerHeldBack: self._held_back,
             ReplyDelivered: self._delivered,
             CancelHeard: self._cancelled,
         }
+
+    def _held_back(self, event: AnswerHeldBack) -> None:
+        self._count("a member held back by its ensemble" if is_step(event.request) else "a model held back by a client")
 
     def _rescheduled(self, event: RequestRescheduled) -> None:
         self._waiting.add(event.request)

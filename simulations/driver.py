@@ -58,7 +58,7 @@ class Driver:
         self._misled = misled
         self._graphs = Graphs(plan)
         self._requests = _Requests(plan, looked_at=self._graphs.looked_at)
-        self._decoupled = {model.name for model in plan.models if model.decoupled}
+        self._decoupled = self._graphs.decoupled
         self._next: dict[int, list[RequestPlan]] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0

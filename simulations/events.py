@@ -35,12 +35,14 @@ class RequestSubmitted:
 @record
 class StepSubmitted:
     """An ensemble turns to a member, on behalf of request `parent`; `step` counts from 1. `RequestSubmitted` follows:
-    from there on the step is a request like others, the ensemble its client, and `request` its number."""
+    from there on the step is a request like others, the ensemble its client, and `request` its number. `iteration`:
+    which answer, from 0, of each decoupled member on the way it follows from."""
 
     at_ns: int
     request: int
     parent: int
     step: int
+    iteration: tuple[int, ...] = ()
 
 
 @record

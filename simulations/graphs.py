@@ -1,6 +1,7 @@
 """What a request to an ensemble comes to: its steps, what each of them executes, and what the answer must be.
 
-Whatever an ensemble asks of a member is a request of its own, with a number of its own: see `step_number`.
+Whatever an ensemble asks of a member is a request of its own, with a number of its own: see `step_number`. What follows
+from a decoupled member is carried out for each of its answers; an *iteration* says for which.
 """
 
 from __future__ import annotations
@@ -12,15 +13,25 @@ from operator import attrgetter
 from .plan import Fault, ModelPlan, Plan, RequestPlan, StepPlan
 
 MOST_STEPS = 9
+MOST_ANSWERS = 100
 _FIRST_PARENT = 1_000_000
 _MODULUS = 65_536
 
+Iteration = tuple[int, ...]
+"""Which answer, from 0, of each decoupled member on the way; () before the first."""
 
-def step_number(parent: int, step: int) -> int:
+
+def step_number(parent: int, step: int, iteration: Iteration = ()) -> int:
     """The number of the request that a step (from 1) of request `parent` makes: the steps of request 12 are 10000121,
-    10000122 and so on; those of the first of these, if it is for an ensemble again, 100001211 and so on."""
+    10000122 and so on; those of the first of these, if it is for an ensemble again, 100001211 and so on. Three digits
+    for each answer that the step follows from stand before it: 10000120072 is the second step for the eighth answer.
+    """
     assert 0 < step <= MOST_STEPS, f"there is no number for step {step}"
-    return (parent if parent >= _FIRST_PARENT else _FIRST_PARENT + parent) * 10 + step
+    number = parent if parent >= _FIRST_PARENT else _FIRST_PARENT + parent
+    for answer in iteration:
+        assert 0 <= answer < MOST_ANSWERS, f"there is no number for answer {answer}"
+        number = number * 1_000 + answer  # the first of its digits is 0, which no step is
+    return number * 10 + step
 
 
 def is_step(request: int) -> bool:
@@ -42,7 +53,12 @@ what_is_asked = attrgetter(*(field.name for field in fields(RequestPlan)[2:]))
 
 
 class Graphs:
-    """The ensembles of a plan."""
+    """The ensembles of a plan.
+
+    Attributes:
+        ensembles: by name.
+        decoupled: the models, ensembles included, that answer any number of times.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._models = {model.name: model for model in plan.models}
@@ -50,6 +66,10 @@ class Graphs:
         self._leaves: dict[str, list[Leaf]] = {}
         self._needed: dict[tuple[str, bool], frozenset[int]] = {}
         self.ensembles = {model.name: model for model in plan.models if model.steps}
+        self.decoupled = {model.name for model in plan.models if model.decoupled}
+        for name, ensemble in self.ensembles.items():  # they come after what they are made of
+            if any(step.model in self.decoupled for step in ensemble.steps):
+                self.decoupled.add(name)
 
     def needed(self, ensemble: str, *, whole: bool) -> frozenset[int]:
         """The steps of an ensemble that are carried out: all for clients, and for another ensemble those without which
@@ -67,15 +87,45 @@ class Graphs:
             return [request]
         found = self._executions.get(request.number)
         if found is None:
-            leaves = self.leaves(request.model)
-            root = _FIRST_PARENT + request.number
-            healthy = what_is_asked(request if request.fault is Fault.NONE else replace(request, fault=Fault.NONE))
-            found = [RequestPlan(root * power + path, model, *healthy) for power, path, model in leaves]
+            healthy = request if request.fault is Fault.NONE else replace(request, fault=Fault.NONE)
+            found = []
+            if self.is_decoupled(request.model):
+                self._unfold(healthy, found, whole=True)
+            else:
+                leaves, root, asked = self.leaves(request.model), _FIRST_PARENT + request.number, what_is_asked(healthy)
+                found += [RequestPlan(root * power + path, model, *asked) for power, path, model in leaves]
             if request.fault is not Fault.NONE:
                 struck = request.fault_step % len(found)
                 found[struck] = replace(found[struck], fault=request.fault)
             self._executions[request.number] = found
         return found
+
+    def _unfold(self, request: RequestPlan, found: list[RequestPlan], *, whole: bool) -> int:
+        """Add what is executed to `found`; how many answers there are if nothing goes wrong."""
+        plan = self._models[request.model]
+        if not plan.steps:
+            found.append(request)
+            return request.answers * (request.turns if plan.iterative else 1)
+        needed = self.needed(plan.name, whole=whole)
+        iterations: list[list[Iteration]] = [[()]]  # by tensor
+        for number, step in enumerate(plan.steps, start=1):
+            made: list[Iteration] = []
+            for at in iterations[step.takes[0]] if number in needed else ():  # all that it takes has the same ones
+                asked = replace(request, number=step_number(request.number, number, at), model=step.model)
+                answers = self._unfold(asked, found, whole=False)
+                made += [(*at, answer) for answer in range(answers)] if self.is_decoupled(step.model) else [at]
+            iterations.append(made)
+        return len(iterations[plan.sinks[0]])
+
+    def executors(self, request: RequestPlan) -> list[str]:
+        """The models of all that is executed for a request; a model that executes several times is there as often."""
+        if self.is_decoupled(request.model):
+            return [each.model for each in self.executions(request)]
+        return [model for _, _, model in self.leaves(request.model)]
+
+    def is_decoupled(self, model: str) -> bool:
+        """Whether a model answers any number of times."""
+        return model in self.decoupled
 
     def leaves(self, model: str) -> list[Leaf]:
         """What is executed in the end when a client asks this model; no leaf is an ensemble itself."""

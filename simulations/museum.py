@@ -315,6 +315,24 @@ GONE_WITH_ITS_PREDECESSOR = Exhibit(
     "gone-with-its-predecessor",
 )
 
+WAITS_FOR_ITSELF = Exhibit(
+    "An ensemble let a model work on the answers of that same model, one request at a time. The model was held back "
+    "until its answers had been worked on, by the only instance, which was held back.",
+    Plan(
+        1,
+        (
+            ModelPlan("many", decoupled=True),
+            ModelPlan("e", steps=(StepPlan("many"), StepPlan("many", (1,))), max_inflight=1),
+        ),
+        (RequestPlan(1, "e", MS, answers=5),),
+        calm_ns=0,
+        window=3,
+    ),
+    ("a member held back by its ensemble", "an ensemble answered again"),
+    "never-let-go",
+)
+
+
 EXHIBITS: Mapping[str, Exhibit] = {
     "unknown-model-while-stopping": UNKNOWN_MODEL,
     "dead-instance-behind-readiness": HEALTHY_CORPSE,
@@ -325,6 +343,7 @@ EXHIBITS: Mapping[str, Exhibit] = {
     "resource-gone-with-its-holder": BLOCKED_BY_THE_DEAD,
     "ensemble-stuck-by-a-late-failure": STUCK_BY_A_LATE_FAILURE,
     "answers-held-behind-a-cancelled-one": HELD_FOR_EVER,
+    "member-waits-for-itself": WAITS_FOR_ITSELF,
     "unload-during-load": UNLOAD_DURING_LOAD,
     "lost-while-drained": LOST_WHILE_DRAINED,
     "gone-with-its-predecessor": GONE_WITH_ITS_PREDECESSOR,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..actors import InferenceServer
+from ..actors.ensemble import Ensemble
 from ..actors.instance import Instance
 from ..actors.instances import stopping_error
 from ..actors.name_locks import NameLocks
@@ -214,6 +215,10 @@ def _comes_back_last(original: Any, slot: Slot, job: Job) -> bool:
     return came_back
 
 
+def _never_let_go(original: Any, ensemble: Ensemble, step: Any) -> None:
+    """A member that is held back for the sake of a step stays so, even if that waits for the member itself."""
+
+
 def _locks_nothing(original: Any, locks: NameLocks, names: frozenset[str]) -> Any:
     """Operations on one model do not wait for each other."""
     del original, locks, names
@@ -290,6 +295,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "order-holds-the-model": (OrderedRelease, "settle", _order_holds_the_model),
     "window-counts-nothing": (AnswerWindow, "enter", _window_counts_nothing),
     "comes-back-last": (Slot, "give_back", _comes_back_last),
+    "never-let-go": (Ensemble, "_look_whether_stuck", _never_let_go),
     "late-failure": (EnsembleRun, "step_failed", _late_failure),
     "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
     "members-first": (Repository, "stop", _members_first),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import trio
 
 from ..actors import InferenceServer, StartupError
+from ..actors import ensemble as ensemble_module
 from ..actors import reply as reply_module
 from ..actors.model_control import ALL_MODELS
 from ..engine.gpu.flights import LOOK_S
@@ -29,7 +30,7 @@ from .driver import Driver
 from .events import PhaseBegan
 from .faults import FaultyModels
 from .faulty_gpus import HANGS, SLOWNESS, gpus_of
-from .graphs import Graphs
+from .graphs import Graphs, is_step
 from .history import History, Recorder
 from .invariants import Violation, Watch
 from .invariants.leftovers import leftovers
@@ -45,6 +46,9 @@ STEPS_OF_A_LOAD = 20
 
 MOST_INPUTS = 5
 """More than a row has, of the size of a plain one, with all that a sequence adds."""
+
+STUCK_S = 1.0
+"""How long a decoupled member of an ensemble is held back by a gate while nothing moves, instead of minutes."""
 
 LIMIT_S = 1e7
 """Virtual seconds after which a run is given up that not even its bounds end."""
@@ -125,6 +129,7 @@ def drain_bound_s(plan: Plan, graphs: Graphs | None = None) -> float:
             total_ns += alone_ns * SLOWNESS * request.turns
             if model.decoupled:
                 total_ns += (request.answers + 1) * (request.answer_ns + request.pause_ns) * request.turns
+                total_ns += round(STUCK_S * 1e9) * is_step(request.number)
             if model.sequences is not None:  # its sequence may have to wait until another has been silent for long
                 total_ns += model.sequences.idle_us * 1_000
         total_ns += request.at_ns if request.after else 0
@@ -282,12 +287,13 @@ def _windows(plan: Plan) -> dict[int, int]:
 @contextmanager
 def _window(answers: int) -> Iterator[None]:
     """So many answers of a decoupled model may wait for their client; the server's own number is for earnest."""
-    before = reply_module.WINDOW
-    reply_module.WINDOW = answers
+    before = reply_module.WINDOW, ensemble_module.WINDOW, ensemble_module.STUCK_S
+    reply_module.WINDOW = ensemble_module.WINDOW = answers
+    ensemble_module.STUCK_S = STUCK_S
     try:
         yield
     finally:
-        reply_module.WINDOW = before
+        reply_module.WINDOW, ensemble_module.WINDOW, ensemble_module.STUCK_S = before
 
 
 @contextmanager

@@ -83,6 +83,15 @@ RARE = {
 }
 """Features that make runs slow, or most of their requests void."""
 
+MOST_LEVELS = 2
+"""Most decoupled members whose answers an ensemble answers again and again: executions multiply."""
+
+MOST_ANSWERS = {1: 8, 2: 6}
+"""By levels, most answers that such a member gives at each execution."""
+
+EXECUTIONS_OF_MANY = 8
+"""A request to such an ensemble is so many times the work of another one, about."""
+
 FAULTS = tuple(fault for fault in Fault if fault not in (Fault.NONE, *GPU_FAULTS))
 
 
@@ -97,6 +106,7 @@ class _Draw:
         self.chance = chance = Random(f"swarm {seed}")
         self.features = {feature for feature in Feature if chance.random() < RARE.get(feature, 0.5)}
         self.rates = {fault: self.rate(0.002, 0.2) for fault in FAULTS if chance.random() < 0.35}
+        self.levels: dict[str, int] = {}  # by model, how many decoupled ones follow each other in it
         self.give_up_rate = self.rate(0.01, 0.5) if self.has(Feature.GIVING_UP) else 0.0
 
     def has(self, feature: Feature) -> bool:
@@ -111,20 +121,22 @@ class _Draw:
         resources = self.resources()
         models = tuple(self.sharing(self.model(f"m{index}"), resources) for index in range(count))
         if self.has(Feature.ENSEMBLES):
-            for index in range(chance.randint(1, 3)):
-                members = tuple(each for each in models if not each.decoupled)
-                models += (self.ensemble(f"e{index}", members),) if members else ()
+            models = self.with_ensembles(models)
         plan = Plan(self.seed, models, (), calm_ns=0)
-        graphs = Graphs(plan)
+        graphs = self.graphs = Graphs(plan)
         requests: list[RequestPlan] = []
         for model in models:
-            arrivals = self.arrivals(model, chance.randint(10, 480 // len(models)), stateful=graphs.is_stateful(model))
-            requests += self.dressed(model, arrivals, len(requests))
+            count = chance.randint(10, 480 // len(models))
+            if model.steps and graphs.is_decoupled(model.name):
+                count = max(5, count // EXECUTIONS_OF_MANY)
+            requests += self.dressed(
+                model, self.arrivals(model, count, stateful=graphs.is_stateful(model)), len(requests)
+            )
         end_ns = max(request.at_ns for request in requests)
         hangs = Fault.HANG in self.rates
         asked: dict[str, list[RequestPlan]] = {model.name: [] for model in models}  # in the end, for an ensemble
         for request in requests:
-            for _, _, name in graphs.leaves(request.model):
+            for name in graphs.executors(request):
                 asked.setdefault(name, []).append(request)
         longest_ns = max(_longest_batch_ns(model, asked[model.name]) for model in models)
         return replace(
@@ -216,15 +228,37 @@ class _Draw:
             policies=tuple(policies),
         )
 
+    def with_ensembles(self, models: tuple[ModelPlan, ...]) -> tuple[ModelPlan, ...]:
+        """These models, and ensembles of them."""
+        chance, levels = self.chance, self.levels
+        levels.update({model.name: int(model.decoupled) for model in models})
+        for index in range(chance.randint(1, 3)):
+            members = models
+            if any(levels.values()) and chance.random() < 0.5:
+                members = tuple(each for each in models if not levels[each.name])
+            if members:
+                ensemble = self.ensemble(f"e{index}", members)
+                levels[ensemble.name] = sum(levels[step.model] for step in ensemble.steps)
+                models += (ensemble,)
+        return models
+
     def ensemble(self, name: str, models: tuple[ModelPlan, ...]) -> ModelPlan:
         """A graph over these models, earlier ensembles among them. Its time is what its steps take one by one."""
-        chance = self.chance
-        members = [chance.choice(models) for _ in range(chance.choice((1, 2, 2, 3, 3, 4, 5)))]
+        chance, levels = self.chance, self.levels
+        members: list[ModelPlan] = []
+        room = MOST_LEVELS
+        for _ in range(chance.choice((1, 2, 2, 3, 3, 4, 5))):
+            member = chance.choice(models)
+            if levels[member.name] <= room:
+                room -= levels[member.name]
+                members.append(member)
         shape = chance.choice(("chain", "fan", "any"))
+        many = [number for number, member in enumerate(members, start=1) if levels[member.name]]
+        last = many[-1] if many else 0  # what follows from the answers of others cannot meet in a step
         steps: list[StepPlan] = []
         for number, member in enumerate(members, start=1):
-            earliest = {"chain": number - 1, "fan": 0, "any": 0}[shape]
-            latest = min(1, number - 1) if shape == "fan" and number < len(members) else number - 1
+            earliest = number - 1 if number <= last or shape == "chain" else last
+            latest = min(last + 1, number - 1) if shape == "fan" and last < number < len(members) else number - 1
             takes = tuple(chance.randint(earliest, latest) for _ in range(member.inputs))
             steps.append(StepPlan(member.name, takes))
         return ModelPlan(
@@ -232,7 +266,7 @@ class _Draw:
             max_batch_size=min(member.max_batch_size for member in members),
             fixed_ns=sum(member.fixed_ns for member in members),
             steps=tuple(steps),
-            max_inflight=chance.choice((0, 0, chance.randint(1, 4))),
+            max_inflight=chance.choice((0, chance.randint(1, 2) if many else 0, chance.randint(1, 4))),
         )
 
     def stateful(self, plan: ModelPlan) -> ModelPlan:
@@ -322,8 +356,11 @@ class _Draw:
         gives_up = chance.random() < self.give_up_rate
         turns = chance.choice((1, 2, 2, 3, 5)) if self.has(Feature.ITERATIVE) else 1
         manner, fault = self.manner(), self.fault()
-        stream = self.stream(model) if model.decoupled else {}
-        told = stream.get("answers", 0) * turns if model.decoupled else turns - 1
+        many = self.graphs.is_decoupled(model.name)
+        stream = self.stream(model) if many else {}
+        if many and model.steps:
+            stream["answers"], turns = min(stream["answers"], MOST_ANSWERS[self.levels[model.name]]), min(turns, 2)
+        told = stream.get("answers", 0) * turns if many else turns - 1
         patience_ns = self.rate(0.05, 5.0) * model.fixed_ns
         return RequestPlan(
             number,

@@ -25,6 +25,7 @@ from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
 from ..engine.errors import TriremeError
 from ..engine.job import Job, Outcome, Reply
 from ..engine.repository.source import ModelSource
+from ..engine.response import InferenceResponse
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
 from .events import (
     NEVER_NS,
@@ -44,7 +45,7 @@ from .events import (
 )
 from .generations import generation_name
 from .graphs import step_number
-from .history import Recorder, answer_number, error_text, request_number
+from .history import ANSWER, Recorder, answer_number, error_text, request_number
 
 
 class TappedCore:
@@ -89,11 +90,17 @@ class TappedCore:
 
 
 class TappedReply:
-    """A job's reply, with what it is given written down."""
+    """A job's reply, with what it is given written down.
 
-    __slots__ = ("_number", "_recorder", "_reply", "_settled")
+    Args:
+        counts: whether to number the responses, which whoever gives them does not.
+    """
 
-    def __init__(self, reply: Reply, number: int, recorder: Recorder) -> None:
+    __slots__ = ("_counts", "_given", "_number", "_recorder", "_reply", "_settled")
+
+    def __init__(self, reply: Reply, number: int, recorder: Recorder, *, counts: bool = False) -> None:
+        self._counts = counts
+        self._given = 0
         self._reply = reply
         self._number = number
         self._recorder = recorder
@@ -101,6 +108,9 @@ class TappedReply:
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
         recorder = self._recorder
+        if self._counts and isinstance(outcome, InferenceResponse):
+            self._given += 1
+            outcome.parameters[ANSWER] = self._given
         answer = answer_number(outcome)
         now_ns = recorder.now_ns()
         recorder.record(ReplyDelivered(now_ns, self._number, error_text(outcome), final, self._settled, answer))
@@ -223,7 +233,7 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Gen
 
         def submit(self, job: Job, **options: Any) -> None:
             number = request_number(job)
-            job.reply = TappedReply(job.reply, number, recorder)
+            job.reply = TappedReply(job.reply, number, recorder, counts=self._core.plan.decoupled)
             super().submit(job, **options)
             recorder.record(RequestQueued(recorder.now_ns(), number, self._label, job.rows, 0, NEVER_NS))
 
@@ -244,10 +254,10 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Gen
 
         def _submit(self, call: StepCall, action: Submit) -> None:
             parent, step = request_number(call.run.job), call.step.index + 1
-            number = step_number(parent, step)
+            number = step_number(parent, step, call.iteration)
             now_ns, request = recorder.now_ns(), action.request
             request.id = str(number)
-            recorder.record(StepSubmitted(now_ns, number, parent, step))
+            recorder.record(StepSubmitted(now_ns, number, parent, step, call.iteration))
             rows, sequence = max(1, call.rows), request.correlation_id
             flags = (request.sequence_start, request.sequence_end)
             limits = (request.priority, request.timeout_us)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..events import AnswerGiven, AnswersTaken, CancelHeard, ReplyDelivered, RequestAnswered
+from ..graphs import is_step
 from ..history import Handlers
 from .base import Complain, Invariant
 
@@ -16,12 +17,14 @@ class Told:
     """What a decoupled model has said to a request.
 
     Attributes:
+        heard: it has told what it gives; nobody does so for an ensemble.
         on_the_way: answers that were given and not delivered, each with whether it is the last; 0 is an end without an
             answer.
         untaken: those that were delivered, and that its client has not taken.
         window: how many answers may wait; None for any number, for a client that takes none, or gave up.
     """
 
+    heard: bool = False
     on_the_way: deque[tuple[int, bool]] = field(default_factory=deque)
     untaken: deque[int] = field(default_factory=deque)
     window: int | None = None
@@ -62,13 +65,14 @@ class AnswersWhole(Invariant):
 
     def _given(self, event: AnswerGiven) -> None:
         told = self._of(event.request)
+        told.heard = True
         told.on_the_way.append((event.answer, event.final))
         waiting = sum(1 for answer, _ in told.on_the_way if answer) + len(told.untaken)
         if told.window is not None and waiting > told.window:
             self.broken(f"{waiting} answers to request {event.request} wait to be taken; {told.window} may")
 
     def _delivered(self, event: ReplyDelivered) -> None:
-        told = self._told.get(event.request)
+        told = self._of(event.request) if event.answer else self._told.get(event.request)
         if told is None or event.late:
             return
         if event.error:
@@ -77,10 +81,10 @@ class AnswersWhole(Invariant):
                 self.broken(f"request {event.request} was answered {event.error!r} before what was given: {lost}")
             return
         first = told.on_the_way.popleft() if told.on_the_way else None
-        if first != (event.answer, event.final):
+        if told.heard and first != (event.answer, event.final):
             what = f"answer {event.answer}{' as the last' * event.final} to request {event.request} was delivered"
             self.broken(f"{what}; what the model gave next is {first}")
-        if event.answer:
+        if event.answer and not is_step(event.request):
             told.untaken.append(event.answer)
 
     def _taken(self, event: AnswersTaken) -> None:

@@ -15,12 +15,15 @@ from ..events import (
     StepSubmitted,
 )
 from ..generations import model_of
-from ..graphs import Graphs, is_step
+from ..graphs import Graphs, Iteration, is_step
 from ..history import Handlers
 from ..plan import ModelPlan
 from .base import Complain, Invariant
 from .batches import TOLERANCE_NS
 from .serving import STOPPING
+
+Place = tuple[int, Iteration]
+"""A step, or the tensor that it makes, and for which answers of decoupled members; 0 is the input."""
 
 
 @dataclass(slots=True)
@@ -31,7 +34,11 @@ class Carried:
         ensemble: its generation.
         plan: what it is made of.
         needed: the steps that belong to it.
-        submitted, inflight, done: those of them that were sent to their members, have no answer yet, have a good one.
+        outputs: the tensors that it is answered with.
+        tensors: those that are there.
+        ready, submitted, inflight: steps of which all that they take is there, which were sent to their members, which
+            have no final answer yet.
+        due, answers: how often all outputs were there, and how often it was answered.
         failed: a step was answered with an error.
         given_up: its client, or the server, gave it up.
     """
@@ -39,22 +46,33 @@ class Carried:
     ensemble: str
     plan: ModelPlan
     needed: frozenset[int]
-    submitted: set[int] = field(default_factory=set)
-    inflight: dict[int, None] = field(default_factory=dict)
-    done: set[int] = field(default_factory=set)
+    outputs: tuple[int, ...]
+    tensors: set[Place] = field(default_factory=set)
+    ready: dict[Place, None] = field(default_factory=dict)
+    submitted: set[Place] = field(default_factory=set)
+    inflight: dict[Place, int] = field(default_factory=dict)  # and how many answers each has given
+    due: int = 0
+    answers: int = 0
     failed: bool = False
     given_up: bool = False
     dropped: bool = False
 
-    def is_fed(self, step: int) -> bool:
-        """Whether all that a step takes is there."""
-        return self.done.issuperset(filter(None, self.plan.steps[step - 1].takes))
+    def arrive(self, tensor: int, at: Iteration) -> None:
+        """A tensor is there."""
+        self.tensors.add((tensor, at))
+        for number, step in enumerate(self.plan.steps, start=1):
+            takes = tensor in step.takes and number in self.needed
+            if takes and all((other, at) in self.tensors for other in step.takes):
+                self.ready[number, at] = None
+        if tensor in self.outputs and all((other, at) in self.tensors for other in self.outputs):
+            self.due += 1
 
 
 class StepsOnce(Invariant):
     """Every step that is needed is sent to its member once, as soon as all that it takes is there and the gate lets it
-    through, and none after an error or a cancellation. The request is answered when no step is in flight any more: well
-    if all steps went well, and only then."""
+    through, and none after an error or a cancellation; what follows from a decoupled member, once for each of its
+    answers. The request is answered when no step is in flight any more: well if all steps went well, and only then.
+    With decoupled members it is also answered each time that all of its outputs are there."""
 
     name = "ensembles carry out each step once, and answer when all is over"
 
@@ -62,7 +80,7 @@ class StepsOnce(Invariant):
         super().__init__(complain)
         self._graphs = graphs
         self._open: dict[int, Carried] = {}
-        self._steps: dict[int, tuple[int, int]] = {}  # by the step's own number: for whom, and which
+        self._steps: dict[int, tuple[int, Place]] = {}  # by the step's own number: for whom, and which
         self._inflight: Counter[tuple[str, int]] = Counter()
         self._touched: dict[int, None] = {}
         self._gated: dict[tuple[str, int], dict[int, None]] = {}  # by step, for whom it waits at the gate
@@ -82,43 +100,49 @@ class StepsOnce(Invariant):
     def _queued(self, event: RequestQueued) -> None:
         plan = self._graphs.ensembles.get(model_of(event.model))
         if plan is not None:
-            needed = self._graphs.needed(plan.name, whole=not is_step(event.request))
-            self._open[event.request] = Carried(event.model, plan, needed)
+            whole = not is_step(event.request)
+            outputs = plan.sinks if whole else plan.sinks[:1]
+            carried = Carried(event.model, plan, self._graphs.needed(plan.name, whole=whole), outputs)
+            carried.arrive(0, ())
+            self._open[event.request] = carried
             self._touched[event.request] = None
 
     def _submitted(self, event: StepSubmitted) -> None:
         carried = self._open.get(event.parent)
-        step = f"step {event.step} of request {event.parent}"
+        place = (event.step, event.iteration)
+        step = f"{_name(place)} of request {event.parent}"
         if carried is None:
             self.broken(f"{step} was sent to its member, but the request is not open")
             return
-        if event.step in carried.submitted or event.step not in carried.needed:
-            self.broken(f"{step} was sent to its member {'again' if event.step in carried.submitted else 'in vain'}")
+        if place in carried.submitted or event.step not in carried.needed:
+            self.broken(f"{step} was sent to its member {'again' if place in carried.submitted else 'in vain'}")
         elif carried.failed or carried.given_up:
             self.broken(f"{step} was sent to its member although the request is over")
-        elif not carried.is_fed(event.step):
+        elif place not in carried.ready:
             self.broken(f"{step} was sent to its member before all that it takes was there")
         key = (carried.ensemble, event.step)
         self._inflight[key] += 1
         limit = carried.plan.max_inflight
         if limit and self._inflight[key] > limit:
             self.broken(f"{step} is one of {self._inflight[key]} in flight; {limit} may be")
-        carried.submitted.add(event.step)
-        carried.inflight[event.step] = None
-        self._steps[event.request] = (event.parent, event.step)
+        carried.ready.pop(place, None)
+        carried.submitted.add(place)
+        carried.inflight[place] = 0
+        self._steps[event.request] = (event.parent, place)
         self._touched[event.parent] = None
 
     def _answered(self, event: RequestAnswered) -> None:
-        parent, step = self._steps.pop(event.request, (0, 0))
+        parent, place = self._steps.pop(event.request, (0, (0, ())))
         carried = self._open.get(parent)
         if carried is None:
             return
+        step, at = place
         self._inflight[carried.ensemble, step] -= 1
-        del carried.inflight[step]
+        del carried.inflight[place]
         if event.error:
             carried.failed = True
-        else:
-            carried.done.add(step)
+        elif not self._is_decoupled(carried, step):
+            carried.arrive(step, at)
         self._touched.update(self._gated.pop((carried.ensemble, step), {}))
         self._touched[parent] = None
 
@@ -131,22 +155,46 @@ class StepsOnce(Invariant):
         if event.request in self._open:
             self._open[event.request].dropped = self._open[event.request].given_up = True
 
+    def _is_decoupled(self, carried: Carried, step: int) -> bool:
+        return self._graphs.is_decoupled(carried.plan.steps[step - 1].model)
+
     def _delivered(self, event: ReplyDelivered) -> None:
+        if event.answer and event.request in self._steps and not event.late:
+            self._step_spoke(*self._steps[event.request])
         carried = self._open.get(event.request)
-        if carried is None or not event.final:
+        if carried is None:
             return
+        if event.answer:
+            carried.answers += 1
+            if carried.answers > carried.due:
+                self.broken(f"answer {carried.answers} to request {event.request} was given; {carried.due} are due")
+        if event.final:
+            self._ended(event, carried)
+
+    def _step_spoke(self, parent: int, place: Place) -> None:
+        """A step has an answer, one of many if its model is decoupled."""
+        carried = self._open.get(parent)
+        if carried is not None and self._is_decoupled(carried, place[0]):
+            step, at = place
+            carried.arrive(step, (*at, carried.inflight[place]))
+            carried.inflight[place] += 1
+            self._touched[parent] = None
+
+    def _ended(self, event: ReplyDelivered, carried: Carried) -> None:
         del self._open[event.request]
         if carried.dropped:
-            for step in carried.inflight:
+            for step, _ in carried.inflight:
                 key = (carried.ensemble, step)
                 self._inflight[key] -= 1
                 self._touched.update(self._gated.pop(key, {}))
             return
         if carried.inflight:
-            self.broken(f"request {event.request} was answered while its steps {list(carried.inflight)} are in flight")
-        if not event.error and carried.done != carried.needed:
-            missing = sorted(carried.needed - carried.done)
-            self.broken(f"request {event.request} was answered well, without its steps {missing}")
+            steps = ", ".join(map(_name, carried.inflight))
+            self.broken(f"request {event.request} was answered while {steps} is in flight")
+        if not event.error and carried.ready:
+            self.broken(f"request {event.request} was answered well, without {', '.join(map(_name, carried.ready))}")
+        elif not event.error and self._lacks_answers(carried):
+            self.broken(f"request {event.request} was answered {carried.answers} times, instead of {carried.due}")
         elif event.error and not (carried.failed or carried.given_up):
             self.broken(f"request {event.request} was answered {event.error!r}, and no step had failed")
 
@@ -158,19 +206,28 @@ class StepsOnce(Invariant):
         self._touched.clear()
 
     def _look_at(self, number: int, carried: Carried) -> None:
-        over = carried.failed or carried.given_up or carried.done == carried.needed
-        if over and not carried.inflight:
+        over = carried.failed or carried.given_up
+        if not carried.inflight and (over or not carried.ready):
             self.broken(f"request {number} waits for nothing any more, and is not answered")
         if over:
             return
+        if self._lacks_answers(carried):
+            self.broken(f"answer {carried.answers + 1} to request {number} is there, and is not given")
         limit = carried.plan.max_inflight
-        for step in sorted(carried.needed - carried.submitted):
-            if carried.is_fed(step):
-                key = (carried.ensemble, step)
-                if limit and self._inflight[key] >= limit:
-                    self._gated.setdefault(key, {})[number] = None
-                else:
-                    self.broken(f"step {step} of request {number} could be carried out, and is not")
+        for place in carried.ready:
+            key = (carried.ensemble, place[0])
+            if limit and self._inflight[key] >= limit:
+                self._gated.setdefault(key, {})[number] = None
+            else:
+                self.broken(f"{_name(place)} of request {number} could be carried out, and is not")
+
+    def _lacks_answers(self, carried: Carried) -> bool:
+        return self._graphs.is_decoupled(carried.plan.name) and carried.answers < carried.due
+
+
+def _name(place: Place) -> str:
+    step, at = place
+    return f"step {step}" + f" for answer {'.'.join(str(number + 1) for number in at)}" * bool(at)
 
 
 class DrainedInOrder(Invariant):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from trireme.simulations.events import BatchSealed, RequestAnswered, StepSubmitted
+from trireme.simulations.events import AnswersTaken, BatchSealed, RequestAnswered, StepSubmitted
 from trireme.simulations.graphs import Graphs, is_step, step_number
 from trireme.simulations.plan import Fault, ModelPlan, Plan, RequestPlan, StepPlan
 from trireme.simulations.play import drain_bound_s, play
@@ -29,6 +29,16 @@ def test_numbers_of_steps_are_unique_and_tell_where_they_come_from() -> None:
     assert all(map(is_step, numbers | deeper))
     assert not is_step(999_999)
     assert step_number(12, 1) == 10000121
+
+
+def test_steps_that_follow_from_answers_have_numbers_of_their_own() -> None:
+    places = [(step, at) for step in range(1, 10) for at in [(), (0,), (1,), (10,), (99,), (0, 0), (0, 1), (1, 0)]]
+    numbers = {step_number(parent, *place) for parent in (1, 2, 10, 99) for place in places}
+    deeper = {step_number(number, *place) for number in numbers for place in places}
+    assert len(numbers) == 4 * len(places)
+    assert len(deeper) == len(numbers) * len(places)
+    assert not numbers & deeper
+    assert step_number(12, 2, (7,)) == 10000120072
 
 
 def test_outputs_are_what_no_step_takes_the_last_first() -> None:
@@ -61,6 +71,38 @@ def test_the_real_ensemble_does_what_the_plan_says() -> None:
     assert sorted(steps) == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (10000011, 1), (10000011, 3)]
     executed = Counter(request for batch in outcome.history.of(BatchSealed) for request in batch.requests)
     assert executed == Counter({100000111: 1, 100000113: 1, 10000012: 1, 10000021: 1, 10000022: 1, 10000023: 1})
+
+
+MANY = ModelPlan("many", decoupled=True)
+TWICE = ModelPlan("twice", steps=(StepPlan("many"), StepPlan("many", (1,)), StepPlan("one", (2,))), max_inflight=1)
+NESTED = ModelPlan("nested", steps=(StepPlan("twice"), StepPlan("one", (1,))))
+
+
+def test_what_follows_from_a_decoupled_member_is_executed_for_each_of_its_answers() -> None:
+    graphs = Graphs(Plan(1, (*MODELS, MANY, TWICE, NESTED), (), calm_ns=0))
+    assert graphs.decoupled == {"many", "twice", "nested"}
+    executions = graphs.executions(RequestPlan(1, "nested", 0, answers=2, fault=Fault.FAIL, fault_step=1))
+    assert Counter(each.model for each in executions) == {"many": 1 + 2, "one": 4 + 4}
+    assert len({each.number for each in executions}) == len(executions)
+    assert [each.fault for each in executions[:3]] == [Fault.NONE, Fault.FAIL, Fault.NONE]
+    none = graphs.executions(RequestPlan(2, "nested", 0, answers=0, fault=Fault.FAIL, fault_step=1))
+    assert [(each.model, each.fault) for each in none] == [("many", Fault.FAIL)]
+    assert Counter(graphs.executors(RequestPlan(3, "nested", 0, answers=2))) == {"many": 3, "one": 8}
+
+
+def test_the_real_ensemble_does_so_too() -> None:
+    """Each step once for each answer that it follows from, and one answer for each way through the graph."""
+    models = (*MODELS, MANY, TWICE, NESTED)
+    request = RequestPlan(1, "nested", MS, answers=2, apart=True)
+    outcome = play(Plan(1, models, (request,), calm_ns=1_000 * MS))
+    assert outcome.violation is None
+    steps = [(each.parent, each.step, each.iteration) for each in outcome.history.of(StepSubmitted)]
+    pairs = [(first, second) for first in (0, 1) for second in (0, 1)]
+    inner = [(10000011, 1, ()), *((10000011, 2, (answer,)) for answer in (0, 1))]
+    inner += [(10000011, 3, pair) for pair in pairs]
+    assert sorted(steps) == [(1, 1, ()), *((1, 2, (answer,)) for answer in range(4)), *sorted(inner)]
+    taken = [number for event in outcome.history.of(AnswersTaken) for number in event.answers]
+    assert taken == [1, 2, 3, 4]
 
 
 def test_a_fault_strikes_one_step_and_its_ensembles_say_so() -> None:
