@@ -102,7 +102,11 @@ class ModelControl:
         """Follow the repositories: look every `period_s` seconds what has changed, until the server stops."""
         while not self.repository.stopping:
             await trio.sleep(period_s)
-            await self.poll()
+            try:
+                await self.poll()
+            except Exception:
+                # A defect, or a machine that is out of threads: what is served goes on, and the next look tries again.
+                logger.exception("polling the model repository failed unexpectedly")
 
     async def poll(self) -> None:
         """Load what is new or has changed, unload what is gone. Errors are logged, and keep what is served as it is."""

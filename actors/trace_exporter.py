@@ -126,7 +126,11 @@ class TraceExporter:
     async def _export(self) -> bool:
         """Export a batch; whether that went well."""
         batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._options.max_export_batch_size))]
-        went_well = await trio.to_thread.run_sync(self._send, batch, abandon_on_cancel=True)
+        try:
+            went_well = await trio.to_thread.run_sync(self._send, batch, abandon_on_cancel=True)
+        except RuntimeError as error:  # no thread can be started
+            logger.error("cannot export spans: %s", error)
+            went_well = False
         if went_well:
             self._exported += len(batch)
         else:

@@ -102,12 +102,12 @@ class TraceWriter:
         count = len(write.traces)
         try:
             await trio.to_thread.run_sync(write_traces, write)
-        except OSError as error:
+        except (OSError, RuntimeError, ValueError) as error:  # no file, no thread, no such text
             self._failed += count
-            complaint = f"cannot write traces to {write.path}: {error.strerror or error}"
-            if str(error.strerror) != self._complaint:  # a directory that is not there is told of once
-                self._complaint = str(error.strerror)
-                logger.error("%s", complaint)
+            reason = str(getattr(error, "strerror", None) or error)
+            if reason != self._complaint:  # a directory that is not there is told of once
+                self._complaint = reason
+                logger.error("cannot write traces to %s: %s", write.path, reason)
         else:
             self._written += count
             self._complaint = ""

@@ -1,10 +1,18 @@
-"""How busy the machine's CPUs are, and its memory (observability.md §1.4)."""
+"""How busy the machine's CPUs are, and its memory (observability.md §1.4).
+
+Reading takes descriptors for files of ``/proc``, which clients may have used up by connecting. Then the latest reading
+stays until there is another.
+"""
 
 from __future__ import annotations
+
+import logging
 
 import psutil
 
 from ...engine.metrics import CpuReading
+
+logger = logging.getLogger("trireme.metrics")
 
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 _IDLE = ("idle", "iowait")
@@ -19,18 +27,30 @@ class CpuMeter:
 
     def __init__(self) -> None:
         self.latest = CpuReading()
+        self._warned = False
         self._busy, self._total = _times()
 
     def read(self) -> CpuReading:
+        """Read now, if that is possible; of failures there is one warning until there is a reading again."""
+        try:
+            self._read()
+        except OSError as error:
+            if not self._warned:
+                logger.warning("unable to read how busy the CPUs are: %s", error)
+            self._warned = True
+        else:
+            self._warned = False
+        return self.latest
+
+    def _read(self) -> None:
         busy, total = _times()
         passed = total - self._total
         utilization = (busy - self._busy) / passed if passed > 0 else 0.0
-        self._busy, self._total = busy, total
         memory = psutil.virtual_memory()
+        self._busy, self._total = busy, total
         self.latest = CpuReading(
             min(1.0, max(0.0, utilization)), int(memory.total), int(memory.total - memory.available)
         )
-        return self.latest
 
 
 def _times() -> tuple[float, float]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from valued_models import Gates, ensemble_config, write_model
 from valued_server import ask, index, serving, until
 
 from trireme.engine.options import ControlMode
+from trireme.engine.repository.local import LocalRepository
+from trireme.engine.repository.source import Scan
 
 POLL = {"model_control_mode": ControlMode.POLL, "repository_poll_s": 0.01}
 
@@ -63,3 +66,20 @@ async def test_a_repository_that_cannot_be_read_takes_nothing_away(tmp_path: Pat
         write_model(root, "a", {1: 2})
         await until(lambda: server.statistics("a")[0].statistics.success.count == 0)
         assert await ask(server, "a") == 2
+
+
+async def test_a_look_that_fails_unexpectedly_is_repeated(
+    tmp_path: Path, gates: Gates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def scan(source: LocalRepository) -> Scan:
+        raise RuntimeError("can't start new thread")
+
+    write_model(tmp_path, "a", {1: 1})
+    async with serving(tmp_path, gates, **POLL) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalRepository, "scan", scan)
+            await until(lambda: "polling the model repository failed unexpectedly" in caplog.text)
+        write_model(tmp_path.parent / "new", "b", {1: 2})
+        (tmp_path.parent / "new" / "b").rename(tmp_path / "b")
+        await until(lambda: server.model_ready("b"))
+        assert (await ask(server, "a"), await ask(server, "b")) == (1, 2)

@@ -134,6 +134,24 @@ async def test_a_collector_that_is_overloaded_is_asked_again(
     assert receiver.attempts == 2
 
 
+async def test_a_machine_without_threads_costs_the_spans_only(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(exporter: TraceExporter, batch: object) -> bool:
+        raise RuntimeError("can't start new thread")
+
+    async with exporting(receiver.url) as it:
+        with monkeypatch.context() as patch:
+            patch.setattr(TraceExporter, "_send", fail)
+            it.trace(1)
+            with trio.fail_after(20):
+                while not it.exporter.statistics().failed:  # noqa: ASYNC110 - it happens on another thread
+                    await trio.sleep(0.002)
+        it.trace(1)
+        assert len(await in_thread(receiver.spans)) == 1
+    assert "cannot export spans: can't start new thread" in caplog.text
+
+
 async def test_a_collector_that_is_down_costs_nobody_anything(caplog: pytest.LogCaptureFixture) -> None:
     """Not even the end of the server: what is under way is given up when the time is over."""
     caplog.set_level(logging.CRITICAL, "opentelemetry")

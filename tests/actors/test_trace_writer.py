@@ -91,3 +91,32 @@ async def test_what_comes_faster_than_it_is_written_is_dropped_and_counted(tmp_p
     statistics = writer.statistics()
     assert (statistics.written, statistics.waiting, statistics.failed) == (3, 0, 0)
     assert [elements(tmp_path / f"t.{index}")[0]["id"] for index in range(3)] == [1, 2, 3]
+
+
+async def test_what_cannot_be_written_for_whatever_reason_is_lost_and_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the next is written."""
+    errors = [RuntimeError("can't start new thread"), RuntimeError("can't start new thread"), ValueError("odd")]
+
+    def write(what: TraceWrite) -> None:
+        if errors:
+            raise errors.pop(0)
+        write_traces(what)
+
+    monkeypatch.setattr("trireme.actors.trace_writer.write_traces", write)
+    writer = TraceWriter(str(tmp_path / "t"))
+    tracer = Tracer(TraceConfig(level=TraceLevel.TIMESTAMPS, rate=1, file="t", log_frequency=1), SystemClock(), writer)
+    for _ in range(4):
+        trace = tracer.begin("m")
+        assert trace is not None
+        trace.leave()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        await writer.close()
+    statistics = writer.statistics()
+    assert (statistics.written, statistics.waiting, statistics.failed) == (1, 0, 3)
+    assert caplog.messages == [
+        f"cannot write traces to {tmp_path}/t.0: can't start new thread",
+        f"cannot write traces to {tmp_path}/t.2: odd",
+    ]
