@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from . import protocol
@@ -54,9 +55,9 @@ def run(descriptor: int, bell: int) -> None:
     threading.Thread(target=host.keep_tidy, name="trireme tidy", daemon=True).start()
     Forks(host)
     try:
-        ModelProcess(host, bell).serve()
+        ModelProcess(host, bell, _leave).serve()
     except ChannelClosedError:
-        os._exit(_ORPHANED)
+        _leave()
     sys.stdout.flush()
 
 
@@ -98,6 +99,11 @@ def _end_with_the_server(descriptor: int) -> None:
     poll = select.poll()
     poll.register(descriptor, 0)  # nothing but the hang-up
     poll.poll()
+    _leave()
+
+
+def _leave() -> None:
+    """The server is gone."""
     os._exit(_ORPHANED)
 
 
@@ -106,11 +112,14 @@ class ModelProcess:
 
     Args:
         bell: descriptor of a pipe, which is closed here.
+        leave: called when an answer does not get through. The main thread finds that out, too, unless the model has
+            closed the socket while another thread was reading from it.
     """
 
-    def __init__(self, host: ProcessHost, bell: int) -> None:
+    def __init__(self, host: ProcessHost, bell: int, leave: Callable[[], None] = lambda: None) -> None:
         self._host = host
         self._bell = bell
+        self._leave = leave
         self._answers_bell = False
         self._send = host.link.send
         self._runner: Runner | None = None
@@ -194,7 +203,7 @@ class ModelProcess:
             self._done(requests, responses, started_ns)
             sent = True
         except ChannelClosedError:
-            pass  # the main thread notices, too
+            self._leave()
         finally:
             if not sent:  # its requests would wait for ever; the main thread is told, too
                 self._host.link.hang_up()

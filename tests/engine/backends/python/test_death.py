@@ -63,7 +63,14 @@ DEADLY = """
             if value == 7:
                 os.fork() or time.sleep(3)  # somebody else still holds the socket
                 os.kill(os.getpid(), signal.SIGKILL)
-            if value == 8:
+            if value == 9:
+                helper = os.fork()
+                if not helper:
+                    os._exit(0)
+                os.waitpid(helper, 0)
+                while "trireme reader" not in [thread.name for thread in threading.enumerate()]:
+                    time.sleep(0.01)
+            if value >= 8:
                 os.closerange(3, 1000)
             return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", r.inputs()[0].as_numpy())])
                     for r in requests]
@@ -72,7 +79,7 @@ DEADLY = """
 UNHEALTHY = "Stub process 'm_0' is not healthy."
 
 
-@pytest.mark.parametrize("way", [1, 2, 3, 6, 7, 8])
+@pytest.mark.parametrize("way", [1, 2, 3, 6, 7, 8, 9])
 async def test_a_death_is_the_specified_error_and_the_process_comes_back(tmp_path: Path, way: int) -> None:
     write_model(tmp_path, "m", DEADLY)
     write_model(tmp_path, "other")
