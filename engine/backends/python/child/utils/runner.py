@@ -170,7 +170,7 @@ class Runner:
     def _execute(self, requests: list[InferenceRequest]) -> Any:
         if not hasattr(self._class, "execute"):
             raise ModelError(f"Python model {self._path} does not implement `execute` method.")
-        return self._model.execute(requests)
+        return self._model.execute(requests.copy())  # user code may take its list apart
 
     async def _entered(self, returned: Awaitable[Any]) -> Any:
         with context.entered(self._context):

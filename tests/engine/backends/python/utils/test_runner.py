@@ -184,6 +184,13 @@ def test_wrong_results_fail_the_batch(make: Make, host: RecordingHost, body: str
     assert [request._release_flags for request in requests] == [1, 1]
 
 
+@pytest.mark.parametrize("body", ["requests.clear()", "requests.append(None)", "requests[:] = [None, None]"])
+def test_the_list_of_requests_is_the_models_own(make: Make, host: RecordingHost, body: str) -> None:
+    """It may be taken apart, as by who pops one request after the other."""
+    runner = make(body=f"{body}\nreturn [answer(), answer()]")
+    assert texts(executed(runner, requests_of(host, 2))) == ["", ""]
+
+
 def test_responses_with_errors_stand_as_they_are(make: Make, host: RecordingHost) -> None:
     error = "pb_utils.InferenceResponse(error=pb_utils.TritonError('mine', pb_utils.TritonError.NOT_FOUND))"
     assert texts(executed(make(body=f"return [answer(), {error}]"), requests_of(host, 2))) == ["", "mine"]
