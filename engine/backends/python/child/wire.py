@@ -41,7 +41,7 @@ def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
     """A tensor to be sent; its contents go to the payload.
 
     Raises:
-        UnsendableError: it has elements that are neither bytes nor str.
+        UnsendableError: it has elements that are no text.
     """
     array = tensor._array
     number = BF16 if tensor._bf16 else numpy_to_triton_type(array.dtype) or 0
@@ -122,18 +122,21 @@ def _pack(name: str, array: np.ndarray) -> bytes:
     """BYTES as on the wire: each element's length, then the element."""
     parts: list[bytes] = []
     for element in array.ravel().tolist():
-        if isinstance(element, str):
-            try:
-                element = element.encode("utf-8", "surrogateescape")
-            except UnicodeEncodeError as error:
-                raise UnsendableError(f"tensor '{name}' has an element that is no text: {error}") from None
-        elif not isinstance(element, bytes):
-            raise UnsendableError(
-                f"tensor '{name}' is of type BYTES, so its elements must be bytes or str, found {type(element)}"
-            )
+        if not isinstance(element, bytes):
+            element = _text(name, element)
         parts.append(_LENGTH.pack(len(element)))
         parts.append(element)
     return b"".join(parts)
+
+
+def _text(name: str, element: object) -> bytes:
+    """An element that is no bytes is its text, as for Triton: ``1.5``, ``None``."""
+    try:
+        return str(element).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UnsendableError(f"tensor '{name}' has an element that is no text: {error}") from None
+    except Exception as error:  # noqa: BLE001 - a __str__ of user code
+        raise UnsendableError(f"tensor '{name}' has an element without a text: {type(error).__name__}") from None
 
 
 def _unpack(content: memoryview) -> np.ndarray:

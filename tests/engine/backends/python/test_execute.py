@@ -283,12 +283,26 @@ async def test_an_exception_fails_the_batch_with_the_users_frames(tmp_path: Path
         assert actor.restarts == 0
 
 
+async def test_elements_that_are_no_text_are_sent_as_theirs(tmp_path: Path) -> None:
+    """As Triton does with columns of objects: numbers, None, and what has a text of its own."""
+    elements = "[[b'\\xff', 'ä', 7, 1.5, None, True, b'']]"
+    write_model(tmp_path, "m", IDENTITY.replace("tensor.as_numpy()", f"__import__('numpy').array({elements}, object)"))
+    async with open_repository(tmp_path) as server:
+        (output,) = (await server.infer(ask("m", 1))).outputs
+        assert output.array.tolist() == [[b"\xff", "ä".encode(), b"7", b"1.5", b"None", b"True", b""]]
+
+
 async def test_what_cannot_be_sent_is_an_error_of_its_request(tmp_path: Path) -> None:
-    code = IDENTITY.replace("tensor.as_numpy()", "__import__('numpy').array([[object()]])")
+    mute = "type('Mute', (), {'__str__': lambda self: 1 / 0})"
+    code = IDENTITY.replace("tensor.as_numpy()", f"__import__('numpy').array([[{mute}()]])")
     write_model(tmp_path, "m", code)
     async with open_repository(tmp_path) as server:
-        with pytest.raises(InternalError, match="its elements must be bytes or str, found <class 'object'>"):
-            await server.infer(ask("m", 1))
+        for _ in range(2):  # it lives on
+            with pytest.raises(
+                InternalError, match="tensor 'OUTPUT0' has an element without a text: ZeroDivisionError"
+            ):
+                await server.infer(ask("m", 1))
+        assert server.model_statistics()[0].restarts == 0
 
 
 @pytest.mark.parametrize("broken", [OSError, MemoryError])
