@@ -72,6 +72,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "engine/backends/python/child/utils/failures.py"): "the text of a user's exception",
     (errors_are_caught_by_name, "engine/backends/python/child/utils/loading.py"): "importing user code",
     (errors_are_caught_by_name, "engine/backends/python/child/utils/runner.py"): "the boundary to user code",
+    (errors_are_caught_by_name, "engine/backends/python/child/wire.py"): "the text of a user's object",
     (errors_are_caught_by_name, "engine/repository/agents.py"): "the boundary to agents, which are foreign code",
     (errors_are_caught_by_name, "engine/repository/agent_registry.py"): "the same: importing and making them",
     (errors_are_caught_by_name, "actors/poller.py"): "whatever a model's files come up with costs that model",
