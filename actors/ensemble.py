@@ -82,6 +82,7 @@ class Ensemble:
         self._statistics = statistics
         self._runs: dict[Job, EnsembleRun] = {}
         self._steps: dict[StepCall, _Step] = {}
+        self._windowed: dict[StepCall, _Step] = {}  # those of them that rule 2 is for
         self._news: list[tuple[_Step, Outcome, bool]] = []
         self._started_ns: dict[EnsembleRun, int] = {}
         self._moved_s: dict[EnsembleRun, float] = {}  # with a gate: when a member was heard last
@@ -177,7 +178,7 @@ class Ensemble:
             if not self._news:
                 break
         self._looks_s = math.inf
-        for step in self._steps.values():
+        for step in self._windowed.values():
             step.make_room()
             if self._moved_s and step.is_held_back:
                 self._look_whether_stuck(step)
@@ -199,7 +200,7 @@ class Ensemble:
 
     def _tell(self, step: _Step, outcome: Outcome, final: bool) -> None:
         if final:
-            self._steps.pop(step.call, None)
+            self._forget(step.call)
         if self._core.plan.max_inflight_requests and step.call.run.job in self._runs:
             self._moved_s[step.call.run] = self._clock.now_s()
         if isinstance(outcome, TriremeError):
@@ -227,12 +228,18 @@ class Ensemble:
                 traced = TracedReply(request.trace, step.job, self._clock)
             step.give_up = model.scheduler.cancel
             self._steps[call] = step
+            if step.window is not None:
+                self._windowed[call] = step
             model.scheduler.submit(step.job)
             if traced is not None:
                 traced.begin()
         except TriremeError as error:
-            self._steps.pop(call, None)
+            self._forget(call)
             self._core.step_failed(call, error)
+
+    def _forget(self, call: StepCall) -> None:
+        self._steps.pop(call, None)
+        self._windowed.pop(call, None)
 
     def _cancel_step(self, call: StepCall) -> None:
         step = self._steps.get(call)

@@ -95,6 +95,7 @@ class Instance:
         self._credits = 1
         self._held: dict[ExecutionBatch, None] = {}
         self._said_idle = False
+        self._idle_word = InstanceIdle(identity)
         self._told_to_stop = False
         self._leaving = False
         self._settled = trio.lowlevel.ParkingLot()
@@ -190,7 +191,7 @@ class Instance:
 
     def _say_idle(self) -> None:
         if self._has_news():
-            self._scheduler.mailbox.put_nowait(InstanceIdle(self.identity))
+            self._scheduler.mailbox.put_nowait(self._idle_word)
 
     def _has_news(self) -> bool:
         """Whether it is idle and has not said so; it is about to."""
@@ -254,6 +255,8 @@ class Instance:
     async def _next_message(self) -> BatchSealed | StopInstance:
         """The next thing to do. A batch goes before a stop: what was sealed is executed."""
         messages = await self.mailbox.get_all()
+        if len(messages) == 1:
+            return messages[0]
         first, *later = sorted(messages, key=lambda message: isinstance(message, StopInstance))
         for message in later:
             self.mailbox.put_nowait(message)

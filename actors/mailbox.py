@@ -51,7 +51,7 @@ class Mailbox(Generic[T]):
         self._messages: deque[T] = deque()
         self._peak = 0
         self._reader: trio.lowlevel.Task | None = None
-        self._writers = trio.lowlevel.ParkingLot()
+        self._writers: trio.lowlevel.ParkingLot | None = None  # made when the first one has to wait
 
     def put_nowait(self, message: T) -> None:
         """Leave a message.
@@ -73,6 +73,8 @@ class Mailbox(Generic[T]):
     async def put(self, message: T) -> None:
         """Leave a message, waiting for room if there is none."""
         while len(self._messages) >= self.bound:
+            if self._writers is None:
+                self._writers = trio.lowlevel.ParkingLot()
             await self._writers.park()
         self.put_nowait(message)
 
@@ -88,7 +90,7 @@ class Mailbox(Generic[T]):
         """Everything in the box, oldest first, without waiting; possibly nothing."""
         messages = list(self._messages)
         self._messages.clear()
-        if self._writers:  # asking is cheaper than waking nobody
+        if self._writers is not None:
             self._writers.unpark_all()
         return messages
 
@@ -97,7 +99,7 @@ class Mailbox(Generic[T]):
         return trio.lowlevel.Abort.SUCCEEDED
 
     def statistics(self) -> MailboxStatistics:
-        return MailboxStatistics(len(self._messages), self._peak, self.bound, len(self._writers))
+        return MailboxStatistics(len(self._messages), self._peak, self.bound, len(self._writers or ()))
 
     def __len__(self) -> int:
         return len(self._messages)

@@ -272,18 +272,18 @@ class Scheduler:
         """Dispatch until cancelled."""
         news = True
         while True:
-            wait = self._act(news)
-            wakes_s = wait.when_s if isinstance(wait, WaitUntil) else math.inf
-            if not news:
-                wakes_s = min(wakes_s, self._wakes_s)  # what instances that had their turn are waiting for
-            self._wakes_s = wakes_s
-            if wakes_s < math.inf:
-                news = False
-                with trio.move_on_at(wakes_s) as limit:
+            with trio.CancelScope() as limit:  # for many waits, until it expires: to make one is dearer than to wait
+                while not limit.cancel_called:
+                    wait = self._act(news)
+                    wakes_s = wait.when_s if isinstance(wait, WaitUntil) else math.inf
+                    if not news:
+                        wakes_s = min(wakes_s, self._wakes_s)  # what instances that had their turn are waiting for
+                    self._wakes_s = wakes_s
+                    if limit.deadline != wakes_s:
+                        limit.deadline = wakes_s
+                    news = False
                     news = self._hear(await self.mailbox.get_all())
-                news = news or limit.cancelled_caught
-            else:
-                news = self._hear(await self.mailbox.get_all())
+            news = news or limit.cancelled_caught
 
     def _hear(self, messages: list[SchedulerMessage]) -> bool:
         """Take in what has happened. False if there were only grants: those are answers, and nothing new."""

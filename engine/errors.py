@@ -26,6 +26,8 @@ class ErrorKind(enum.Enum):
 class FailureReason(enum.Enum):
     """Why an accepted request failed: the ``reason`` label of ``nv_inference_request_failure``."""
 
+    __hash__ = object.__hash__  # asked for at every failure, and nothing depends on its value
+
     REJECTED = "REJECTED"  # expired in a queue whose timeout action is REJECT
     CANCELED = "CANCELED"  # cancelled while a scheduler held it
     BACKEND = "BACKEND"  # the backend answered with an error, raised, or died

@@ -183,10 +183,14 @@ class ExecutionBatch:
 
 def _complete(marks: list[int], end_ns: int) -> None:
     """Rule 4, for an execution that ends at `end_ns`."""
-    marks[Phase.COMPUTE_END] = end_ns
-    for phase in (Phase.OUTPUT_START, Phase.INFER_START, Phase.COMPUTE_START):
-        later = marks[phase + 1]
-        marks[phase] = min(marks[phase], later) if marks[phase] >= 0 else later
+    start_ns, infer_ns, output_ns, _ = marks
+    if not 0 <= output_ns <= end_ns:
+        output_ns = end_ns
+    if not 0 <= infer_ns <= output_ns:
+        infer_ns = output_ns
+    if not 0 <= start_ns <= infer_ns:
+        start_ns = infer_ns
+    marks[:] = start_ns, infer_ns, output_ns, end_ns
 
 
 def _unanswered(instance_name: str) -> TriremeError:

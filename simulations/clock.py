@@ -73,11 +73,8 @@ class JumpingClock(trio.abc.Clock):
     # For what is simulated.
 
     async def sleep(self, duration_s: float) -> None:
-        await self.sleep_until(self._now_s + duration_s)
-
-    async def sleep_until(self, when_s: float) -> None:
         sleeper = Sleeper(trio.lowlevel.current_task())
-        self.wake_at(when_s, sleeper)
+        self.wake_at(self._now_s + duration_s, sleeper)
         await trio.lowlevel.wait_task_rescheduled(sleeper.give_up)
 
     def wake_at(self, when_s: float, sleeper: Sleeper) -> None:

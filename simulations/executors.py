@@ -48,9 +48,8 @@ class VirtualExecutor:
         try:
             await self._execute(instance, batch)
         finally:
-            if has_pending_callbacks(
-                self._token
-            ):  # answers of a decoupled model; those of a thread arrive before its end does
+            # Answers of a decoupled model; those of a thread arrive before its end does.
+            if has_pending_callbacks(self._token):
                 await _callbacks_called()
 
     async def _execute(self, instance: SimulatedInstance, batch: ExecutionBatch) -> None:

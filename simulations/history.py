@@ -117,7 +117,10 @@ class Recorder:
 
 def _first(jobs: Sequence[Job]) -> Job:
     """The first job of a batch that is no padding; there is one."""
-    return next(job for job in jobs if not job.is_null)
+    for job in jobs:
+        if not job.is_null:
+            return job
+    raise AssertionError("a batch has a job that is no padding")
 
 
 def error_text(outcome: Outcome) -> str:
@@ -139,4 +142,5 @@ def answer_number(outcome: Outcome) -> int:
 
 def request_number(job: Job) -> int:
     """A job's number in the history: its id, if a client of the world gave it one."""
-    return int(job.id) if job.id.isdecimal() else 0
+    number = job.request.id
+    return int(number) if number.isdecimal() else 0

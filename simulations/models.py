@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -193,12 +194,8 @@ class SimulatedInstance(ModelInstance):
 
     def __init__(self, config: ModelConfig, spec: InstanceSpec, work: Work, answer: Answering) -> None:
         self._config = config
-        self._spec = spec
-        self._work = work
         self._answer = answer
-
-    async def work(self, batch: ExecutionBatch) -> None:
-        await self._work(self._spec, batch)
+        self.work = partial(work, spec)
 
     def execute(self, batch: ExecutionBatch) -> None:
         self._answer(self._config, batch)

@@ -73,6 +73,8 @@ class Change(enum.Enum):
 class Manner(enum.Enum):
     """How a client takes its answer."""
 
+    __hash__ = object.__hash__  # as above
+
     LISTENS = "listens"  # by a callback, as a front end does
     WAITS = "waits"  # in a task of its own
     VANISHES = "vanishes"  # not at all

@@ -170,7 +170,8 @@ class _Run:
         )
         self.coverage = Coverage(state, plan.max_inflight_requests)
         self.recorder.listen(self.coverage.handlers())
-        self.recorder.listen(self.coverage.answers.handlers())
+        if any(model.decoupled or model.iterative for model in plan.models):
+            self.recorder.listen(self.coverage.answers.handlers())
         if plan.gpus:
             self.recorder.listen(self.coverage.gpus.handlers())
         self.recorder.listen(state.handlers())
@@ -280,8 +281,12 @@ def _windows(plan: Plan) -> dict[int, int]:
     listening = plan.window if len(plan.requests) <= plan.max_inflight_requests else in_task
     manners = {Manner.LISTENS: listening, Manner.WAITS: in_task}
     ordered = {model.name for model in plan.models if model.preserve_ordering}  # what is held back may be any number
-    listened = [each for each in plan.requests if each.manner in manners and each.model not in ordered]
-    return {each.number: manners[each.manner] for each in listened}
+    windows: dict[int, int] = {}
+    for request in plan.requests:
+        window = manners.get(request.manner)
+        if window is not None and request.model not in ordered:
+            windows[request.number] = window
+    return windows
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from ..scheduling import refusals
 from ..tensor import Tensor
 from .errors import in_ensemble
 from .plan import EnsemblePlan, StepPlan
-from .sequence import SequenceInfo, override
+from .sequence import NO_SEQUENCE, SequenceInfo, override
 from .shapes import adapted, output_shape
 from .statistics import ComputeTimes
 
@@ -46,6 +46,8 @@ Iteration = tuple[int, ...]
 
 
 class RunState(enum.Enum):
+    __hash__ = object.__hash__  # asked for at every request, and nothing depends on its value
+
     RUNNING = "running"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -93,7 +95,7 @@ class StepCall:
         self.step = step
         self.iteration = iteration
         self.rows = 0
-        self.sequence = SequenceInfo()
+        self.sequence = NO_SEQUENCE
         self.answers = 0
 
     def __repr__(self) -> str:

@@ -32,6 +32,9 @@ class SequenceInfo:
         return {_ID: self.correlation_id, _START: self.start, _END: self.end}
 
 
+NO_SEQUENCE = SequenceInfo()
+
+
 def override(sequence: SequenceInfo, parameters: Mapping[str, ParameterValue]) -> SequenceInfo:
     """A step's sequence after a response with these parameters.
 

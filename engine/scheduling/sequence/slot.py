@@ -27,6 +27,8 @@ from .sequence import Sequence
 
 
 class SlotState(enum.Enum):
+    __hash__ = object.__hash__  # asked for at every move, and nothing depends on its value
+
     FREE = "free"
     WAITING = "waiting"
     READY = "ready"
@@ -36,6 +38,8 @@ class SlotState(enum.Enum):
 
 
 class SlotEvent(enum.Enum):
+    __hash__ = object.__hash__  # as above
+
     ASSIGN = "a sequence, with at least one request, got the slot"
     PUT = "a request joined the sequence"
     TAKE = "the next request went out"
