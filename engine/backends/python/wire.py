@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,10 @@ from .child.codec import MessageError, Payload, WireTensor, cut
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
 
+_MOST_BYTES = 2**63 - 1
+_REFERENCE_BYTES = 8
+"""An element of BYTES, to numpy."""
+
 _ERRORS: dict[int, type[TriremeError]] = {
     0: TriremeError,
     1: InternalError,
@@ -41,8 +46,22 @@ _ERRORS: dict[int, type[TriremeError]] = {
 
 
 def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
+    """A tensor to be sent; its contents go to the payload.
+
+    Raises:
+        ValueError: it can be no array.
+    """
     buffer = tensor.buffer
+    if not buffer:
+        _check_extent(tensor)
     return tensor.name, tensor.datatype.number, tensor.shape, payload.add(buffer), len(buffer)
+
+
+def _check_extent(tensor: Tensor) -> None:
+    """numpy makes no array whose dimensions other than 0 amount to more than there can be bytes."""
+    extent = math.prod(dim for dim in tensor.shape if dim) * (tensor.datatype.size or _REFERENCE_BYTES)
+    if extent > _MOST_BYTES:
+        raise ValueError(f"input '{tensor.name}' has no elements, and is of a shape that is too large: {tensor.shape}")
 
 
 def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:

@@ -151,6 +151,22 @@ async def test_answers_stay_as_they_are_while_the_model_goes_on(tmp_path: Path) 
             assert array.min() == array.max() == number
 
 
+@pytest.mark.parametrize("datatype", [BY_NUMBER[5], BY_NUMBER[11], BYTES])
+async def test_vast_shapes_without_elements_cost_nobody_his_process(tmp_path: Path, datatype: DataType) -> None:
+    """What numpy has no array for is refused; the largest that it has arrives as it is."""
+    code = PASS_ON.format(dlpack=False)
+    write_model(tmp_path, "m", code, BOTH.format(type=datatype.config_name, dims="-1, -1"))
+    most = (2**63 - 1) // (datatype.size or 8)
+    async with open_repository(tmp_path) as server:
+        for shape in [(0, most + 1), (2**63 - 1, 0)]:
+            with pytest.raises(InvalidArgumentError, match="of a shape that is too large"):
+                await server.infer(InferenceRequest("m", inputs=[Tensor("INPUT0", datatype, shape, b"")]))
+        for shape in [(0, most), (most, 0), (0, 0)]:
+            request = InferenceRequest("m", inputs=[Tensor("INPUT0", datatype, shape, b"")])
+            assert (await server.infer(request)).outputs[0].shape == shape
+        assert server.model_statistics()[0].restarts == 0
+
+
 async def test_requests_tell_what_the_client_said(tmp_path: Path) -> None:
     import json
 
