@@ -26,10 +26,11 @@ class OverrideModel(LocalModel):
     """
 
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
-        self._root = tempfile.mkdtemp(prefix="trireme_model_")
-        super().__init__(Path(self._root) / name)
+        self._root = ""
         written = False
         try:
+            self._root = tempfile.mkdtemp(prefix="trireme_model_")
+            super().__init__(Path(self._root) / name)
             os.mkdir(self.directory)
             for key, content in files.items():
                 _write(self.directory, key, content)
@@ -47,7 +48,8 @@ class OverrideModel(LocalModel):
 
     def dispose(self) -> None:
         """Remove the directory; twice is as good as once."""
-        shutil.rmtree(self._root, ignore_errors=True)
+        if self._root:
+            shutil.rmtree(self._root, ignore_errors=True)
 
 
 MAX_DEPTH = 100

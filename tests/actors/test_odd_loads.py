@@ -37,6 +37,19 @@ async def test_files_that_cannot_be_written(
         assert not list(temporary.iterdir())
 
 
+async def test_files_that_there_is_no_place_for(
+    tmp_path: Path, gates: Gates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a container whose file system can only be read, for one."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    write_model(tmp_path / "models", "a", {1: 1})
+    async with serving(tmp_path / "models", gates, "a") as server:
+        parameters = {"config": CONFIG_JSON % ("n", ""), "file:1/value.txt": b"1"}
+        await fails(server.load_model("n", parameters), InternalError, POLL_FAILED.format("n"))
+        assert await ask(server, "a") == 1
+    assert "failed to write the files of model 'n': No such file or directory" in caplog.text
+
+
 async def test_more_instances_than_can_be(tmp_path: Path, gates: Gates) -> None:
     write_model(tmp_path, "a", {1: 1})
     async with serving(tmp_path, gates, "a") as server:
