@@ -151,7 +151,11 @@ class CacheAccess:
                 return  # the server is gone, and whoever waited with it
 
         call.task = trio.lowlevel.current_task()
-        trio.lowlevel.start_thread_soon(work, deliver, "response cache")
+        try:
+            trio.lowlevel.start_thread_soon(work, deliver, "response cache")
+        except RuntimeError as error:  # there are too many threads on the machine
+            self._threads.release_on_behalf_of(call)
+            return outcome.Error(error)
         limit_s = self.cache.timeout_s + nbytes // BYTES_PER_S
         with trio.move_on_after(limit_s):
             return await trio.lowlevel.wait_task_rescheduled(call.abandon)

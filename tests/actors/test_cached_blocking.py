@@ -116,6 +116,27 @@ async def test_a_lookup_that_takes_too_long_is_given_up(
     assert caplog.messages == ["response cache 'gated' fails, requests go on without it: no answer within 0.01 s"]
 
 
+async def test_without_a_thread_requests_go_on(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As often as it happens: no place in the line is lost."""
+
+    def none_left(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(guard, "RETRY_S", 0.0)
+    async with opened() as (server, cache):
+        cache.gate.set()
+        with monkeypatch.context() as patch:
+            patch.setattr(trio.lowlevel, "start_thread_soon", none_left)
+            for _ in range(2 * cache.calls_at_once):
+                await server.infer(counted_request())
+        await server.infer(counted_request())
+        await until(lambda: statistics_of(server).cache_miss.count == 1)
+        assert server.ready()
+    assert "RuntimeError: can't start new thread" in caplog.text
+
+
 @pytest.mark.usefixtures("no_retries")
 async def test_a_cache_that_fails_is_left_alone_and_tried_again(
     opened: Open, counter: Counter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
