@@ -58,9 +58,10 @@ def label_sets(entry: ModelStatisticsEntry, gpu_uuids: Mapping[int, str]) -> lis
 def model_labels(entry: ModelStatisticsEntry) -> dict[str, str]:
     """Name, version, the namespace where there is one, and the configuration's tags, which start with an underscore.
 
-    A tag may be called anything, a label may not: characters that labels cannot have become underscores.
+    A tag may be called anything, a label may not: characters that labels cannot have become underscores, and a label
+    begins with one underscore only, for those with two are Prometheus's own.
     """
-    tags = {"_" + re.sub(r"[^a-zA-Z0-9_]", "_", key): value for key, value in entry.metric_tags}
+    tags = {"_" + re.sub(r"[^a-zA-Z0-9_]", "_", key).lstrip("_"): value for key, value in entry.metric_tags}
     namespace = {"namespace": entry.namespace} if entry.namespace else {}
     return {**tags, **namespace, "model": entry.name, "version": str(entry.version)}
 

@@ -139,3 +139,14 @@ def test_a_model_without_gpu_instances_has_one_set_whatever_gpus_there_are() -> 
     (only,) = label_sets(ModelStatisticsEntry("m", 1, statistics), UUIDS)
     assert only.labels == {"model": "m", "version": "1"}
     assert only.elsewhere == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [("a", "_a"), ("", "_"), ("a b", "_a_b"), ("é", "_"), ("_a", "_a"), ("__a_", "_a_"), ("1", "_1"), ("le", "_le")],
+)
+def test_any_tag_makes_a_label_that_prometheus_takes(key: str, label: str) -> None:
+    """Labels that begin with two underscores are its own."""
+    entry = ModelStatisticsEntry("m", 1, ModelStatistics(), ((key, 'v"\\\n'),))
+    (first, *_) = text_string_to_metric_families(write_text(model_families([entry])))
+    assert first.samples[0].labels == {"model": "m", "version": "1", label: 'v"\\\n'}
