@@ -20,7 +20,7 @@ from ..engine.placement import Placement
 from .process_executor import ProcessExecutor
 from .socket_readiness import Readiness
 from .stream_executor import StreamExecutor
-from .work_thread import WorkThread, run_on
+from .work_thread import WorkThread, last_word, run_on
 
 T = TypeVar("T")
 
@@ -94,11 +94,13 @@ class Executors(Protocol):
 
 
 def _survive(work: Callable[[], T]) -> T:
-    """Do loading work. A model's code that calls ``sys.exit()`` ends its load, not the server."""
+    """Do loading work. A model's code that calls ``sys.exit()``, or worse, ends its load, not the server."""
     try:
         return work()
-    except SystemExit as error:
-        raise InternalError(f"the model's code ended its thread (exit status {error.code})") from error
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        raise InternalError(f"the model's code ended its thread ({last_word(error)})") from error
 
 
 def run_backend(instance: ModelInstance, batch: ExecutionBatch) -> None:

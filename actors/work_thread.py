@@ -79,8 +79,14 @@ def result_of(piece: Piece) -> outcome.Outcome[object]:
         return outcome.Value(piece.work())
     except Exception as error:  # noqa: BLE001 - carried to whoever waits for it
         return outcome.Error(error)
-    except SystemExit as error:  # a backend called sys.exit(): its instance is lost, the server is not
-        return outcome.Error(ExecutorDiedError(f"the backend ended its thread (exit status {error.code})"))
+    except BaseException as error:  # noqa: BLE001 - a backend called sys.exit(), or worse: that is its instance's end
+        return outcome.Error(ExecutorDiedError(f"the backend ended its thread ({last_word(error)})"))
+
+
+def last_word(error: BaseException) -> str:
+    """What ended a thread that goes on after every `Exception`: an exit, or what its raiser calls no error (a panic in
+    an extension's own language, for one)."""
+    return f"exit status {error.code}" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
 
 
 async def run_on(worker: Worker, work: Callable[[], T]) -> T:

@@ -11,6 +11,7 @@ import trio
 from trireme.actors.executors import ThreadExecutor, ThreadExecutors
 from trireme.actors.socket_readiness import Readiness
 from trireme.actors.work_thread import ExecutorDiedError
+from trireme.engine.errors import InternalError
 
 
 async def test_work_runs_on_one_thread_of_its_own() -> None:
@@ -30,6 +31,24 @@ async def test_errors_are_raised_to_the_caller() -> None:
     with pytest.raises(KeyError, match="what"):
         await executor.run(fail)
     assert await executor.run(lambda: 5) == 5, "the thread lives on"
+    executor.close()
+
+
+class Panic(BaseException):
+    """As extensions in other languages raise them: not meant to be caught."""
+
+
+async def test_a_backend_that_raises_what_is_no_exception_kills_its_executor_only() -> None:
+    executor = ThreadExecutor("tests")
+
+    def panic() -> None:
+        raise Panic("index out of range")
+
+    with pytest.raises(ExecutorDiedError, match=r"ended its thread \(Panic: index out of range\)"):
+        await executor.run(panic)
+    executors = ThreadExecutors(load_threads=1, readiness=Readiness())
+    with pytest.raises(InternalError, match=r"ended its thread \(Panic: index out of range\)"):
+        await executors.offload(panic)
     executor.close()
 
 
