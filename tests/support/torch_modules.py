@@ -56,6 +56,19 @@ class Moody(torch.nn.Module):
         return x
 
 
+class Keeper(torch.nn.Module):
+    """Writes to its input, and returns what it keeps and writes to the next time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(1, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(10)
+        self.kept.copy_(x)
+        return self.kept
+
+
 class ListOfTensors(torch.nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         return [x, x]

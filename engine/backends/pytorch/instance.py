@@ -55,7 +55,8 @@ class PyTorchInstance(ModelInstance):
         if not jobs:
             return
         device = runner.program.device
-        inputs = {name: to_torch(self._torch, array, device) for name, array in arrays.items()}
+        own = len(jobs) > 1  # joined from several, and not what a job has brought
+        inputs = {name: to_torch(self._torch, array, device, own=own) for name, array in arrays.items()}
         batch.mark(Phase.INFER_START)
         values = runner.run(inputs)
         batch.mark(Phase.OUTPUT_START)

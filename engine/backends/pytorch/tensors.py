@@ -41,16 +41,18 @@ def check_datatype(datatype: DataType, role: str, name: str, model_name: str, *,
     )
 
 
-def to_torch(torch: Any, array: np.ndarray, device: Any) -> Any:
+def to_torch(torch: Any, array: np.ndarray, device: Any, *, own: bool = False) -> Any:
     """A tensor on `device`, or of text a list of `str`.
 
     Args:
         array: dtype `DataType.storage`, but elements of BYTES are `str`, one dimension (but for the batch's).
+        own: nobody else reads it. A model may write to its inputs, and what one gets in an ensemble, another one may
+            get as well.
     """
     if array.dtype.hasobject:
         return array.ravel().tolist()
-    if not array.flags.writeable or not array.flags.c_contiguous:
-        array = array.copy()  # torch has no read-only tensors, and a model may write to its inputs
+    if not own or not array.flags.writeable or not array.flags.c_contiguous:
+        array = array.copy()  # torch has no read-only tensors
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.to(device)
 
@@ -66,14 +68,17 @@ class OutputCheck:
         self._dtype = None if datatype is BYTES else getattr(torch, _TORCH_NAMES[datatype])
 
     def array(self, value: Any) -> np.ndarray:
-        """The output as an array, dtype `DataType.storage`.
+        """The output as an array, dtype `DataType.storage`, of its own: a model may keep what it has returned, and write
+        to it when it is run again, while the answer is still being sent.
 
         Raises:
             InvalidArgumentError: it is of another type, or a scalar.
             InternalError: it is no tensor at all.
         """
         if self._torch.is_tensor(value):
-            return self._checked(value).detach().cpu().contiguous().numpy()
+            value = self._checked(value).detach()
+            array = value.cpu().contiguous()
+            return (array.clone() if array.data_ptr() == value.data_ptr() else array).numpy()
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             if self._dtype is not None:
                 raise self._mismatch(BYTES.config_name)
@@ -83,10 +88,10 @@ class OutputCheck:
         raise _no_tensor()
 
     def on_device(self, value: Any, device: Any) -> Any:
-        """The output as a contiguous tensor on a GPU. Raises as `array` does."""
+        """The output as a contiguous tensor on a GPU, of its own as that of `array`. Raises as that does."""
         if self._torch.is_tensor(value):
             value = self._checked(value).detach().contiguous()
-            return value if value.device == device else value.to(device)
+            return value.clone() if value.device == device else value.to(device)
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             raise self._mismatch(BYTES.config_name)
         raise _no_tensor()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gpu_batches import LINEAR, PYTHON, ROWS, Gpu, parameter, write, x
-from torch_modules import AddSub, Moody, RunningSum, Scale, Texts
+from torch_modules import AddSub, Keeper, Moody, RunningSum, Scale, Texts
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.pytorch import PyTorchBackend
@@ -64,6 +64,23 @@ def test_the_next_batch_may_be_copied_in_before_one_is_copied_out(gpu: Gpu, scri
         overlapped += copies == ["copy in", "copy in", "copy out", "copy out"]
         assert [each.collect()[0]["Y"].tolist() for each in launched] == [[[2.0 * value]], [[-2.0 * value]]]
     assert overlapped > 0
+
+
+def test_what_a_model_keeps_and_writes_to_again_is_copied_out_as_it_was(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    """The next batch may be computed before the results of this one are copied out."""
+    script(Keeper())
+    instance = gpu.start(on_gpu())
+    overtaken = 0
+    for value in range(30):
+        gpu.fake.gpus.done.clear()
+        launched = [gpu.launch(instance, x([each, each])) for each in (value, value + 100)]
+        gpu.fake.gpus.run()
+        steps = gpu.fake.gpus.done
+        overtaken += [step for step in steps if step.startswith("copy")][-2:] == ["copy out", "copy out"]
+        assert [each.collect()[0]["Y"].tolist() for each in launched] == [
+            [[10.0 * each] * 2] for each in (value, value + 100)
+        ]
+    assert overtaken > 0
 
 
 def test_answers_hold_their_memory_and_all_other_memory_goes_back(gpu: Gpu, script: Any, on_gpu: Any) -> None:

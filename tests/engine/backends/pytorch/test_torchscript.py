@@ -11,6 +11,7 @@ import torch
 from torch_modules import (
     AddSub,
     GradientSpy,
+    Keeper,
     Lengths,
     ListOfTensors,
     Moody,
@@ -24,6 +25,7 @@ from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.pytorch import PyTorchBackend
 from trireme.engine.datatypes import BY_NAME, BYTES, FP32, INT64
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
+from trireme.engine.tensor import Tensor
 
 
 def tensors(*names: str, kind: str = "FP32", outputs: tuple[str, ...] = ("Y",), made: str = "") -> str:
@@ -212,6 +214,25 @@ def test_fewer_outputs_than_configured_are_named(script: Any, begin: Any, pytorc
     runner = begin(pytorch_config("", tensors("X", outputs=("Y__0", "Y__1"))))
     with pytest.raises(InternalError, match="the model returned 1 outputs, the configuration expects 2"):
         runner.run({"X": tensor("X", FP32, [3])})
+
+
+def test_an_answer_stays_what_it_was_when_the_model_writes_to_what_it_has_returned(
+    script: Any, begin: Any, pytorch_config: Any, tensor: Any
+) -> None:
+    """It is still being sent when the next batch is executed."""
+    script(Keeper())
+    runner = begin(pytorch_config("max_batch_size: 1"))
+    (first,), (second,) = (runner.run({"X": tensor("X", FP32, [[value, value]])}) for value in (1.0, 2.0))
+    assert (first["Y"].tolist(), second["Y"].tolist()) == ([[10.0, 10.0]], [[20.0, 20.0]])
+
+
+def test_what_a_model_does_to_its_inputs_nobody_else_sees(script: Any, begin: Any, pytorch_config: Any) -> None:
+    """What comes from another model, as an array, may be the input of a third one too."""
+    script(Keeper())
+    array = np.ones((1, 2), np.float32)
+    (answer,) = begin(pytorch_config("max_batch_size: 1")).run({"X": Tensor("X", FP32, array.shape, array=array)})
+    assert answer["Y"].tolist() == [[10.0, 10.0]]
+    assert array.tolist() == [[1.0, 1.0]]
 
 
 # Files and parameters
