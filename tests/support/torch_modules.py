@@ -59,6 +59,8 @@ class Moody(torch.nn.Module):
 class Keeper(torch.nn.Module):
     """Writes to its input, and returns what it keeps and writes to the next time."""
 
+    kept: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("kept", torch.zeros(1, 2))
