@@ -68,8 +68,8 @@ class OutputCheck:
         self._dtype = None if datatype is BYTES else getattr(torch, _TORCH_NAMES[datatype])
 
     def array(self, value: Any) -> np.ndarray:
-        """The output as an array of its own, dtype `DataType.storage`: a model may keep what it has returned, and write to
-        it when it is run again, while the answer is still being sent.
+        """The output as an array of its own, dtype `DataType.storage`: a model may keep what it has returned, and write
+        to it when it is run again, while the answer is still being sent.
 
         Raises:
             InvalidArgumentError: it is of another type, or a scalar.
