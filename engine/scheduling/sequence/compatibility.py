@@ -9,7 +9,8 @@ from ..compatibility import Compatibility
 
 
 class SequenceCompatibility(Compatibility):
-    """As for other requests; and implicit states of variable shape, which are inputs as well, must agree in shape.
+    """As for other requests; and implicit states, which are inputs as well, must agree in type and shape. These may be
+    others than the configuration says: a model decides what it leaves behind.
 
     Args:
         inputs: what the requests' own inputs must agree on; None for nothing.

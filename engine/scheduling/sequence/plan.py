@@ -37,7 +37,7 @@ class SequencePlan:
         """The plan for a model with this (complete, valid) configuration and these implicit states."""
         controls = Controls(batching.controls, config.max_batch_size > 0)
         compatibility = Compatibility.of(config)
-        if states is not None and states.varies and config.max_batch_size > 0:
+        if states is not None and config.max_batch_size > 0:
             compatibility = SequenceCompatibility(compatibility)
         return cls(batching, max(1, config.max_batch_size), InputAdder(controls, states), compatibility)
 

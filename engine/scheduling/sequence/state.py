@@ -47,11 +47,6 @@ class StateLayout:
         """The state of a sequence that starts (rule 1)."""
         return SequenceState(self, self.initial)
 
-    @property
-    def varies(self) -> bool:
-        """Whether the states of two sequences may differ in shape."""
-        return any(-1 in state.dims for state in self.states)
-
 
 class SequenceState:
     """The state of one sequence.

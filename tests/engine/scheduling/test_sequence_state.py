@@ -293,8 +293,10 @@ def test_padding_has_a_state_of_its_own():
 
 
 @BOTH
-def test_states_of_different_shapes_do_not_share_a_batch(batching):
-    world = World.of(make_plan(batching, 2, layout(GROWING)))
+@pytest.mark.parametrize("declared", [GROWING, replace(GROWING, dims=(1,))], ids=["variable", "fixed"])
+def test_states_of_different_shapes_do_not_share_a_batch(declared, batching):
+    """Whatever the configuration says of them: a model may leave others behind (rule 2)."""
+    world = World.of(make_plan(batching, 2, layout(declared)))
     first = world.ask(1, "s", "1a")
     world.ask(2, "s", "2a")
     world.act()
