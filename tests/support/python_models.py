@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import textwrap
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import trio
+from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
 from trireme.engine.datatypes import FP32
@@ -73,22 +74,33 @@ STRANGERS: frozenset[int] = frozenset()
 
 def child_processes() -> set[int]:
     """Processes that this one has started and that it has not seen the end of, but for `STRANGERS`."""
-    children = Path(f"/proc/self/task/{threading.main_thread().native_id}/children").read_text().split()
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):
-            children += (task / "children").read_text().split()
-    return {int(child) for child in children} - STRANGERS
+    children = {child.pid for child in psutil.Process().children()}  # the lists of /proc lose some while others end
+    return children - STRANGERS
 
 
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def open_descriptors() -> set[tuple[int, int, str]]:
+    """Number, inode and target of each: whoever looks for what is left over compares two of these, since what earlier
+    tests have left may go at any moment."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one for the list itself
+            place = f"/proc/self/fd/{number}"
+            found.add((int(number), os.stat(place).st_ino, os.readlink(place)))
+    return found
 
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something that announces itself to nobody."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.01)
+
+
+async def leap(clock: MockClock, seconds: float, condition: Callable[[], object] = lambda: True) -> None:
+    """Let this time pass once something is true, and everybody waits."""
+    await until(condition)
+    await trio.testing.wait_all_tasks_blocked()
+    clock.jump(seconds)
 
 
 async def until_alive(server: InferenceServer) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long a process may live; only a broken one gets there."""
 
 _COMMAND = (sys.executable, "-c", "import sys; from trireme.api.cli.main import main; sys.exit(main())")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import gc
-import os
 import threading
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from python_models import open_descriptors
 
 from trireme.engine.backends.python.child import segments
 from trireme.engine.backends.python.child.channel import INLINE_BYTES, Channel, ChannelClosedError, socket_pair
@@ -53,10 +53,6 @@ def payload_of(*arrays: np.ndarray) -> tuple[Payload, list[WireTensor]]:
         offset = payload.add(array.reshape(-1).view(np.uint8).data)
         tensors.append((f"T{number}", 11, array.shape, offset, array.nbytes))
     return payload, tensors
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @given(st.tuples(PLAIN, PLAIN), st.lists(st.binary(max_size=100)))
@@ -186,7 +182,7 @@ def test_a_segment_is_used_again_once_nothing_refers_to_it(ends: tuple[Channel, 
         gc.collect()
         model.send(("done",))  # says that the segment is free
         assert server.receive() is not None
-    assert open_descriptors() == before + 2  # one segment, mapped at both ends
+    assert len(open_descriptors() - before) == 2  # one segment, mapped at both ends
 
 
 def test_more_segments_than_may_be_held_are_copied(ends: tuple[Channel, Channel]) -> None:
@@ -203,7 +199,7 @@ def test_more_segments_than_may_be_held_are_copied(ends: tuple[Channel, Channel]
         model.send(("done",))
         server.receive()
     assert [array[0] for array in held] == list(range(segments.MOST_BORROWED + 20))
-    assert open_descriptors() <= before + 2 * (segments.MOST_BORROWED + 1)
+    assert len(open_descriptors() - before) <= 2 * (segments.MOST_BORROWED + 1)
 
 
 def test_memory_is_given_back_when_traffic_becomes_small(ends: tuple[Channel, Channel]) -> None:
@@ -218,7 +214,7 @@ def test_memory_is_given_back_when_traffic_becomes_small(ends: tuple[Channel, Ch
         model.send(("done",))
         server.receive()
     assert "1 free" in repr(server)
-    assert open_descriptors() == before + 2
+    assert len(open_descriptors() - before) == 2
 
 
 def test_closing_leaves_nothing_behind() -> None:
@@ -234,7 +230,7 @@ def test_closing_leaves_nothing_behind() -> None:
     assert array.sum() == 1 << 18  # what is still referred to stays valid
     del message, array
     gc.collect()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_what_the_socket_does_not_take_waits_in_order(ends: tuple[Channel, Channel]) -> None:
@@ -331,7 +327,7 @@ def test_what_could_not_be_sent_any_more_leaves_nothing_behind() -> None:
     with pytest.raises(OSError, match="closed"):
         channel.prepare((tensor,), payload)
     del never_posted, letter
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_the_largest_messages_are_not_kept_when_nothing_follows_them() -> None:
@@ -344,4 +340,4 @@ def test_the_largest_messages_are_not_kept_when_nothing_follows_them() -> None:
     assert lender.take(8 << 20) is usual
     assert list(lender.dropped) == [largest.number]
     lender.close()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 from calling_models import HEAD, TEXT, answer, chain, counts_down
-from python_models import ask, open_repository, until, write_model
+from python_models import ask, leap, open_repository, until, write_model
+from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
 from trireme.engine.errors import TriremeError
@@ -76,30 +77,36 @@ async def outcome(server: InferenceServer, model: str, outcomes: dict[str, objec
 
 async def test_two_chains_that_wait_for_each_other_go_on_when_one_client_leaves(tmp_path: Path) -> None:
     """Until then they wait: a model may give up its own request at any moment, so nobody knows that they are stuck."""
-    write_model(tmp_path, "a", waiting("b"))
-    write_model(tmp_path, "b", waiting("a"))
+    a = write_model(tmp_path, "a", waiting("b"))
+    b = write_model(tmp_path, "b", waiting("a"))
     outcomes: dict[str, object] = {}
     async with open_repository(tmp_path) as server:
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(outcome, server, "b", outcomes)
-                with trio.move_on_after(0.5):  # long enough for both to ask, and if not, it passes all the same
-                    await server.infer(ask("a", 1))
+                async with trio.open_nursery() as leaving:
+                    leaving.start_soon(server.infer, ask("a", 1))
+                    await until(lambda: all((directory / "1" / "began").exists() for directory in (a, b)))
+                    await trio.sleep(0.2)  # long enough for both to ask, and if not, it passes all the same
+                    leaving.cancel_scope.cancel()
             assert outcomes == {"b": 1}
             assert await answer(server, "a", 0) == 1
         # What was asked for the client that left ends, too.
         await until(lambda: server.budget_statistics().requests == 0)
 
 
-async def test_two_chains_that_wait_for_each_other_end_by_the_hang_limit(tmp_path: Path) -> None:
+async def test_two_chains_that_wait_for_each_other_end_by_the_hang_limit(
+    tmp_path: Path, leaping_clock: MockClock
+) -> None:
     write_model(tmp_path, "a", waiting("b"))
     write_model(tmp_path, "b", waiting("a"))
     outcomes: dict[str, object] = {}
-    async with open_repository(tmp_path, hang_limit_s=1.0) as server:
-        with trio.fail_after(30):
+    async with open_repository(tmp_path, hang_limit_s=20) as server:
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 for model in ("a", "b"):
                     nursery.start_soon(outcome, server, model, outcomes)
-            assert "gave no answer within 1 s and was given up" in str(outcomes)
+                nursery.start_soon(leap, leaping_clock, 20, lambda: server.budget_statistics().requests == 4)
+            assert "gave no answer within 20 s and was given up" in str(outcomes)
             for model in ("a", "b"):
                 assert await answer(server, model, 0) == 1

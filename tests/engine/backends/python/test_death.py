@@ -18,12 +18,14 @@ from python_models import (
     ask,
     child_processes,
     fp32,
+    leap,
     open_descriptors,
     open_repository,
     until,
     until_alive,
     write_model,
 )
+from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
 from trireme.engine.backends.python.child.channel import Letter
@@ -94,8 +96,8 @@ async def test_a_death_is_the_specified_error_and_the_process_comes_back(tmp_pat
         assert (actor.restarts, actor.instances_alive) == (1, 1)
         assert len(child_processes()) == 2
         assert server.budget_statistics().requests == 0
-    assert child_processes() == before[0]
-    assert open_descriptors() == before[1]
+    assert child_processes() <= before[0]
+    await until(lambda: open_descriptors() <= before[1])
 
 
 async def test_exit_in_execute_is_an_error_of_the_request_only(tmp_path: Path) -> None:
@@ -106,12 +108,14 @@ async def test_exit_in_execute_is_an_error_of_the_request_only(tmp_path: Path) -
         assert server.model_statistics()[0].restarts == 0
 
 
-async def test_a_batch_that_hangs_is_given_up_and_its_process_ended(tmp_path: Path) -> None:
+async def test_a_batch_that_hangs_is_given_up_and_its_process_ended(tmp_path: Path, leaping_clock: MockClock) -> None:
     write_model(tmp_path, "m", DEADLY)
-    async with open_repository(tmp_path, hang_limit_s=0.5) as server:
+    async with open_repository(tmp_path, hang_limit_s=20) as server:
         before = child_processes()
-        with pytest.raises(InternalError, match=r"instance 'm_0' gave no answer within 0.5 s and was given up"):
-            await server.infer(ask("m", 5))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leap, leaping_clock, 20)
+            with pytest.raises(InternalError, match=r"instance 'm_0' gave no answer within 20 s and was given up"):
+                await server.infer(ask("m", 5))
         assert (await server.infer(ask("m", 0))).outputs[0].array.tolist() == [[0]]
         assert len(child_processes()) == 1
         assert child_processes() != before
@@ -173,7 +177,9 @@ async def test_a_process_that_dies_again_and_again_takes_its_model_with_it(tmp_p
 
 
 @pytest.mark.parametrize("ending", ["while True: pass", "signal.signal(15, 1)\n            while True: pass"])
-async def test_a_model_that_does_not_end_is_ended(tmp_path: Path, ending: str) -> None:
+async def test_a_model_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    patient = property(lambda _: 60.0, lambda _, limit_s: None)  # the limit holds for the start, too
+    monkeypatch.setattr(PythonInstance, "launch_limit_s", patient, raising=False)
     code = (
         IDENTITY
         + f"""
@@ -264,28 +270,29 @@ async def test_nothing_is_left_of_processes_that_are_killed_under_load(tmp_path:
     write_model(tmp_path, "m", IDENTITY, CONFIG + "instance_group [{ kind: KIND_CPU count: 2 }]")
     kills = 8
     at_first = open_descriptors()
-    outcomes: dict[str, int] = {}
+    outcomes: set[str] = set()
     async with open_repository(tmp_path, restart_limit=1000, restart_window_s=0.1) as server:
         await server.infer(ask("m", 1))
         before = open_descriptors()
+        answered = 0
         done = False
 
         async def load(size: int) -> None:
+            nonlocal answered
             values = np.full(size, size, np.float32)
             while not done:
                 try:
                     response = await server.infer(InferenceRequest("m", inputs=[fp32(values)]))
                     assert (response.outputs[0].array == size).all()
-                    outcome = "answered"
+                    answered += 1
                 except TriremeError as error:
-                    outcome = error.message
-                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+                    outcomes.add(error.message)
 
         async with trio.open_nursery() as nursery:
             for size in (4, 4, 4, 4, 60_000, 500_000):
                 nursery.start_soon(load, size)
-            for _ in range(kills):
-                await trio.sleep(0.05)
+            for kill in range(kills):
+                await until(lambda kill=kill: answered > 20 * kill)
                 victims = sorted(child_processes())
                 if victims:
                     os.kill(victims[0], signal.SIGKILL)
@@ -295,9 +302,8 @@ async def test_nothing_is_left_of_processes_that_are_killed_under_load(tmp_path:
         assert server.budget_statistics().requests == 0
         assert len(child_processes()) == 2
         gc.collect()
-        assert open_descriptors() <= before + 2 * 8  # free segments of two channels at most
-    assert outcomes.pop("answered") > kills
-    assert set(outcomes) <= {"Stub process 'm_0_0' is not healthy.", "Stub process 'm_0_1' is not healthy."}
+        assert len(open_descriptors()) <= len(before) + 2 * 8  # free segments of two channels at most
+    assert outcomes <= {"Stub process 'm_0_0' is not healthy.", "Stub process 'm_0_1' is not healthy."}
     assert child_processes() == set()
     gc.collect()
-    assert open_descriptors() == at_first
+    await until(lambda: open_descriptors() <= at_first)

@@ -79,7 +79,7 @@ async def test_a_batch_may_be_answered_in_any_order(tmp_path: Path) -> None:
                 sender.send(response(-value), FINAL)
 """
     )
-    write_model(tmp_path, "m", code, DECOUPLED + "\ndynamic_batching { max_queue_delay_microseconds: 300000 }")
+    write_model(tmp_path, "m", code, DECOUPLED + "\ndynamic_batching { max_queue_delay_microseconds: 30000000 }")
     async with open_repository(tmp_path) as server:
         answers: dict[int, list[float]] = {}
 
@@ -150,8 +150,10 @@ async def test_a_client_that_leaves_is_noticed_and_holds_nobody_back(tmp_path: P
     write_model(tmp_path, "m", code, DECOUPLED)
     async with open_repository(tmp_path) as server:
         reply = await server.submit(ask("m", 1_000_000))
-        reply.notify_each(lambda _reply: None)
-        await trio.sleep(0.3)
+        began = trio.Event()
+        reply.notify_each(lambda _reply: began.set())
+        await began.wait()
+        await trio.sleep(0.1)
         reply.cancel()
         await until(lambda: reply.final)
         outcome, final = reply.take()[-1]

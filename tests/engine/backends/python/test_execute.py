@@ -229,7 +229,7 @@ async def test_a_batch_is_executed_together_and_errors_hit_their_own_request(tmp
                     responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", together)]))
                 return responses
     """
-    batching = CONFIG + "\ndynamic_batching { max_queue_delay_microseconds: 200000 }"
+    batching = CONFIG + "\ndynamic_batching { max_queue_delay_microseconds: 30000000 }"
     write_model(tmp_path, "m", code, batching)
     async with open_repository(tmp_path) as server:
         answers: dict[int, object] = {}

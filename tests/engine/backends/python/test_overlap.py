@@ -11,6 +11,7 @@ import pytest
 import trio
 from calling_models import HEAD, answer
 from python_models import CONFIG, ask, child_processes, open_repository, until, until_alive, write_model
+from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
 from trireme.actors.process_executor import COPIED_IN_PLACE_BYTES
@@ -140,12 +141,14 @@ async def test_no_more_batches_than_allowed_overlap(tmp_path: Path, most: int, o
         async def execute(self, requests):
             self.running += 1
             self.most = max(self.most, self.running)
-            await asyncio.sleep(0.01)
+            while self.most < MOST:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # so that others may come who should not
             self.running -= 1
             return [response(self.most) for _ in requests]
 """
     )
-    write_model(tmp_path, "m", code, limited(most))
+    write_model(tmp_path, "m", code.replace("MOST", str(most)), limited(most))
     found: list[float] = []
 
     async def one() -> None:
@@ -190,13 +193,18 @@ async def test_all_that_a_dying_process_holds_is_answered_and_the_next_one_overl
         assert server.budget_statistics().requests == 0
 
 
-async def test_one_batch_that_hangs_is_the_end_of_all_that_its_process_holds(tmp_path: Path) -> None:
+async def test_one_batch_that_hangs_is_the_end_of_all_that_its_process_holds(
+    tmp_path: Path, leaping_clock: MockClock
+) -> None:
     write_model(tmp_path, "m", MEETING)
     outcomes: dict[int, object] = {}
-    async with open_repository(tmp_path, hang_limit_s=0.5) as server:
+    async with open_repository(tmp_path, hang_limit_s=20) as server:
         before = child_processes()
-        await hold(server, [1, 2, 3], outcomes)
-        text = "instance 'm_0' gave no answer within 0.5 s and was given up"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hold, server, [1, 2, 3], outcomes)
+            await begun(server, 3)
+            leaping_clock.jump(20)
+        text = "instance 'm_0' gave no answer within 20 s and was given up"
         assert outcomes == dict.fromkeys([1, 2, 3], text)
         await until_alive(server)
         assert (await seen(server))[0] == 1
@@ -221,13 +229,25 @@ async def test_one_batch_that_fails_is_nothing_to_the_others(tmp_path: Path, val
 
 
 async def test_an_unload_waits_for_all_batches(tmp_path: Path) -> None:
-    code = MEETING.replace("await self.door(value).wait()", "await asyncio.sleep(0.3)")
-    write_model(tmp_path, "m", code)
+    code = MEETING.replace(
+        "await self.door(value).wait()",
+        """
+                while not os.path.exists(os.path.join(pb_utils.get_model_dir(), "go")):
+                    await asyncio.sleep(0.01)""",
+    )
+    directory = write_model(tmp_path, "m", code) / "1"
     outcomes: dict[int, object] = {}
+
+    async def let_go(server: InferenceServer) -> None:
+        await until(lambda: not server.model_ready("m"))
+        await trio.sleep(0.05)
+        assert not outcomes
+        (directory / "go").touch()
+
     async with trio.open_nursery() as nursery, open_repository(tmp_path) as server:
         nursery.start_soon(hold, server, [1, 2, 3], outcomes)
         await begun(server, 3)
-        assert not outcomes
+        nursery.start_soon(let_go, server)
     assert outcomes == {1: 1, 2: 2, 3: 3}
     assert child_processes() == set()
 

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 import trio
-from python_models import CONFIG, IDENTITY, ask, child_processes, open_descriptors, open_repository, until, write_model
+from python_models import (
+    CONFIG,
+    IDENTITY,
+    ask,
+    child_processes,
+    leap,
+    open_descriptors,
+    open_repository,
+    until,
+    write_model,
+)
+from trio.testing import MockClock
 
 from trireme.actors.readiness import ReadinessCheck
 from trireme.engine.backends.python.instance import PythonInstance
@@ -67,7 +78,7 @@ async def test_nothing_is_left_of_a_check(tmp_path: Path, code: str, config: str
             assert await server.check_model_ready("m")
             assert await server.check_ready()
             assert (await server.infer(ask("m", 1))).outputs[0].array.tolist() == [[1]]
-    await until(lambda: open_descriptors() == before)
+    await until(lambda: open_descriptors() <= before)
 
 
 async def test_a_model_without_is_ready_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,15 +106,15 @@ async def test_a_check_that_goes_on_does_not_hold_up_the_end(tmp_path: Path, cod
         held = await trio.to_thread.run_sync((directory / "gate").open, "w")  # it has been asked
         assert (await server.infer(ask("m", 1))).outputs[0].array.tolist() == [[1]]
         nursery.cancel_scope.cancel()
-    await until(lambda: child_processes() == before[0])
+    await until(lambda: child_processes() <= before[0])
     held.close()
-    await until(lambda: open_descriptors() == before[1])
+    await until(lambda: open_descriptors() <= before[1])
 
 
 async def test_models_ask_each_other_too_and_nobody_waits_for_himself_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaping_clock: MockClock
 ) -> None:
-    monkeypatch.setattr(ReadinessCheck.__init__, "__defaults__", (0.3,))
+    monkeypatch.setattr(ReadinessCheck.__init__, "__defaults__", (20.0,))
     asked = (
         IDENTITY
         + """
@@ -126,13 +137,22 @@ async def test_models_ask_each_other_too_and_nobody_waits_for_himself_for_ever(
         IDENTITY
         + """
         def is_ready(self):
+            open(pb_utils.get_model_dir() + "/begun", "w").close()
             return pb_utils.is_model_ready("narcissus")
 """
     )
     directory = write_model(tmp_path, "asked", asked)
     write_model(tmp_path, "asking", asking)
-    write_model(tmp_path, "narcissus", narcissus)
+    begun = write_model(tmp_path, "narcissus", narcissus) / "1" / "begun"
+
+    async def found() -> list[float]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leap, leaping_clock, 20, begun.exists)  # by then nobody else is being asked
+            found = (await server.infer(ask("asking", 1))).outputs[0].array[0].tolist()
+        begun.unlink()
+        return found
+
     async with open_repository(tmp_path) as server:
-        assert (await server.infer(ask("asking", 1))).outputs[0].array.tolist() == [[1, 1, 0, 0]]
+        assert await found() == [1, 1, 0, 0]
         (directory / "1" / "tired").touch()
-        assert (await server.infer(ask("asking", 1))).outputs[0].array.tolist() == [[0, 1, 0, 0]]
+        assert await found() == [0, 1, 0, 0]

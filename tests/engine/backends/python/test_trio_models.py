@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 from calling_models import ADD_ONE, DECOUPLED, HEAD, REPEAT, TEXT, answer
-from python_models import CONFIG, ask, open_repository, until, write_model
+from python_models import CONFIG, ask, leap, open_repository, until, write_model
+from trio.testing import MockClock
 
 from trireme.engine.errors import InternalError, TriremeError
 
@@ -234,7 +235,7 @@ async def test_a_library_that_is_not_there_fails_the_load(tmp_path: Path, config
 
 @pytest.mark.parametrize("config", [IN_PROCESS, ON_ASYNCIO])
 async def test_a_coroutine_that_hangs_is_cancelled_when_it_is_given_up(
-    tmp_path: Path, config: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, config: str, capfd: pytest.CaptureFixture[str], leaping_clock: MockClock
 ) -> None:
     """Without a word on its way, and its threads end."""
     code = (
@@ -247,9 +248,11 @@ async def test_a_coroutine_that_hangs_is_cancelled_when_it_is_given_up(
 """
     )
     write_model(tmp_path, "m", code, CONFIG + config)
-    async with open_repository(tmp_path, hang_limit_s=0.3) as server:
-        with trio.fail_after(30), pytest.raises(InternalError, match="was given up"):
-            await server.infer(ask("m", 1))
+    async with open_repository(tmp_path, hang_limit_s=20) as server:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leap, leaping_clock, 20)
+            with trio.fail_after(60), pytest.raises(InternalError, match="was given up"):
+                await server.infer(ask("m", 1))
         assert await answer(server, "m", 0) == 0
         await until(lambda: sum(thread.name == "m_0 coroutines" for thread in threading.enumerate()) == 1)
     await until(lambda: not any(thread.name.startswith("m_0") for thread in threading.enumerate()))
