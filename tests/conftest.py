@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,12 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("steady", hypothesis.settings.get_profile("search"), derandomize=True)
 hypothesis.settings.load_profile("steady")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no garbage collection, a test's own or another, has to look through all of it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)
