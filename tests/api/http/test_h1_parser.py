@@ -70,7 +70,7 @@ def test_pieces_make_no_difference(requests: list[bytes], cuts: list[int]) -> No
     assert cut_up.between_requests
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     requests=st.lists(valid_requests(), min_size=1, max_size=3),
     order=st.lists(st.integers(0, 2), max_size=6),
