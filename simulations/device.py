@@ -77,17 +77,21 @@ class SimulatedGpu:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            action = self._core.next_action(self._recorder.now_ns())
-            match action:
-                case Start(stream, operation):
-                    self._record_start(stream, operation)
-                case End(stream, operation):
-                    self._record_end(stream, operation)
-                case _:
-                    self._tell()
-                    with trio.move_on_at(action.when_ns / 1e9 if isinstance(action, SleepUntil) else math.inf):
-                        await self._work_came.wait()
-                    self._work_came = trio.Event()
+            with trio.CancelScope() as limit:  # for many waits, until it expires
+                while not limit.cancel_called:
+                    action = self._core.next_action(self._recorder.now_ns())
+                    match action:
+                        case Start(stream, operation):
+                            self._record_start(stream, operation)
+                        case End(stream, operation):
+                            self._record_end(stream, operation)
+                        case _:
+                            self._tell()
+                            limit.deadline = action.when_ns / 1e9 if isinstance(action, SleepUntil) else math.inf
+                            try:
+                                await self._work_came.wait()
+                            finally:
+                                self._work_came = trio.Event()
 
     def _tell(self) -> None:
         passed = [call for call in self._calls if self._core.passed(call[0])]

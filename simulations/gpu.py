@@ -47,6 +47,8 @@ StreamId = int
 class Engine(enum.Enum):
     """Parts of a device that work side by side, in the order in which they are given work."""
 
+    __hash__ = object.__hash__  # asked for at every operation, and nothing depends on its value
+
     COMPUTE = "compute"
     COPY_IN = "copy in"  # host to device
     COPY_OUT = "copy out"  # device to host

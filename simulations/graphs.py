@@ -64,6 +64,7 @@ class Graphs:
         self._models = {model.name: model for model in plan.models}
         self._executions: dict[int, list[RequestPlan]] = {}  # by request
         self._leaves: dict[str, list[Leaf]] = {}
+        self._remembers: dict[str, bool] = {}
         self._needed: dict[tuple[str, bool], frozenset[int]] = {}
         self.ensembles = {model.name: model for model in plan.models if model.steps}
         self.decoupled = {model.name for model in plan.models if model.decoupled}
@@ -157,10 +158,14 @@ class Graphs:
 
     def remembers(self, model: str) -> bool:
         """Whether a model's answers depend on more than the request."""
-        plan = self._models[model]
-        return any(self.remembers(step.model) for step in plan.steps) or (
-            plan.sequences is not None and plan.sequences.sums
-        )
+        found = self._remembers.get(model)
+        if found is None:
+            plan = self._models[model]
+            found = any(self.remembers(step.model) for step in plan.steps) or (
+                plan.sequences is not None and plan.sequences.sums
+            )
+            self._remembers[model] = found
+        return found
 
     @property
     def looked_at(self) -> bool:

@@ -28,20 +28,23 @@ class _Wakeup:
 
     Args:
         sockets: that pair.
+
+    Attributes:
+        called: there are calls to make.
     """
 
     def __init__(self, sockets: Any) -> None:
+        self.called = False
         self._sockets = sockets
-        self._called = False
         self._sleeper: trio.lowlevel.Task | None = None
 
     def wakeup_thread_and_signal_safe(self) -> None:
-        self._called = True
+        self.called = True
 
     async def wait_woken(self) -> None:
         self._sleeper = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._give_up)
-        self._called = False
+        self.called = False
 
     def _give_up(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._sleeper = None
@@ -49,7 +52,7 @@ class _Wakeup:
 
     @property
     def is_due(self) -> bool:
-        return self._called and self._sleeper is not None
+        return self.called and self._sleeper is not None
 
     def wake(self) -> None:
         task, self._sleeper = self._sleeper, None
@@ -73,12 +76,13 @@ class _NoIO:
 
     def get_events(self, timeout: float) -> object:
         """Something that is true if there is anything for `process_events`."""
-        if timeout and not self._wakeup.is_due:
-            return self._real.get_events(min(timeout, LOOKS_S))
-        return self._wakeup.is_due
+        wakeup = self._wakeup
+        if timeout and not wakeup.is_due:
+            self._real.get_events(min(timeout, LOOKS_S))
+        return wakeup.called and wakeup.is_due
 
     def process_events(self, events: object) -> None:
-        if self._wakeup.is_due:
+        if events:
             self._wakeup.wake()
 
     def close(self) -> None:

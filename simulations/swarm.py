@@ -344,17 +344,17 @@ class _Draw:
         ]
 
     def request(self, model: ModelPlan, number: int, arrival: Arrival, after: int) -> RequestPlan:
-        chance = self.chance
+        chance, has = self.chance, self.features.__contains__  # asked for several times a request
         most = max(1, model.max_batch_size)
-        rows = chance.randint(1, min(most, 4)) if self.has(Feature.BIG_REQUESTS) and not arrival.sequence else 1
+        rows = chance.randint(1, min(most, 4)) if has(Feature.BIG_REQUESTS) and not arrival.sequence else 1
         name = model.name
-        if self.has(Feature.BAD_REQUESTS) and chance.random() < 0.03:
+        if has(Feature.BAD_REQUESTS) and chance.random() < 0.03:
             if chance.random() < 0.5:
                 rows = most + 1
             else:
                 name = UNKNOWN_MODEL
         gives_up = chance.random() < self.give_up_rate
-        turns = chance.choice((1, 2, 2, 3, 5)) if self.has(Feature.ITERATIVE) else 1
+        turns = chance.choice((1, 2, 2, 3, 5)) if has(Feature.ITERATIVE) else 1
         manner, fault = self.manner(), self.fault()
         many = self.graphs.is_decoupled(model.name)
         stream = self.stream(model) if many else {}
@@ -368,15 +368,15 @@ class _Draw:
             arrival.at_ns,
             after,
             rows,
-            priority=chance.randint(0, model.levels + 1) if self.has(Feature.PRIORITIES) else 0,
-            timeout_us=round(self.rate(500, 100_000)) if self.has(Feature.TIMEOUTS) and chance.random() < 0.4 else 0,
+            priority=chance.randint(0, model.levels + 1) if has(Feature.PRIORITIES) else 0,
+            timeout_us=round(self.rate(500, 100_000)) if has(Feature.TIMEOUTS) and chance.random() < 0.4 else 0,
             give_up_ns=round(patience_ns) if gives_up else 0,
             manner=manner,
             fault=fault,
             fault_after=chance.randint(0, told) if told and fault is not Fault.NONE else 0,
             turns=turns,
             fault_step=chance.randrange(5) if model.steps else 0,
-            extra_ns=round(chance.expovariate(1.0) * model.fixed_ns) if self.has(Feature.UNEVEN_WORK) else 0,
+            extra_ns=round(chance.expovariate(1.0) * model.fixed_ns) if has(Feature.UNEVEN_WORK) else 0,
             sequence=arrival.sequence,
             start=arrival.start,
             end=arrival.end,

@@ -31,6 +31,8 @@ LOOK_S = 1.0
 
 
 class FlightState(enum.Enum):
+    __hash__ = object.__hash__  # asked for at every step, and nothing depends on its value
+
     LAUNCHING = "launching"
     EARLY = "landed early"
     FLYING = "in flight"
@@ -39,6 +41,8 @@ class FlightState(enum.Enum):
 
 
 class FlightEvent(enum.Enum):
+    __hash__ = object.__hash__  # as above
+
     LAUNCHED = "launched"
     LANDED = "landed"
     FAILED = "failed"

@@ -115,10 +115,8 @@ class QueueLimits(Invariant):
 
     def instant_over(self, now_ns: int) -> None:
         for name, view in self._state.touched.items():
-            if view.line.may_be_overdue():
+            if view.line.rejects:
                 self._impatient[name] = view
-            else:
-                self._impatient.pop(name, None)
         for view in self._impatient.values():
             number = view.line.overdue(now_ns - TOLERANCE_NS)
             if number:

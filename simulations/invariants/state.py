@@ -109,14 +109,15 @@ class Line:
 
     def overdue(self, now_ns: int) -> int:
         """A request that should have been rejected by now; 0 for none."""
-        return self._rejections[0][2] if self.may_be_overdue() and self._rejections[0][0] <= now_ns else 0
-
-    def may_be_overdue(self) -> bool:
-        """Whether a request waits that is to be rejected at some time."""
         heap = self._rejections
         while heap and heap[0][2] not in self.waiting:
             heapq.heappop(heap)
-        return bool(heap)
+        return heap[0][2] if heap and heap[0][0] <= now_ns else 0
+
+    @property
+    def rejects(self) -> bool:
+        """Whether requests came that are to be rejected at some time."""
+        return bool(self._rejections)
 
     @property
     def oldest_ns(self) -> int:
