@@ -59,7 +59,7 @@ class FaultyModels:
         self._recorder = recorder
         self._turns: Counter[int] = Counter()  # by request, how often it was executed
         self._streams = Streams(clock, recorder, self._turns, self._strikes)
-        self._outputs = {model.name: _outputs(model) for model in plan.models}
+        self._outputs = {model.name: _Outputs(model) for model in plan.models}
         self._starts = dict.fromkeys((model.name for model in plan.models), 0)
         self.models = [
             SimulatedModel(
@@ -232,10 +232,14 @@ def _sum(job: Job, found: float) -> Tensor:
     return Tensor("OUTPUT0", FP32, arrays[0].shape, array=np.full(arrays[0].shape, total, np.float32))
 
 
-def _outputs(model: ModelPlan) -> dict[int, Tensor]:
+class _Outputs(dict[int, Tensor]):
     """What is answered, by rows: one tensor for all, since nobody writes to it."""
-    outputs = {}
-    for rows in range(1, max(1, model.max_batch_size) + 1):
-        shape = (rows, 4) if model.max_batch_size else (4,)
-        outputs[rows] = Tensor("OUTPUT0", FP32, shape, array=np.zeros(shape, np.float32))
-    return outputs
+
+    def __init__(self, model: ModelPlan) -> None:
+        super().__init__()
+        self._batching = model.max_batch_size > 0
+
+    def __missing__(self, rows: int) -> Tensor:
+        shape = (rows, 4) if self._batching else (4,)
+        tensor = self[rows] = Tensor("OUTPUT0", FP32, shape, array=np.zeros(shape, np.float32))
+        return tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trireme.engine.request_log import LoggedRequest
-from trireme.simulations.events import RequestSubmitted
+from trireme.simulations.events import RequestAnswered, RequestSubmitted
 from trireme.simulations.play import play
 from trireme.simulations.trace import plan_of_log
 
@@ -31,3 +31,23 @@ def test_models_are_what_their_requests_need() -> None:
     assert (digits.name, digits.max_batch_size, digits.dynamic, digits.sequences) == ("digits", 12, True, None)
     assert (sums.name, sums.max_batch_size, sums.dynamic) == ("sums", 8, False)
     assert sums.sequences is not None
+
+
+def test_sequences_may_be_named_by_strings() -> None:
+    """Numbers and strings name different sequences, and none of them is refused."""
+    log = [
+        LoggedRequest(0.001 * at, "sums", sequence=sequence, start=at < 4, end=at >= 4)
+        for at, sequence in enumerate((1, "1", "b", -3, "1", -3, 1, "b"))
+    ]
+    plan = plan_of_log(log)
+    assert [request.sequence for request in plan.requests] == [1, 2, 3, 4, 2, 4, 1, 3]
+    outcome = play(plan)
+    assert outcome.violation is None
+    assert [event.error for event in outcome.history.of(RequestAnswered)] == [""] * 8
+
+
+def test_a_large_request_costs_no_more_than_itself() -> None:
+    """Not what all smaller ones would cost as well, which is more memory than there is."""
+    outcome = play(plan_of_log([LoggedRequest(0.001, "digits", rows=100_000)]))
+    assert outcome.violation is None
+    assert outcome.history.of(RequestAnswered)[0].error == ""
