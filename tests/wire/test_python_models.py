@@ -102,5 +102,10 @@ def test_the_server_does_not_notice_that_idle_processes_are_killed(server: Any, 
         np.testing.assert_array_equal(infer(client, http_client, "identity", values), values)
 
 
+CLIENTS = ("trireme-test-", "trireme-soak-")
+"""How names begin of segments that clients make, of other tests too, which may run at the same time."""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="this system shows its segments elsewhere")
 def test_nothing_is_left_in_shared_memory() -> None:
-    assert not [name for name in os.listdir("/dev/shm") if "trireme" in name] or not Path("/dev/shm").exists()
+    assert not [name for name in os.listdir("/dev/shm") if "trireme" in name and not name.startswith(CLIENTS)]
