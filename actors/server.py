@@ -202,6 +202,7 @@ class InferenceServer:
         self._control.close()
         if self._cache is not None:
             self._cache.close()
+        self.services.close()
 
     async def stop(self, timeout_s: float) -> bool:
         """Stop accepting, answer what is in flight, unload.

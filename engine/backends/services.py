@@ -132,6 +132,11 @@ class Services:
         self.gpus = CupyDevices(self.pinned, limits.device_pool_bytes)
         self.torch_gpus = TorchDevices(self.pinned, limits.device_pool_bytes)
 
+    def close(self) -> None:
+        """The server has stopped."""
+        self.gpus.close()
+        self.torch_gpus.close()
+
     def pinned_used_bytes(self) -> int:
         """Pinned memory that batches are in."""
         return self.pinned.used_bytes

@@ -52,6 +52,12 @@ class CupyDevices:
                 self._devices[index] = self._make(index)
             return self._devices[index]
 
+    def close(self) -> None:
+        """Nobody uses them any more, but for what is still in flight."""
+        with self._lock:
+            if self._callbacks is not None:
+                self._callbacks.close()
+
     def _make(self, index: int) -> CupyDevice:
         cupy = self._load()
         try:

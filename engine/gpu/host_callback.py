@@ -17,6 +17,8 @@ Rules:
  2. Two bells are rung for each call: the call's own, which tells what has happened, and the common one, which wakes the
     thread. So it does not matter in which order streams come so far.
  3. What a function raises is logged, and goes no further.
+ 4. Once closed, nothing new is called; the thread, and with it the memory of rule 1, goes when the driver has rung all
+    that it still owes.
 
 Written after the driver's reference and tested against a stand-in for it; no GPU has seen it yet.
 """
@@ -30,6 +32,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..cuda_memory import LIBRARY, error_text
+from ..errors import UnavailableError
 from .device import SickDeviceError
 
 _log = logging.getLogger(__name__)
@@ -63,6 +66,7 @@ class HostCallbacks:
         self._pending: list[_Call] = []
         self._idle: list[Any] = []
         self._thread: threading.Thread | None = None
+        self._owed = 0  # rings of the common bell
         self._closed = False
 
     def call(self, stream: int, function: Callable[[], None]) -> None:
@@ -73,24 +77,34 @@ class HostCallbacks:
 
         Raises:
             SickDeviceError: the driver refuses; the function is not called.
+            UnavailableError: closed (rule 4).
         """
         with self._lock:
+            if self._closed:
+                raise UnavailableError("the server has stopped, and asks nothing more of its GPUs")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="GPU callbacks", daemon=True)
                 self._thread.start()
             call = _Call(self._idle.pop() if self._idle else self._bell(), function)
             self._pending.append(call)
+            self._owed += 1
         for bell in (call.bell, self._common):
             status = self._driver.cuLaunchHostFunc(
                 ctypes.c_void_p(stream), self._ring, ctypes.c_void_p(ctypes.addressof(bell))
             )
             if status:
                 call.function = _nothing  # rule 1: the bell may ring yet
+                with self._lock:
+                    self._owed -= 1
                 raise SickDeviceError(f"cuLaunchHostFunc: {error_text(self._driver, status)}")
 
     def close(self) -> None:
-        """Nothing more will be called."""
-        self._closed = True
+        """No more calls will be made (rule 4). Does not wait."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._owed += 1
         self._libc.sem_post(ctypes.byref(self._common))
 
     def _bell(self) -> Any:
@@ -100,12 +114,17 @@ class HostCallbacks:
 
     def _serve(self) -> None:
         """The thread. ctypes lets go of the interpreter's lock while it waits."""
-        while not self._closed:
+        while not self._is_over():
             if self._libc.sem_wait(ctypes.byref(self._common)) == 0:
                 self._answer()
 
+    def _is_over(self) -> bool:
+        with self._lock:
+            return self._closed and not self._owed and not self._pending
+
     def _answer(self) -> None:
         with self._lock:
+            self._owed -= 1
             rung = [call for call in self._pending if self._libc.sem_trywait(ctypes.byref(call.bell)) == 0]
             for call in rung:
                 self._pending.remove(call)

@@ -49,6 +49,12 @@ class TorchDevices:
                 self._devices[index] = self._make(torch, index)
             return self._devices[index]
 
+    def close(self) -> None:
+        """Nobody uses them any more, but for what is still in flight."""
+        with self._lock:
+            if self._callbacks is not None:
+                self._callbacks.close()
+
     def _make(self, torch: Any, index: int) -> TorchDevice:
         if not torch.cuda.is_available():
             raise UnavailableError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -182,3 +183,18 @@ async def test_a_sick_gpu_costs_its_instances_and_not_the_server(serve: Serve, t
             with pytest.raises(TriremeError), trio.fail_after(20):
                 await server.infer(image_request(images(1)[0]))
         assert server.live()
+
+
+async def test_the_thread_that_hears_of_landings_ends_with_its_server(
+    tmp_path: Path, fake: FakeTorch, twin: Any
+) -> None:
+    twin("digits_torchscript")
+    options = ServerOptions(model_repository=(tmp_path,), gpus=(Gpu(0, "GPU-0", (9, 0)), Gpu(1, "GPU-1", (9, 0))))
+    registry = BackendRegistry(options.options_for_backend, {"pytorch": PyTorchBackend})
+    before = set(threading.enumerate())
+    with fake.gpus.started():
+        async with InferenceServer(options, backends=registry) as server:
+            await server.infer(image_request(images(1)[0]))
+            (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "GPU callbacks"]
+        await trio.to_thread.run_sync(thread.join, 60)
+    assert not thread.is_alive()

@@ -7,7 +7,8 @@ Rules:
     off. Only the batch size is padded: what a larger shape would do to the outputs, PyTorch does not tell.
  3. The program is run a few times before it is captured, because TorchScript and the libraries beneath settle on their
     ways then.
- 4. A program that cannot be captured is served without a graph, as in Triton; the log says why.
+ 4. A program that cannot be captured, be it for lack of memory, is served without a graph, as in Triton; the log says
+    why. Only a sick device is no place for it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InternalError
+from ...errors import TriremeError
 from ...gpu.device import Graph, SickDeviceError
 from ...gpu.graphs import GraphChoice, GraphShape
 from ...gpu.torch_device import TorchDevice, TorchStream
@@ -48,7 +49,7 @@ class CapturedPrograms:
         dtypes: of the inputs, numpy's.
 
     Raises:
-        OutOfDeviceMemoryError, SickDeviceError: see `TorchDevice.errors`.
+        SickDeviceError: see `TorchDevice.errors`.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class CapturedPrograms:
                 self._captured[id(exact)] = self._capture(exact, run, dtypes)
             except SickDeviceError:
                 raise
-            except InternalError as error:
+            except TriremeError as error:
                 _log.warning("instance '%s': no CUDA graph for batch size %d: %s", name, exact.rows, error)
                 continue
             done.append(exact)

@@ -4,7 +4,8 @@ Rules:
  1. A graph reads and writes the same memory every time. So a batch's inputs are copied there, and its results from
     there, on the stream that it is launched in: the batch before is computed by then, and the one after it not yet.
  2. A batch that is smaller than the graph is filled up with zeros, before it is copied to the device.
- 3. What cannot be captured is executed without a graph, and the log says why.
+ 3. What cannot be captured, be it for lack of memory, is executed without a graph, and the log says why. Only a sick
+    device is no place for it.
  4. Capturing needs the computation to be executed once. What the device uses for that is held until it has done it.
 """
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from fake_cuda import ILLEGAL_ADDRESS, SUCCESS, FakeCuda
 
+from trireme.engine.errors import UnavailableError
 from trireme.engine.gpu.device import SickDeviceError
 from trireme.engine.gpu.host_callback import HostCallbacks
 
@@ -143,6 +144,38 @@ def test_a_refusal_is_a_sick_device_and_the_function_is_never_called(
     streams.go_on(stream)
     assert done.wait(PATIENCE_S)
     assert called == []
+
+
+def test_the_thread_ends_when_all_is_closed_and_nothing_is_in_flight(driver: FakeCuda, streams: Streams) -> None:
+    """What is in flight is answered first: the driver writes to the memory of its bells until then."""
+    stream = streams.make(11)
+    callbacks = HostCallbacks(driver)
+    done = threading.Event()
+    callbacks.call(stream, done.set)
+    thread = callbacks._thread
+    assert thread is not None
+    callbacks.close()
+    with pytest.raises(UnavailableError, match="the server has stopped"):
+        callbacks.call(stream, lambda: None)
+    assert thread.is_alive()
+    streams.go_on(stream)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert done.is_set()
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_it_can_be_closed_at_any_time_and_twice(driver: FakeCuda, streams: Streams, used: bool) -> None:
+    stream = streams.make(11)
+    callbacks = HostCallbacks(driver)
+    if used:
+        callbacks.call(stream, lambda: None)
+        streams.go_on(stream)
+    callbacks.close()
+    callbacks.close()
+    if callbacks._thread is not None:
+        callbacks._thread.join(PATIENCE_S)
+        assert not callbacks._thread.is_alive()
 
 
 def test_an_unknown_stream_is_refused(callbacks: HostCallbacks) -> None:

@@ -127,3 +127,17 @@ def test_unused_memory_goes_back_to_the_driver_once_nothing_of_the_instance_is_t
     monkeypatch.setattr(gpu.fake.cuda, "empty_cache", lambda: left.append(gpu.fake.cuda.memory_allocated(0) - before))
     instance.close()
     assert left == [0]
+
+
+def test_a_size_for_which_there_is_no_memory_is_served_without_a_graph(
+    gpu: Gpu, models: Any, on_gpu: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As whatever else cannot be captured; it is no reason not to load the model."""
+    source = LINEAR.replace(
+        "return", 'if len(x) == 8: raise torch.OutOfMemoryError("CUDA out of memory.")\n        return'
+    )
+    write(models, source.format(""))
+    with caplog.at_level(logging.WARNING):
+        instance = gpu.start(on_gpu(GRAPHS_OF_PYTHON, FIXED))
+    assert "no CUDA graph for batch size 8: GPU 0: CUDA out of memory" in caplog.text
+    assert gpu.run(instance, x([1, 1]))[0]["Y"].tolist() == [[3, 7]]
