@@ -107,7 +107,7 @@ class InferenceServer:
         on_request: Callable[[InferenceRequest, int], None] | None = None,
     ) -> None:
         self.options = options
-        self.shared_memory = Regions()
+        self.shared_memory = Regions(largest_input_bytes=options.max_inflight_bytes)
         self.metrics = MetricsRegistry()
         self.metrics.add(Section.MODEL_COUNTERS, cache_counter_families)
         self.metrics.add(Section.SUMMARIES, cache_summary_families)

@@ -52,17 +52,19 @@ class Region:
         key: the segment's name as the client gave it.
         offset, byte_size: which part of the segment it is, in bytes.
         descriptor: of the segment; the region closes it.
+        largest_bytes: most that is copied at a time.
 
     Raises:
         OSError: it is empty, or does not begin where a page does, and so could not be mapped.
     """
 
-    def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int) -> None:
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int, largest_bytes: int) -> None:
         self.name = name
         self.key = key
         self.offset = offset
         self.byte_size = byte_size
         self._descriptor = descriptor
+        self._largest_bytes = largest_bytes
         weakref.finalize(self, os.close, descriptor)
         if not byte_size or offset % mmap.ALLOCATIONGRANULARITY:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -71,9 +73,14 @@ class Region:
         """A copy of the bytes from `start` to `end`.
 
         Raises:
-            InvalidArgumentError: the segment does not reach there any more.
+            InvalidArgumentError: the segment does not reach there any more; or it is more than may be copied.
             UnavailableError: there is no memory for the copy.
         """
+        if end - start > self._largest_bytes:
+            raise InvalidArgumentError(
+                f"{end - start} bytes of shared memory region '{self.name}' are more than an input may have: "
+                f"{self._largest_bytes}, which --max-inflight-bytes sets"
+            )
         try:
             copied = os.pread(self._descriptor, end - start, self.offset + start)
             if len(copied) == end - start:
@@ -144,7 +151,7 @@ class RegionSlice:
         """A copy of what is there.
 
         Raises:
-            InvalidArgumentError: the segment was cut short.
+            InvalidArgumentError: the segment was cut short, or it is too much.
             UnavailableError: there is no memory for a copy.
             InternalError: the GPU's memory cannot be read.
         """
@@ -175,9 +182,14 @@ class Regions:
 
     Args:
         find_cuda: looks for GPUs, when a client first registers memory of one; None for none.
+        largest_input_bytes: most that an input in system memory may have. It is copied before anybody knows whether
+            its model wants it, and a segment takes no memory until it is written to.
     """
 
-    def __init__(self, find_cuda: Callable[[], CudaDriver | None] = find_cuda) -> None:
+    def __init__(
+        self, find_cuda: Callable[[], CudaDriver | None] = find_cuda, largest_input_bytes: int = 4 << 30
+    ) -> None:
+        self._largest_input_bytes = largest_input_bytes
         self._regions: dict[str, Region | CudaRegion] = {}
         self._find_cuda = find_cuda
         self._cuda: CudaDriver | None = None
@@ -203,7 +215,7 @@ class Regions:
             os.close(descriptor)
             raise InvalidArgumentError(f"failed to register shared memory region '{name}': invalid args")
         try:
-            self._regions[name] = Region(name, key, offset, byte_size, descriptor)
+            self._regions[name] = Region(name, key, offset, byte_size, descriptor, self._largest_input_bytes)
         except OSError as error:
             raise InvalidArgumentError(
                 f"failed to register shared memory region '{name}': unable to process address space{error.strerror}"

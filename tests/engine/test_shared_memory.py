@@ -291,6 +291,22 @@ def test_a_segment_that_is_cut_short_while_it_is_read(
     assert f"was cut to {PAGE + 60} bytes, but byte {PAGE + 109} of it is needed" in text
 
 
+def test_an_input_that_is_more_than_may_be_copied(segment: Segment) -> None:
+    """A segment may be said to be of any size, and takes no memory until it is written to."""
+    regions = Regions(largest_input_bytes=1_000)
+    segment.cut(1 << 40)
+    regions.register_system("r", segment.key, 0, 1 << 40)
+    assert len(regions.slice("r", 7, 1_000).view()) == 1_000
+    assert refusal(regions.slice("r", 0, 1 << 40).view) == (
+        InvalidArgumentError,
+        (
+            "1099511627776 bytes of shared memory region 'r' are more than an input may have: 1000, which "
+            "--max-inflight-bytes sets"
+        ),
+    )
+    regions.slice("r", 0, 1 << 40).write("OUT", b"12")
+
+
 @pytest.mark.parametrize("error", [MemoryError, OverflowError])
 def test_an_input_that_there_is_no_memory_for(
     regions: Regions, segment: Segment, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
