@@ -13,6 +13,7 @@ import trio
 import trio.testing
 from counted_models import CACHED, Counter, counted_request, counted_server, number_of, statistics_of, until
 from gated_cache import GatedCache, install_gated_cache
+from logs import said_by
 
 from trireme.actors import InferenceServer, cache_access
 from trireme.engine.cache import CacheError, guard
@@ -113,7 +114,9 @@ async def test_a_lookup_that_takes_too_long_is_given_up(
                 await server.infer(counted_request())
         assert counter.executed == 3
         await until(lambda: cache.asked == 1)  # its thread may begin after it was given up
-    assert caplog.messages == ["response cache 'gated' fails, requests go on without it: no answer within 0.01 s"]
+    assert said_by(caplog, "trireme.cache") == [
+        "response cache 'gated' fails, requests go on without it: no answer within 0.01 s"
+    ]
 
 
 async def test_without_a_thread_requests_go_on(
@@ -154,7 +157,7 @@ async def test_a_cache_that_fails_is_left_alone_and_tried_again(
             await server.infer(counted_request())
             await until(lambda: bool(cache.entries))
             assert number_of(await server.infer(counted_request())) == 6
-    assert caplog.messages == [
+    assert said_by(caplog, "trireme.cache") == [
         "response cache 'gated' fails, requests go on without it: gone fishing",
         "response cache 'gated' answers again",
     ]

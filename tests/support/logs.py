@@ -1,4 +1,4 @@
-"""A log for servers under test: its settings are real, what it writes goes nowhere."""
+"""Logs of servers under test, and what was said there."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from trireme.api.logging import LineHandler, Log, LogSettings, Streams, logger
 
 
 @contextmanager
 def unheard_log(**settings: Any) -> Iterator[Log]:
-    """A log that no logger sends lines to.
+    """A log that no logger sends lines to: its settings are real, what it writes goes nowhere.
 
     Args:
         settings: fields of `LogSettings`.
@@ -24,3 +26,8 @@ def unheard_log(**settings: Any) -> Iterator[Log]:
     finally:
         logger.setLevel(level)
         handler.close()
+
+
+def said_by(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
+    """The messages of one logger. Servers that other tests share may be talking as well."""
+    return [record.getMessage() for record in caplog.records if record.name == name]

@@ -62,8 +62,8 @@ def add_paths(paths: Iterable[str]) -> None:
 def forget(package: str, directory: str) -> None:
     """Let a later import read everything under `directory` anew, and give back what it holds now."""
     inside = os.path.join(directory, "")
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # in one go: other threads may be importing
         file = getattr(module, "__file__", None) or ""
         if name == package or name.startswith(f"{package}.") or file.startswith(inside):
-            sys.modules.pop(name, None)  # another thread may be importing, or forgetting, at the same time
+            sys.modules.pop(name, None)  # another thread may be forgetting it, too
     sys.path[:] = [path for path in sys.path if not os.path.join(path, "").startswith(inside)]
