@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncGenerator, Callable
+from copy import copy
 
 import trio
 
@@ -108,7 +109,9 @@ class Reply:
             raise InternalError(f"expected a single response, got {self._count}")
         answer = self._answers[0][0]
         if isinstance(answer, TriremeError):
-            raise answer
+            # It is kept, and requests of one batch share it. What is raised comes to hold all frames that it passes,
+            # and with them the instance that has died, and its memory.
+            raise copy(answer)
         assert answer is not None
         return answer
 
@@ -151,7 +154,7 @@ class Reply:
             while True:
                 for outcome, final in self.take():
                     if isinstance(outcome, TriremeError):
-                        raise outcome
+                        raise copy(outcome)  # see `answer`
                     if outcome is not None:
                         yield outcome
                     if final:

@@ -52,6 +52,12 @@ class TriremeError(Exception):
         if reason is not None:
             self.reason = reason
 
+    def __copy__(self) -> TriremeError:
+        """Says the same, and has been raised nowhere. Whatever a subclass takes to be made, it is not made anew."""
+        twin = type(self).__new__(type(self), *self.args)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
     @property
     def status_text(self) -> str:
         """``<Kind>: <message>``, the form in which logs and the repository index show an error."""

@@ -10,7 +10,7 @@ import trio
 
 from trireme.actors.budget import InflightBudget
 from trireme.actors.reply import WINDOW, Reply
-from trireme.engine.errors import InternalError, InvalidArgumentError
+from trireme.engine.errors import FailureReason, InternalError, InvalidArgumentError, UnavailableError
 from trireme.engine.job import Job
 from trireme.engine.request import InferenceRequest
 from trireme.engine.response import InferenceResponse
@@ -180,3 +180,29 @@ async def test_a_model_is_held_back_while_its_answers_wait(many: Case) -> None:
     many.reply.cancel()
     await trio.to_thread.run_sync(thread.join, 10)
     assert entered == 3 * WINDOW
+
+
+class _OddError(UnavailableError):
+    """A backend's own, which takes more than a message to be made."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message, reason=FailureReason.BACKEND)
+        self.code = code
+
+
+async def test_what_is_kept_of_a_failure_does_not_hold_on_to_who_raised_it(one: Case, many: Case) -> None:
+    """An error that is raised refers to the frames that it passes: of a lost instance, to all that it had on a GPU. And
+    one error answers every request of its batch."""
+    error = _OddError("lost", 7)
+    for each in (one, many):
+        assert each.reply.deliver(error, True)
+    for _ in range(2):
+        with pytest.raises(_OddError, match=r"^lost$") as caught:
+            await one.reply.response()
+        raised = caught.value
+        assert (raised.message, raised.reason, raised.code) == ("lost", FailureReason.BACKEND, 7)
+    with pytest.raises(_OddError, match=r"^lost$"):
+        async with aclosing(many.reply.responses()) as responses:
+            await anext(responses)
+    assert error.__traceback__ is None
+    assert error.__context__ is None
