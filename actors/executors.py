@@ -151,7 +151,9 @@ class ThreadExecutor:
             return False
         try:
             _execute(instance, batch)
-        except SystemExit as error:  # on its thread this ends the instance; here it must not end the server
+        except BaseException as error:  # on its thread this ends the instance; here it must not end the server
+            if isinstance(error, KeyboardInterrupt):  # not the backend's: somebody wants the server to end
+                raise
             batch.finish(backend_failure(error))
         self._measure(batch, nbytes)
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import re
 import threading
 from collections.abc import Callable
 
@@ -42,24 +42,35 @@ class StoppedClock:
 
 
 class Watched(ModelInstance):
-    """Notes the thread of each batch, which takes `takes_ns`; `quits` makes the next one call exit."""
+    """Notes the thread of each batch, which takes `takes_ns`; `quits` is what the next one raises."""
 
     thread_bound = False
 
     def __init__(self, clock: StoppedClock) -> None:
         self.clock = clock
         self.takes_ns = SHORT_NS
-        self.quits = False
+        self.quits: BaseException | None = None
         self.threads: list[threading.Thread] = []
 
     def execute(self, batch: ExecutionBatch) -> None:
         self.threads.append(threading.current_thread())
         self.clock.ns += self.takes_ns
-        if self.quits:
-            self.quits = False
-            sys.exit(3)
+        if self.quits is not None:
+            error, self.quits = self.quits, None
+            raise error
         for job in batch.jobs:
             job.respond(job.response([]))
+
+
+class Panic(BaseException):
+    """As extensions raise it that are written in Rust."""
+
+
+QUITS = pytest.mark.parametrize(
+    ("quits", "text"),
+    [(SystemExit(3), "the backend called exit (3)"), (Panic("boo"), "Panic: boo")],
+    ids=["exit", "panic"],
+)
 
 
 class Bound(Watched):
@@ -115,16 +126,17 @@ async def test_an_instance_bound_to_its_thread_stays_there() -> None:
     executor.close()
 
 
-async def test_a_backend_that_exits_in_place_is_answered_for() -> None:
+@QUITS
+async def test_a_backend_that_exits_in_place_is_answered_for(quits: BaseException, text: str) -> None:
     executor, instance = ThreadExecutor("m_0"), Watched(StoppedClock())
     while not await execute(executor, instance):
         pass
-    instance.quits = True
+    instance.quits = quits
     batch = make_batch(instance.clock)
     assert executor.execute_now(instance, batch)
     ((_, error, final),) = batch.answers
     assert isinstance(error, InternalError)
-    assert (error.message, error.reason, final) == ("the backend called exit (3)", FailureReason.BACKEND, True)
+    assert (error.message, error.reason, final) == (text, FailureReason.BACKEND, True)
     assert await execute(executor, instance), "it lives on"
     executor.close()
 
@@ -144,7 +156,10 @@ def watching_backends(watched: list[Watched], make: Callable[[], Watched]) -> Ba
     return BackendRegistry(lambda _name: {}, {BACKEND: Watching})
 
 
-async def test_a_whole_server_goes_over_to_executing_in_place_and_survives_what_happens_there() -> None:
+@QUITS
+async def test_a_whole_server_goes_over_to_executing_in_place_and_survives_what_happens_there(
+    quits: BaseException, text: str
+) -> None:
     """Every request is answered and counted, on the thread and off it, and an exit costs its own request only."""
     watched: list[Watched] = []
     clock = StoppedClock()
@@ -160,8 +175,8 @@ async def test_a_whole_server_goes_over_to_executing_in_place_and_survives_what_
         (instance,) = watched
         here = threading.current_thread()
         assert [thread is here for thread in instance.threads] == [False] * TRIALS + [True] * 5
-        instance.quits = True
-        with pytest.raises(InternalError, match=r"the backend called exit \(3\)"):
+        instance.quits = quits
+        with pytest.raises(InternalError, match=re.escape(text)):
             await server.infer(simple_request("m"))
         await server.infer(simple_request("m"))
         assert instance.threads[-1] is here
