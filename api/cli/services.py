@@ -11,9 +11,9 @@ from pathlib import Path
 from ...engine.metrics_latencies import DEFAULT_QUANTILES
 from ..grpc.compression import CompressionLevel
 from ..grpc.context import GrpcOptions
-from ..grpc.http2.limits import Http2Limits, KeepaliveOptions
 from ..grpc.options import GrpcServiceOptions
 from ..http.options import HttpOptions
+from ..http2.limits import Http2Limits, KeepaliveOptions
 from ..sockets.service import ServiceOptions
 from ..sockets.tls import TlsOptions
 from .flags import ParsedFlags

@@ -9,8 +9,8 @@ from urllib.parse import unquote_to_bytes
 from grpclib.const import Status
 from grpclib.metadata import encode_grpc_message
 
+from ..http2.headers import encode_block
 from .compression import ALGORITHMS, IDENTITY
-from .http2.headers import encode_block
 
 Fields = Sequence[tuple[bytes, bytes]]
 

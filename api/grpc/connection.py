@@ -12,10 +12,10 @@ import logging
 import trio
 
 from ...engine.tensor import Buffer
+from ..http2.outbox import Outbox
 from ..sockets.roster import Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
 from .host import CallHost, Surroundings
-from .outbox import Outbox
 from .stream import Peer
 
 log = logging.getLogger(__name__)

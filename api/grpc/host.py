@@ -22,6 +22,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...engine.tensor import Buffer
+from ..http2.events import DataReceived, Event, RequestReceived, StreamDrained, StreamEnded, StreamReset
+from ..http2.flusher import Flusher
+from ..http2.limits import Http2Limits
+from ..http2.server import Http2Server
 from ..sockets.roster import Roster
 from . import blocks, compression
 from .call import DEADLINE_EXCEEDED, UnaryCall
@@ -29,10 +33,6 @@ from .call_head import CallHead, Refusal, parse_head
 from .compression import IDENTITY, CompressionLevel
 from .deadlines import Deadlines, Entry
 from .dispatch import Dispatcher
-from .flusher import Flusher
-from .http2.events import DataReceived, Event, RequestReceived, StreamDrained, StreamEnded, StreamReset
-from .http2.limits import Http2Limits
-from .http2.server import Http2Server
 from .methods import Method
 from .stream import Peer
 from .streaming import StreamingCall

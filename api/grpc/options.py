@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..http2.limits import Http2Limits
 from ..sockets.service import ServiceOptions
 from .compression import CompressionLevel
 from .framing import INT32_MAX
-from .http2.limits import Http2Limits
 
 _INFER_PATHS = frozenset(f"/inference.GRPCInferenceService/{method}" for method in ("ModelInfer", "ModelStreamInfer"))
 

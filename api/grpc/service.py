@@ -9,6 +9,7 @@ import trio
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 
 from ...actors.socket_readiness import Readiness
+from ..http2.flusher import Flusher
 from ..sockets.roster import Roster, ServiceStatistics
 from ..sockets.service import Service
 from ..sockets.transport import PlainTransport, TlsTransport
@@ -16,7 +17,6 @@ from .codec import MessageCodec
 from .connection import Connection
 from .deadlines import Deadlines
 from .dispatch import Dispatcher, Guard
-from .flusher import Flusher
 from .host import Surroundings
 from .methods import Servable
 from .options import GrpcServiceOptions

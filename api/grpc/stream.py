@@ -16,9 +16,9 @@ from grpclib.stream import StreamIterator
 from multidict import MultiDict
 
 from ...engine.tensor import Buffer
+from ..http2.errors import ErrorCode
 from . import blocks
 from .deadlines import CallDeadline
-from .http2.errors import ErrorCode
 from .streaming import StreamingCall
 
 MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]

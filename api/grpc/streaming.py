@@ -20,11 +20,11 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...engine.tensor import Buffer
+from ..http2.errors import ErrorCode
 from . import blocks
 from .call import DEADLINE_EXCEEDED
 from .compression import IDENTITY, packed, unpacked
 from .framing import MessageReader, prefix
-from .http2.errors import ErrorCode
 
 if TYPE_CHECKING:
     from .call_head import CallHead

@@ -13,7 +13,7 @@ from fuzz_server import MODELS, TYPES
 from fuzz_target import Finding, Target, converse, described
 from grpc_stub import MESSAGES
 
-from trireme.api.grpc.http2 import frames
+from trireme.api.http2 import frames
 
 SERVICE = "/inference.GRPCInferenceService/"
 _STATUSES = {b"%d" % code for code in (0, 1, 2, 3, 4, 5, 6, 8, 12, 13, 14)}

@@ -11,8 +11,8 @@ from fuzz_mutations import mutate, pieces
 from fuzz_target import Finding, Target, converse, described
 from http2_peer import parse
 
-from trireme.api.grpc.http2 import frames
-from trireme.api.grpc.http2.headers import encode_block
+from trireme.api.http2 import frames
+from trireme.api.http2.headers import encode_block
 
 KNOWN_FRAMES = range(10)
 STATUSES = {b"100", b"200", b"400", b"403", b"404", b"405", b"500", b"501", b"503"}

@@ -14,7 +14,7 @@ from trireme.api.cli.memory_flags import limits_in_vain
 from trireme.api.cli.usage import usage_text
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.context import GrpcOptions
-from trireme.api.grpc.http2.limits import KeepaliveOptions
+from trireme.api.http2.limits import KeepaliveOptions
 from trireme.api.restrictions import Restriction
 from trireme.api.sockets.tls import TlsOptions
 from trireme.engine.gpu.discovery import Gpu, Gpus

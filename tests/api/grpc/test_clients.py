@@ -21,7 +21,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from trireme.api.grpc.compression import CompressionLevel
-from trireme.api.grpc.http2.limits import Http2Limits
+from trireme.api.http2.limits import Http2Limits
 
 PATIENCE_S = 60.0
 UNARY = SERVICE + "Unary"

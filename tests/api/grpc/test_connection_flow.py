@@ -15,7 +15,7 @@ from grpc_peer import connect, frame
 from http_sockets import LONG_S, QUICK, UNHURRIED, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from trireme.api.grpc.http2.limits import Http2Limits
+from trireme.api.http2.limits import Http2Limits
 
 EACH = SERVICE + "Each"
 UNARY = SERVICE + "Unary"

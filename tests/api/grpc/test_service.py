@@ -17,8 +17,8 @@ from http_sockets import LONG_S, QUICK, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trireme.api.grpc.call_head import CallHead
-from trireme.api.grpc.http2.errors import ErrorCode
-from trireme.api.grpc.http2.limits import Http2Limits, KeepaliveOptions
+from trireme.api.http2.errors import ErrorCode
+from trireme.api.http2.limits import Http2Limits, KeepaliveOptions
 
 GREETED = dataclasses.replace(QUICK, head_timeout_s=60.0)
 """Limits for clients that say who they are, on a busy machine, before they are silent."""

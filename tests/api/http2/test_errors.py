@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, REQUEST, TRAILERS, RawPeer, call, data, headers, settings
 
-from trireme.api.grpc.http2 import frames
-from trireme.api.grpc.http2.errors import ErrorCode
-from trireme.api.grpc.http2.events import DataReceived, RequestReceived, StreamEnded, StreamReset, Terminated
-from trireme.api.grpc.http2.frames import frame
-from trireme.api.grpc.http2.headers import encode_block
-from trireme.api.grpc.http2.limits import Http2Limits
+from trireme.api.http2 import frames
+from trireme.api.http2.errors import ErrorCode
+from trireme.api.http2.events import DataReceived, RequestReceived, StreamEnded, StreamReset, Terminated
+from trireme.api.http2.frames import frame
+from trireme.api.http2.headers import encode_block
+from trireme.api.http2.limits import Http2Limits
 
 LIMITS = Http2Limits(max_frame_bytes=20_000, header_block_bytes=3_000, header_list_bytes=1_000)
 PAYLOAD_OF_8 = b"12345678"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers, settings
 
-from trireme.api.grpc.http2 import frames
-from trireme.api.grpc.http2.errors import ErrorCode
-from trireme.api.grpc.http2.events import DataReceived, StreamDrained, StreamReset, Terminated
-from trireme.api.grpc.http2.frames import DATA, WINDOW_UPDATE
-from trireme.api.grpc.http2.limits import Http2Limits
+from trireme.api.http2 import frames
+from trireme.api.http2.errors import ErrorCode
+from trireme.api.http2.events import DataReceived, StreamDrained, StreamReset, Terminated
+from trireme.api.http2.frames import DATA, WINDOW_UPDATE
+from trireme.api.http2.limits import Http2Limits
 
 WINDOW = 65_535
 SMALL = Http2Limits(stream_window_bytes=WINDOW, connection_window_bytes=WINDOW)

@@ -10,11 +10,11 @@ from http2_peer import BLOCK, HEADERS, REQUEST, TRAILERS, Head, RawPeer, data, h
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from trireme.api.grpc.http2 import frames
-from trireme.api.grpc.http2.errors import ErrorCode
-from trireme.api.grpc.http2.events import DataReceived, Event, RequestReceived, StreamReset, Terminated
-from trireme.api.grpc.http2.headers import encode_block
-from trireme.api.grpc.http2.limits import Http2Limits, KeepaliveOptions, Rate
+from trireme.api.http2 import frames
+from trireme.api.http2.errors import ErrorCode
+from trireme.api.http2.events import DataReceived, Event, RequestReceived, StreamReset, Terminated
+from trireme.api.http2.headers import encode_block
+from trireme.api.http2.limits import Http2Limits, KeepaliveOptions, Rate
 
 FREE = Rate(1 << 20, 1.0)
 LIMITS = Http2Limits(

@@ -15,7 +15,7 @@ import trio
 
 from ...engine.tensor import Buffer
 from ..sockets.transport import Transport
-from .http2.server import Http2Server
+from .server import Http2Server
 
 _BURST = 512
 """Pieces given to the socket at once; the kernel takes 1,024."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....engine.tensor import Buffer
+from ...engine.tensor import Buffer
 from . import frames
 from .errors import ConnectionFault, ErrorCode
 from .frames import CONTINUATION, END_HEADERS, END_STREAM, FRAME_HEADER, HEADERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....engine.tensor import Buffer
+from ...engine.tensor import Buffer
 
 
 class SendQueue:

@@ -7,12 +7,12 @@ import math
 import pytest
 from http2_peer import HEADERS, TRAILERS, RawPeer, call, data, headers
 
-from trireme.api.grpc.http2 import frames
-from trireme.api.grpc.http2.errors import ErrorCode
-from trireme.api.grpc.http2.events import RequestReceived, Terminated
-from trireme.api.grpc.http2.frames import GOAWAY, MAX_STREAM_ID
-from trireme.api.grpc.http2.limits import Http2Limits
-from trireme.api.grpc.http2.shutdown import PING_PAYLOAD, Phase, Shutdown
+from trireme.api.http2 import frames
+from trireme.api.http2.errors import ErrorCode
+from trireme.api.http2.events import RequestReceived, Terminated
+from trireme.api.http2.frames import GOAWAY, MAX_STREAM_ID
+from trireme.api.http2.limits import Http2Limits
+from trireme.api.http2.shutdown import PING_PAYLOAD, Phase, Shutdown
 
 PING_ACK = frames.ping(PING_PAYLOAD, ack=True)
 

@@ -7,11 +7,11 @@ import math
 import pytest
 from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers
 
-from trireme.api.grpc.http2 import frames
-from trireme.api.grpc.http2.errors import ErrorCode
-from trireme.api.grpc.http2.events import Event, Terminated
-from trireme.api.grpc.http2.keepalive import TRANSITIONS, Due, Keepalive, Peer, Sign
-from trireme.api.grpc.http2.limits import Http2Limits, KeepaliveOptions
+from trireme.api.http2 import frames
+from trireme.api.http2.errors import ErrorCode
+from trireme.api.http2.events import Event, Terminated
+from trireme.api.http2.keepalive import TRANSITIONS, Due, Keepalive, Peer, Sign
+from trireme.api.http2.limits import Http2Limits, KeepaliveOptions
 
 PING = frames.ping(b"12345678")
 

@@ -8,9 +8,9 @@ from http2_peer import BLOCK, REQUEST, Head, RawPeer, headers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.api.grpc.http2.errors import ConnectionFault, ErrorCode, StreamFault
-from trireme.api.grpc.http2.headers import HeaderReader, check_fields, check_request, encode_block
-from trireme.api.grpc.http2.limits import Http2Limits
+from trireme.api.http2.errors import ConnectionFault, ErrorCode, StreamFault
+from trireme.api.http2.headers import HeaderReader, check_fields, check_request, encode_block
+from trireme.api.http2.limits import Http2Limits
 
 LIMITS = Http2Limits(header_list_bytes=1 << 20)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from http2_peer import HEADERS, TRAILERS, RawPeer, data, headers
 
-from trireme.api.grpc.http2 import frames
-from trireme.api.grpc.http2.errors import ErrorCode
-from trireme.api.grpc.http2.events import StreamReset, Terminated
-from trireme.api.grpc.http2.limits import Http2Limits
-from trireme.api.grpc.http2.streams import MISFITS, State, Streams, Verdict
+from trireme.api.http2 import frames
+from trireme.api.http2.errors import ErrorCode
+from trireme.api.http2.events import StreamReset, Terminated
+from trireme.api.http2.limits import Http2Limits
+from trireme.api.http2.streams import MISFITS, State, Streams, Verdict
 
 FRAMES = {
     frames.DATA: data(1, b"x"),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....engine.tensor import Buffer
+from ...engine.tensor import Buffer
 from . import frames
 from .errors import ConnectionFault, ErrorCode, Farewell
 from .events import Event, H, Terminated
