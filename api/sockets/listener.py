@@ -100,6 +100,7 @@ class Listener:
 
     def _accept_burst(self, start_soon: Callable[..., None]) -> bool:
         """Accepts what has queued up, within bounds. False when there are no resources to accept with."""
+        self._roster.read_clock()
         for _ in range(_BURST):
             if self._roster.full and self._roster.accepting:
                 break

@@ -133,11 +133,14 @@ class Roster:
     def full(self) -> bool:
         return len(self._connections) >= self.limits.max_connections
 
+    def read_clock(self) -> None:
+        """Sets `now_s`, which stands still while there are no connections: to be called before new ones note it."""
+        self.now_s = trio.current_time()
+
     def add(self, connection: Connection) -> None:
         self._connections.add(connection)
         self.accepted += 1
         self._peak = max(self._peak, len(self._connections))
-        self.now_s = trio.current_time()
         self._announce()
 
     def remove(self, connection: Connection) -> None:

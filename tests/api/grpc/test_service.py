@@ -13,10 +13,11 @@ from grpc_echo import SERVICE, Echo, ImmediateEcho, serving
 from grpc_peer import GrpcPeer, connect, frame
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
-from http_sockets import LONG_S, QUICK, until
+from http_sockets import LONG_S, QUICK, UNHURRIED, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trireme.api.grpc.call_head import CallHead
+from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions
 
@@ -45,6 +46,23 @@ async def test_calls_are_shown_where_the_log_is_verbose(caplog: pytest.LogCaptur
             with caplog.at_level(level, "trireme"):
                 await peer.call(UNARY, b"1")
     assert [message for message in caplog.messages if "request" in message] == [f"GRPC request: {UNARY}"]
+
+
+async def test_first_client_after_a_long_silence_may_take_its_time(leaping_clock: MockClock) -> None:
+    """Its time to say who it is begins when it connects, not when somebody last looked at the clock."""
+    async with serving([Echo()], limits=UNHURRIED) as service:
+        leaping_clock.jump(LONG_S + 1)
+        async with await trio.open_tcp_stream("127.0.0.1", service.ports[0]) as stream:
+            await stream.send_all(frames.PREFACE)
+            await until(lambda: service.statistics().connections == 1)
+            accepted_s = trio.current_time()
+            await until(lambda: service._roster.now_s > accepted_s)  # it has been swept
+            await stream.send_all(frames.settings(()))
+            received = b""
+            while frames.SETTINGS_ACK not in received:
+                data = await stream.receive_some()
+                assert data, "the server has closed the connection"
+                received += data
 
 
 # ---- shutting down ----
