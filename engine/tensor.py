@@ -163,3 +163,16 @@ def iter_bytes(buffer: Buffer) -> Iterator[bytes]:
     view = memoryview(buffer)
     for start, end in iter_spans(view):
         yield bytes(view[start:end])
+
+
+def count_elements(buffer: Buffer, limit: int) -> tuple[int, IncompleteLengthError | None]:
+    """The number of packed BYTES elements, at most `limit`, and what the buffer lacks at its end, if anything."""
+    count = 0
+    try:
+        for _ in iter_spans(buffer):
+            count += 1
+            if count == limit:
+                return count, None
+    except IncompleteLengthError as error:
+        return count + (error.needed is not None), error  # an element whose content is cut off counts
+    return count, None

@@ -17,7 +17,7 @@ from .datatypes import BYTES
 from .errors import InvalidArgumentError, request_prefix
 from .request import InferenceRequest
 from .shape_tensors import batched_shape_tensors, shape_values
-from .tensor import Buffer, IncompleteLengthError, Tensor, iter_spans, pack_bytes
+from .tensor import Buffer, Tensor, count_elements, pack_bytes
 
 _UNSET = frozenset({-1, 2**64 - 1})  # -1, and how HTTP, whose dimensions are unsigned, spells it
 _DIM_MAX = 2**63 - 1
@@ -230,7 +230,7 @@ class RequestValidator:
         if tensor.has_array:
             count, missing = tensor.array.size, None
         else:
-            count, missing = _count_elements(tensor.buffer, expected + 1)
+            count, missing = count_elements(tensor.buffer, expected + 1)
         if count > expected:
             raise InvalidArgumentError(
                 f"{prefix}unexpected number of string elements {expected + 1} {where}, expecting {expected}"
@@ -286,19 +286,6 @@ def refuse_duplicates(request_id: str, names: Iterable[str]) -> None:
         if name in seen:
             raise InvalidArgumentError(f"{request_prefix(request_id)}input '{name}' already exists in request")
         seen.add(name)
-
-
-def _count_elements(buffer: Buffer, limit: int) -> tuple[int, IncompleteLengthError | None]:
-    """The number of packed BYTES elements, at most `limit`, and what the buffer lacks at its end, if anything."""
-    count = 0
-    try:
-        for _ in iter_spans(buffer):
-            count += 1
-            if count == limit:
-                return count, None
-    except IncompleteLengthError as error:
-        return count + (error.needed is not None), error  # an element whose content is cut off counts
-    return count, None
 
 
 def _print_shape(shape: Iterable[int]) -> str:

@@ -19,10 +19,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from .config.files import path_within, read_bytes
 from .config.model import UNSPECIFIED, ModelConfig
 from .config.sequence import sequence_batching
+from .config.validate_files import WARMUP_FOLDER
 from .datatypes import BY_NUMBER, BYTES, DataType
-from .errors import InternalError, InvalidArgumentError, request_prefix
+from .errors import InvalidArgumentError, request_prefix
 from .job import Job, Outcome
 from .request import InferenceRequest
 from .scheduling.sequence.controls import Controls
@@ -30,9 +32,6 @@ from .scheduling.sequence.state import StateLayout
 from .shape_tensors import batched_shape_tensors, with_batch_size
 from .tensor import Tensor
 from .validation import RequestValidator
-
-DIRECTORY = "warmup"
-"""Where in a model's directory the files of its samples are."""
 
 _PREFIX = request_prefix("")
 _SEED = 0
@@ -92,15 +91,15 @@ def warmup_samples(
     if config.message is None:
         return ()
     wanted = [sample for sample in config.message.model_warmup if sample.batch_size]
-    return tuple(_sample(sample, config, model_directory / DIRECTORY, states) for sample in wanted)
+    return tuple(_sample(sample, config, model_directory, states) for sample in wanted)
 
 
-def _sample(sample: Any, config: ModelConfig, directory: Path, states: StateLayout | None) -> WarmupSample:
+def _sample(sample: Any, config: ModelConfig, model_directory: Path, states: StateLayout | None) -> WarmupSample:
     given: list[Tensor] = []
     shape_tensors = batched_shape_tensors(config)
     for name in sorted(sample.inputs):
         _check_input(name, sample.inputs[name], config)
-        tensor = _tensor(name, sample.inputs[name], config.max_batch_size > 0, directory)
+        tensor = _tensor(name, sample.inputs[name], config.max_batch_size > 0, model_directory)
         given.append(with_batch_size(tensor, 1) if name in shape_tensors else tensor)
     known = [tensor for tensor in given if config.find_input(tensor.name) is not None]
     others = {tensor.name: tensor for tensor in given if config.find_input(tensor.name) is None}
@@ -125,12 +124,12 @@ def _check_input(name: str, given: Any, config: ModelConfig) -> None:
         )
 
 
-def _tensor(name: str, given: Any, batching: bool, directory: Path) -> Tensor:
+def _tensor(name: str, given: Any, batching: bool, model_directory: Path) -> Tensor:
     datatype = BY_NUMBER.get(given.data_type, UNSPECIFIED)
     dims = tuple(given.dims)
     count = math.prod(dims)
     if given.WhichOneof("input_data_type") == "input_data_file":
-        data = _file_data(directory / given.input_data_file, given.input_data_file, datatype, count)
+        data = _file_data(model_directory, given.input_data_file, datatype, count)
     elif given.WhichOneof("input_data_type") == "random_data" and datatype is not BYTES:
         data = Random(_SEED).randbytes(count * datatype.size)
     else:
@@ -138,12 +137,12 @@ def _tensor(name: str, given: Any, batching: bool, directory: Path) -> Tensor:
     return Tensor(name, datatype, (1, *dims) if batching else dims, data)
 
 
-def _file_data(path: Path, name: str, datatype: DataType, count: int) -> bytes:
+def _file_data(model_directory: Path, name: str, datatype: DataType, count: int) -> bytes:
     """The file's beginning, as long as the tensor is; all of it for BYTES."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InternalError(f"failed to open text file for read {path}: {error.strerror}") from error
+    path = path_within(model_directory, WARMUP_FOLDER, name)
+    if path is None:
+        raise InvalidArgumentError(f"{_PREFIX}warmup file '{name}' is outside the model's directory")
+    data = read_bytes(path)
     if datatype is BYTES:
         return data
     needed = count * datatype.size

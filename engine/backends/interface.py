@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ..config.files import path_within
 from ..config.model import ModelConfig, ModelInput, ModelOutput
-from ..errors import InternalError, TriremeError
+from ..errors import InternalError, InvalidArgumentError, TriremeError
 from ..execution import ExecutionBatch
 from ..response_statistics import MemoryUsage
 from .services import Services
@@ -46,11 +47,19 @@ class ModelFiles:
 
     def model_path(self, config: ModelConfig, spec: InstanceSpec, default: str) -> Path:
         """The file that an instance is made from: the one for its GPU's compute capability (``cc_model_filenames``),
-        else the one that the configuration names, else `default`. It need not be there."""
+        else the one that the configuration names, else `default`. It need not be there.
+
+        Raises:
+            InvalidArgumentError: it is not below the model's directory.
+        """
         special = None
         if spec.gpu is not None:
             special = config.cc_model_filenames.get(self.capabilities.get(spec.gpu, ""))
-        return self.version_directory / (special or config.default_model_filename or default)
+        name = special or config.default_model_filename or default
+        path = path_within(self.model_directory, str(self.version), name)
+        if path is None:
+            raise InvalidArgumentError(f"model file '{name}' of model '{config.name}' is outside the model's directory")
+        return path
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from ..config.files import path_within
 from ..config.model import ModelConfig
 from ..errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from .interface import Backend, ModelFiles
@@ -77,6 +78,11 @@ class BackendRegistry:
                 f"'{directory / runtime}'"
             )
         if runtime not in ("", DEFAULT_FILENAME, f"libtriton_{name}.so"):
+            if path_within(directory, "", runtime) is None:
+                raise InvalidArgumentError(
+                    f"backend library name '{runtime}' escapes backend directory '{directory}', for model "
+                    f"'{config.name}', check model config runtime field"
+                )
             searched = (files.version_directory, files.model_directory, directory)
             if any((place / runtime).is_file() for place in searched):
                 raise UnsupportedError(

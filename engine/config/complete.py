@@ -13,6 +13,7 @@ from .normalize import normalize
 from .not_yet import warn_of_unused
 from .schema import copy_message
 from .validate import validate
+from .validate_files import validate_files
 
 if TYPE_CHECKING:
     from ..backends.interface import Completion
@@ -40,12 +41,13 @@ def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: G
 
 
 def place_instances(config: ModelConfig, gpus: Gpus = NO_GPUS) -> ModelConfig:
-    """The configuration with its instance groups filled in, and checked.
+    """The configuration with its instance groups filled in, and checked, as are the names of its files.
 
     Raises:
-        InvalidArgumentError, InternalError: see `validate_instance_groups`.
+        InvalidArgumentError, InternalError: see `validate_files` and `validate_instance_groups`.
     """
     message = copy_message(config.message)
+    validate_files(message)
     normalize_instance_groups(message, gpus)
     validate_instance_groups(message, gpus)
     return model_config(message)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ..errors import UnsupportedError
-from .files import read_text
+from .files import path_within, read_text
 from .model import ModelConfig
 
 
@@ -21,10 +21,11 @@ def read_labels(model_directory: Path, config: ModelConfig) -> dict[str, tuple[s
     for output in config.output:
         if not output.label_filename:
             continue
-        path = Path(os.path.normpath(model_directory / output.label_filename))
-        if not path.is_relative_to(os.path.normpath(model_directory)):
+        path = path_within(model_directory, "", output.label_filename)
+        if path is None:
+            shown = os.path.normpath(model_directory / output.label_filename)
             raise UnsupportedError(
-                f"label file path '{path}' for output '{output.name}' in model '{config.name}' is outside model "
+                f"label file path '{shown}' for output '{output.name}' in model '{config.name}' is outside model "
                 "directory"
             )
         lines = read_text(path).split("\n")

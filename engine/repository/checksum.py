@@ -7,9 +7,9 @@ model_repository_agents { agents [ { name: "checksum"
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
+from ..config.files import path_within
 from ..errors import InternalError, InvalidArgumentError, NotFoundError
 from .agents import AgentAction, AgentModel, RepositoryAgent
 
@@ -23,7 +23,7 @@ class ChecksumAgent(RepositoryAgent):
         """Compare, at LOAD.
 
         Raises:
-            InvalidArgumentError: a file differs, or a parameter is no such thing.
+            InvalidArgumentError: a file differs, or a parameter is no such thing or leads out of the directory.
             InternalError: a file cannot be read.
         """
         if action is AgentAction.LOAD:
@@ -38,8 +38,10 @@ def _check(directory: Path, key: str, expected: str) -> None:
         raise InvalidArgumentError(f"failed to parse key: {key}")
     if algorithm.upper() != "MD5":
         raise InvalidArgumentError(f"Unsupported checksum algorithm: {key}")
-    path = os.path.join(directory, name)
-    digest = _md5(path)
+    path = path_within(directory, "", name)
+    if path is None:
+        raise InvalidArgumentError(f"checksum file '{name}' is outside the model's directory")
+    digest = _md5(str(path))
     if digest != expected.lower():
         raise InvalidArgumentError(f"Mismatched MD5 hash for file {path}, expect: {expected}, got: {digest}")
 

@@ -225,6 +225,8 @@ class TestChecksum:
             ("SHA1:1/value.txt", "Unsupported checksum algorithm: SHA1:1/value.txt"),
             ("MD5:2/value.txt", "failed to open text file for read {}/2/value.txt: No such file or directory"),
             ("MD5:1", "failed to open text file for read {}/1: Is a directory"),
+            ("MD5:../b/secret", "checksum file '../b/secret' is outside the model's directory"),
+            ("MD5:/etc/passwd", "checksum file '/etc/passwd' is outside the model's directory"),
         ],
     )
     async def test_anything_else_is_refused(

@@ -173,7 +173,7 @@ class PyTorchModel(LoadedModel):
         files = self._files
         if self._is_python:
             path = files.model_path(self._config, spec, "model.py")
-            return find_python_model(files.version_directory, str(path.relative_to(files.version_directory)))
+            return find_python_model(files.version_directory, os.path.relpath(path, files.version_directory))
         default = "model.pt2" if self._config.platform == _EXPORTED else "model.pt"
         path = files.model_path(self._config, spec, default)
         if not path.is_file():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...config.files import path_within
 from ...config.model import ModelConfig
 from ...errors import InvalidArgumentError
 from ..interface import InstanceSpec, ModelFiles
@@ -119,11 +120,13 @@ def _init_ops(filename: str, files: ModelFiles) -> tuple[str, ...]:
     """Names of operations from a JSON file of the version's directory, else of the model's."""
     if not filename:
         return ()
-    folders = (files.version_directory, files.model_directory)
-    path = next((folder / filename for folder in folders if (folder / filename).is_file()), None)
-    if path is None:
-        raise InvalidArgumentError(f"TF_INIT_OPS_FILE '{filename}' is neither in {folders[0]} nor in {folders[1]}")
-    return _read_init_ops(path)
+    for folder in (str(files.version), ""):
+        path = path_within(files.model_directory, folder, filename)
+        if path is not None and path.is_file():
+            return _read_init_ops(path)
+    raise InvalidArgumentError(
+        f"TF_INIT_OPS_FILE '{filename}' is neither in {files.version_directory} nor in {files.model_directory}"
+    )
 
 
 def _read_init_ops(path: Path) -> tuple[str, ...]:

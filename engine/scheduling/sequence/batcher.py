@@ -293,6 +293,8 @@ class SequenceBatcher:
         starts = request.sequence_start or anonymous
         if self._stopping and starts:
             raise refusals.stopping()
+        if starts:
+            self._plan.inputs.check_start()
         sequence = None if anonymous else self._known.get(request.correlation_id)
         if sequence is None:
             if not starts:

@@ -6,22 +6,25 @@ Rules:
  2. ``zero_data`` is the same with the dimensions that ``initial_state`` gives, whatever the value of the flag.
  3. ``data_file`` is a file in the folder ``initial_state`` of the model, of which the first bytes count, as many as the
     tensor has. Of strings, in the wire form, the whole file.
+ 4. A file of strings that does not hold what the state needs is logged, and every request that starts a sequence is
+    refused. The model is loaded all the same, as in Triton.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ...config.files import path_within, read_bytes
 from ...config.model import Dims
 from ...config.sequence import ImplicitState, InitialState
+from ...config.validate_files import STATE_FOLDER
 from ...datatypes import BYTES
 from ...errors import InvalidArgumentError
-from ...tensor import IncompleteLengthError, Tensor, iter_bytes
+from ...tensor import Tensor, count_elements
 from .state import StateLayout, zeros
-
-FOLDER = "initial_state"
 
 logger = logging.getLogger("trireme.sequence")
 
@@ -38,6 +41,7 @@ def state_layout(
 
     Raises:
         InvalidArgumentError: a state, or its file, is not as it should be.
+        InternalError: a file cannot be read.
     """
     if not states:
         return None
@@ -47,7 +51,33 @@ def state_layout(
             raise InvalidArgumentError(f"State input name '{state.input_name}' specified more than once.")
         initial[state.input_name] = _initial(state, batching, model_directory)
         _log_growable(state, on_gpu)
-    return StateLayout(states, initial)
+    unusable = next(_unusable(states, initial), "")
+    return StateLayout(states, initial, unusable)
+
+
+def _unusable(states: tuple[ImplicitState, ...], initial: Mapping[str, Tensor]) -> Iterator[str]:
+    """What is wrong with initial states of strings, each logged (rule 4)."""
+    for state in states:
+        tensor = initial[state.input_name]
+        if tensor.datatype is BYTES and not tensor.has_array and (fault := _fault(tensor)):
+            logger.error("initial_state file '%s': %s", state.initial[0].data_file, fault)
+            yield fault
+
+
+def _fault(tensor: Tensor) -> str:
+    """What a client of the real server is told of such a tensor; empty if nothing is wrong."""
+    name, expected = tensor.name, tensor.element_count
+    count, missing = count_elements(tensor.buffer, expected + 1)
+    if count > expected:
+        return f"unexpected number of string elements {count} for inference input '{name}', expecting {expected}"
+    if missing is not None:
+        what = "length indicator" if missing.needed is None else "data"
+        needed = "4 bytes" if missing.needed is None else f"string of length {missing.needed}"
+        return (
+            f"incomplete string {what} for inference input '{name}', expecting {needed} but only {missing.available} "
+            "bytes available"
+        )
+    return "" if count == expected else f"expected {expected} strings for inference input '{name}', got {count}"
 
 
 def _log_growable(state: ImplicitState, on_gpu: bool) -> None:
@@ -111,15 +141,12 @@ def _checked_dims(state: ImplicitState, initial: InitialState) -> Dims:
 
 
 def _from_file(state: ImplicitState, shape: Dims, file: str, model_directory: Path) -> Tensor:
-    what = f"initial_state file '{file}' of state '{state.input_name}'"
-    folder = (model_directory / FOLDER).resolve()
-    path = (folder / file).resolve()
-    if not path.is_relative_to(folder):
-        raise InvalidArgumentError(f"{what} is outside of the folder '{FOLDER}'")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidArgumentError(f"failed to read {what}: {error.strerror}") from None
+    path = path_within(model_directory, STATE_FOLDER, file)
+    if path is None:
+        raise InvalidArgumentError(
+            f"initial_state file '{file}' of state '{state.input_name}' is outside the model's directory"
+        )
+    data = read_bytes(path)
     if state.datatype is not BYTES:
         expected = math.prod(shape) * state.datatype.size
         if len(data) < expected:
@@ -127,11 +154,5 @@ def _from_file(state: ImplicitState, shape: Dims, file: str, model_directory: Pa
                 f"initial_state setting expects {expected} bytes, but the data provided from {file}only has "  # sic
                 f"{len(data)} bytes."
             )
-        return Tensor(state.input_name, state.datatype, shape, data[:expected])
-    try:
-        count = sum(1 for _ in iter_bytes(data))
-    except IncompleteLengthError as error:
-        raise InvalidArgumentError(f"{what} ends inside a string: {error}") from None
-    if count != math.prod(shape):
-        raise InvalidArgumentError(f"{what} must hold {math.prod(shape)} strings, but holds {count}")
+        data = data[:expected]
     return Tensor(state.input_name, state.datatype, shape, data)

@@ -21,6 +21,14 @@ class InputAdder:
         self.controls = controls
         self._states = states
 
+    def check_start(self) -> None:
+        """
+        Raises:
+            InvalidArgumentError: no sequence of the model can start (`StateLayout.check`).
+        """
+        if self._states is not None:
+            self._states.check()
+
     def complete(self, job: Job, sequence: Sequence) -> None:
         """Add controls and state to the request of this sequence that is next; doing it twice changes nothing.
 

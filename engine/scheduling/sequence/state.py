@@ -38,13 +38,28 @@ class StateLayout:
     Attributes:
         states: in the order of the configuration.
         initial: the tensors of a sequence that starts, by input name, batch dimension included; nobody writes to them.
+        unusable: why no sequence can start: a state's file of strings does not hold what it should. Empty if one can.
     """
 
     states: tuple[ImplicitState, ...]
     initial: Mapping[str, Tensor]
+    unusable: str = ""
+
+    def check(self) -> None:
+        """
+        Raises:
+            InvalidArgumentError: no sequence can start.
+        """
+        if self.unusable:
+            raise InvalidArgumentError(self.unusable)
 
     def start(self) -> SequenceState:
-        """The state of a sequence that starts (rule 1)."""
+        """The state of a sequence that starts (rule 1).
+
+        Raises:
+            InvalidArgumentError: none can.
+        """
+        self.check()
         return SequenceState(self, self.initial)
 
 

@@ -20,6 +20,7 @@ from trireme.engine.config.sequence import (
 )
 from trireme.engine.datatypes import BYTES, FP32, INT32, DataType
 from trireme.engine.errors import InternalError, InvalidArgumentError
+from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
 from trireme.engine.scheduling.sequence.initial_state import state_layout
 from trireme.engine.scheduling.sequence.padding import NullJob
 from trireme.engine.scheduling.sequence.state import SequenceState, StateLayout, keep_states
@@ -342,8 +343,6 @@ def test_a_file_of_strings_is_taken_whole(folder):
     assert layout(state, folder=folder).start().inputs["S"].array.tolist() == [[b"a", b"bc"]]
 
 
-STRING = ImplicitState("S", "T", BYTES, (1,), (InitialState("n", BYTES, (1,), "short"),))
-
 WRONG = {
     "The data type used for 'initial_state' field of state 'S' does not match the state data type.": initial(
         datatype=FP32
@@ -362,13 +361,8 @@ WRONG = {
     "initial_state setting expects 8 bytes, but the data provided from shortonly has 5 bytes.": initial(
         data_file="short"
     ),
-    "failed to read initial_state file 'none' of state 'S': No such file or directory": initial(data_file="none"),
-    "initial_state file '../secret' of state 'S' is outside of the folder 'initial_state'": initial(
-        data_file="../secret"
-    ),
-    "initial_state file 'short' of state 'S' ends inside a string: 1 bytes left, 2 needed": STRING,
-    "initial_state file 'two' of state 'S' must hold 1 strings, but holds 2": replace(
-        STRING, initial=(InitialState("n", BYTES, (1,), "two"),)
+    "initial_state file '../../secret' of state 'S' is outside the model's directory": initial(
+        data_file="../../secret"
     ),
 }
 
@@ -376,10 +370,40 @@ WRONG = {
 @pytest.mark.parametrize(("text", "state"), WRONG.items())
 def test_what_cannot_be_begun_with_is_named_at_load(folder, text, state):
     (folder / "initial_state" / "short").write_bytes(b"\2\0\0\0x")
-    (folder / "initial_state" / "two").write_bytes(pack_bytes([b"a", b"b"]))
     with pytest.raises(InvalidArgumentError) as refused:
         state_layout((state,), True, folder)
     assert refused.value.message == text
+
+
+def test_a_data_file_that_is_not_there_is_named_at_load(folder):
+    with pytest.raises(InternalError) as refused:
+        state_layout((initial(data_file="none"),), True, folder)
+    path = folder / "initial_state" / "none"
+    assert refused.value.message == f"failed to open text file for read {path}: No such file or directory"
+
+
+BROKEN_STRINGS = [
+    (b"\2\0\0\0x", "incomplete string data for inference input 'S', expecting string of length 2 but only 1 bytes "),
+    (b"\1\0", "incomplete string length indicator for inference input 'S', expecting 4 bytes but only 2 bytes "),
+    (pack_bytes([b"a", b"b"]), "unexpected number of string elements 2 for inference input 'S', expecting 1"),
+    (b"", "expected 1 strings for inference input 'S', got 0"),
+]
+
+
+@pytest.mark.parametrize("same_buffer", [False, True])
+@pytest.mark.parametrize(("content", "text"), BROKEN_STRINGS)
+def test_strings_that_are_none_load_and_fail_the_requests_that_start(folder, caplog, content, text, same_buffer):
+    """As in Triton, where the model is ready and every request gets this error."""
+    (folder / "initial_state" / "f").write_bytes(content)
+    state = ImplicitState("S", "T", BYTES, (1,), (InitialState("n", BYTES, (1,), "f"),), same_buffer=same_buffer)
+    with caplog.at_level(logging.ERROR, "trireme.sequence"):
+        states = layout(state, folder=folder)
+    assert text in caplog.text
+    core = SequenceBatcher(make_plan(SequenceBatching(states=(state,)), states=states))
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError) as refused:
+            core.enqueue(sequence_job(1, "s"), 0.0)
+        assert refused.value.message.startswith(text)
 
 
 def test_an_input_may_hold_one_state_only():

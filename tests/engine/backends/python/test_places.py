@@ -189,6 +189,13 @@ async def test_one_file_serves_all_models_of_a_python_based_backend(tmp_path: Pa
             'backend: "own" runtime: "libbar.so"',
             "Unsupported: backend library 'libbar.so' of model 'm' cannot be used: backends are Python classes",
         ),
+        (
+            'backend: "empty" runtime: "../own/libbar.so"',
+            (
+                "Invalid argument: backend library name '../own/libbar.so' escapes backend directory "
+                "'{backends}/empty', for model 'm', check model config runtime field"
+            ),
+        ),
     ],
 )
 async def test_a_runtime_that_is_not_there_fails_the_load(tmp_path: Path, config: str, expected: str) -> None:
