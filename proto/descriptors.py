@@ -13,7 +13,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 FOLDER = Path(__file__).parent
 
-SOURCES = ("model_config", "inference_service", "health")
+SOURCES = ("model_config", "inference_service", "health", "reflection")
 """The .proto files, without their ending; a file stands behind those that it imports."""
 
 

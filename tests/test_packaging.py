@@ -146,6 +146,14 @@ def test_everything_installed_is_pinned(project: dict[str, Any]) -> None:
     assert pins["protobuf"].startswith("6.33."), "tritonclient does not accept protobuf 7"
 
 
+def test_only_tritonclient_holds_protobuf_back(project: dict[str, Any]) -> None:
+    """The library runs on protobuf 6 and 7; the cap comes with the extras that install tritonclient."""
+    dependencies, extras = project["project"]["dependencies"], project["project"]["optional-dependencies"]
+    assert [each for each in dependencies if normal(each) == "protobuf" and "<" in each] == []
+    with_client = {name for name, given in extras.items() if "tritonclient" in map(normal, given)}
+    assert with_client == {name for name, given in extras.items() if "protobuf<7" in given}
+
+
 def normal(requirement: str) -> str:
     """The name in a requirement, in the one spelling that package indexes use."""
     name = requirement.split("[")[0]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import betterproto2
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError, Message
 from grpclib.encoding.base import CodecBase
@@ -32,7 +31,7 @@ class RawMessage:
 
 
 class MessageCodec(CodecBase):
-    """Reads and writes `RawMessage`, betterproto2's messages, and protobuf's own (those of reflection)."""
+    """Reads and writes `RawMessage`, and betterproto2's messages."""
 
     def __init__(self) -> None:
         pool = descriptor_pool()
@@ -55,7 +54,7 @@ class MessageCodec(CodecBase):
             return _joined(message)
         if not isinstance(message, message_type):
             raise TypeError(f"message must be of type {message_type.__name__}, not {type(message).__name__}")
-        return bytes(message) if isinstance(message, betterproto2.Message) else message.SerializeToString()
+        return bytes(message)
 
     def decode(self, data: Buffer, message_type: Any) -> Any:
         """The message that the bytes mean; for `RawMessage` the bytes themselves.
@@ -65,11 +64,8 @@ class MessageCodec(CodecBase):
         """
         if message_type is RawMessage:
             return data
-        strict = self._strict.get(message_type)
         try:
-            if strict is None:
-                return message_type.FromString(bytes(data))
-            known = strict.FromString(bytes(data))
+            known = self._strict[message_type].FromString(bytes(data))
         except DecodeError:
             raise InternalError(UNREADABLE) from None
         known.DiscardUnknownFields()

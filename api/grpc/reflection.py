@@ -1,23 +1,94 @@
 """Server reflection, v1 and v1alpha: tools such as ``grpcurl`` ask which services there are and what they look like.
 
-The answers come from grpclib's own services, over our descriptors: in a pool apart, since protobuf's default one may
-hold `tritonclient`'s definitions of the same names.
+The answers are about our descriptors, in a pool of their own, and so are the messages: grpclib's reflection service
+registers its messages in protobuf's default pool, under the names that ``grpcio-reflection`` registers there too, and
+a process that imports both ends with an error.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterable
 
-from grpclib.reflection.service import ServerReflection
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor import FileDescriptor
+from grpclib.const import Handler, Status
 
 from ...proto.descriptors import descriptor_pool
+from ...proto.messages.grpc.reflection.v1 import (
+    ErrorResponse,
+    ExtensionNumberResponse,
+    FileDescriptorResponse,
+    ListServiceResponse,
+    ServerReflectionBase,
+    ServerReflectionRequest,
+    ServerReflectionResponse,
+    ServiceResponse,
+)
+from .methods import Servable
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from grpclib._typing import IServable
+_V1 = "/grpc.reflection.v1."
+_V1_ALPHA = "/grpc.reflection.v1alpha."
 
 
-def with_reflection(services: Collection[IServable]) -> list[IServable]:
-    """`services`, and two more that describe them."""
-    return ServerReflection.extend(services, pool=descriptor_pool())
+def with_reflection(services: Iterable[Servable]) -> list[Servable]:
+    """`services`, and one more that describes them."""
+    described = list(services)
+    names = sorted({path.split("/")[1] for service in described for path in service.__mapping__()})
+    return [*described, Reflection(names)]
+
+
+class Reflection(ServerReflectionBase):
+    """``grpc.reflection.v1.ServerReflection``, and v1alpha, whose messages have the same fields.
+
+    Args:
+        services: the full names of the services that are listed.
+    """
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self._services = tuple(services)
+        self._pool = descriptor_pool()
+
+    def __mapping__(self) -> dict[str, Handler]:
+        mapping = super().__mapping__()
+        return mapping | {path.replace(_V1, _V1_ALPHA): handler for path, handler in mapping.items()}
+
+    async def server_reflection_info(
+        self, messages: AsyncIterator[ServerReflectionRequest]
+    ) -> AsyncIterator[ServerReflectionResponse]:
+        """Answers each question as it comes; a question that is none, or that has no answer, does not end the call."""
+        async for question in messages:
+            try:
+                yield self._answer(question)
+            except KeyError:
+                yield _error(Status.NOT_FOUND, "not found")
+
+    def _answer(self, question: ServerReflectionRequest) -> ServerReflectionResponse:
+        """Raises KeyError: there is nothing of that name. (The schema has no extensions.)"""
+        pool = self._pool
+        if question.list_services is not None:
+            listed = ListServiceResponse(service=[ServiceResponse(name=name) for name in self._services])
+            return ServerReflectionResponse(list_services_response=listed)
+        if question.file_by_filename is not None:
+            return _file(pool.FindFileByName(question.file_by_filename))
+        if question.file_containing_symbol is not None:
+            return _file(pool.FindFileContainingSymbol(question.file_containing_symbol))
+        if question.file_containing_extension is not None:
+            raise KeyError(question.file_containing_extension.containing_type)
+        if question.all_extension_numbers_of_type is not None:
+            described = pool.FindMessageTypeByName(question.all_extension_numbers_of_type)
+            return ServerReflectionResponse(
+                all_extension_numbers_response=ExtensionNumberResponse(base_type_name=described.full_name)
+            )
+        return _error(Status.INVALID_ARGUMENT, "invalid argument")
+
+
+def _file(described: FileDescriptor) -> ServerReflectionResponse:
+    file = descriptor_pb2.FileDescriptorProto()
+    described.CopyToProto(file)
+    return ServerReflectionResponse(
+        file_descriptor_response=FileDescriptorResponse(file_descriptor_proto=[file.SerializeToString()])
+    )
+
+
+def _error(status: Status, message: str) -> ServerReflectionResponse:
+    return ServerReflectionResponse(error_response=ErrorResponse(error_code=status.value, error_message=message))

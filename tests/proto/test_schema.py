@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from trireme.proto.descriptors import descriptor_pool
+from trireme.proto.descriptors import SOURCES, descriptor_pool
 from trireme.proto.messages import inference
 from trireme.proto.messages.grpc.health import v1 as health
+from trireme.proto.messages.grpc.reflection import v1 as reflection
 from trireme.proto.messages.message_pool import default_message_pool
 
 POOL = descriptor_pool()
@@ -69,10 +70,7 @@ def file_facts(file: Any) -> list[tuple[Any, ...]]:
 )
 def test_schema_equals_the_one_in_tritonclient(ours: str, theirs: str) -> None:
     """Names, numbers, types, labels, oneofs, maps, JSON names, declaration order; methods with their streams."""
-    pytest.importorskip("grpc")
-    import tritonclient.grpc
-
-    expected = getattr(tritonclient.grpc, theirs).DESCRIPTOR
+    expected = getattr(pytest.importorskip("tritonclient.grpc"), theirs).DESCRIPTOR
     facts = file_facts(POOL.FindFileByName(f"{ours}.proto"))
     assert len(facts) > 100
     assert facts == file_facts(expected)
@@ -101,13 +99,24 @@ def test_health_is_the_standard_service_without_watch() -> None:
     ]
 
 
+def test_reflection_is_the_standard_service() -> None:
+    """As grpclib has it, which registers its own in protobuf's default pool."""
+    from grpclib.reflection.v1 import reflection_pb2
+
+    assert file_facts(POOL.FindFileByName("reflection.proto")) == file_facts(reflection_pb2.DESCRIPTOR)
+
+
 def test_every_message_has_a_class() -> None:
     """betterproto2's classes are those of the descriptors, and the service bases have a handler for every method."""
     known = {url.partition("/")[2] for url in default_message_pool.url_to_type}
-    files = [POOL.FindFileByName(f"{name}.proto") for name in ("model_config", "inference_service", "health")]
+    files = [POOL.FindFileByName(f"{name}.proto") for name in SOURCES]
     facts = [fact for file in files for fact in file_facts(file)]
     assert known == {fact[1] for fact in facts if fact[0] == "message" and not fact[2]}
-    for service, package in ((inference.GrpcInferenceServiceBase(), "inference."), (health.HealthBase(), "grpc.")):
+    for service, package in (
+        (inference.GrpcInferenceServiceBase(), "inference."),
+        (health.HealthBase(), "grpc.health."),
+        (reflection.ServerReflectionBase(), "grpc.reflection."),
+    ):
         paths = {f"/{fact[1]}" for fact in facts if fact[0] == "method" and fact[1].startswith(package)}
         assert {path.replace("/", ".").replace(".", "/", 1) for path in service.__mapping__()} == paths
 
@@ -135,7 +144,7 @@ for name in ("inference.ModelInferRequest", "inference.ModelConfig", "grpc.healt
 @pytest.mark.parametrize("order", [("ours", "theirs"), ("theirs", "ours")])
 def test_our_schema_and_tritonclient_live_in_one_process(order: tuple[str, str]) -> None:
     """Both define `inference.ModelConfig`; ours stays out of the default descriptor pool."""
-    pytest.importorskip("grpc")
+    pytest.importorskip("tritonclient.grpc")
     lines = {
         "ours": "from trireme.engine.config.schema import ModelConfigMessage; ModelConfigMessage(name='m')\n"
         "from trireme.proto.messages import inference; inference.ModelInferRequest(id='1')",

@@ -6,16 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tritonclient.grpc import service_pb2
+from triton_messages import MESSAGES as PB
 
 from trireme.api.grpc.infer_request import DecodedGrpcInfer, decode_infer, read_infer_request
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import TriremeError
 from trireme.engine.shared_memory import Regions
-
-PB: Any = service_pb2
-"""The type checker sees nothing of what protobuf makes at import."""
 
 Request = PB.ModelInferRequest
 Response = PB.ModelInferResponse

@@ -9,12 +9,9 @@ from typing import Any
 
 import grpc
 import numpy as np
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from triton_messages import MESSAGES, Stub
 
 PATIENCE_S = 60.0
-
-MESSAGES: Any = service_pb2
-"""Triton's message classes; protobuf makes them when they are imported, which type checkers do not see."""
 
 _END = object()
 
@@ -47,7 +44,7 @@ def stub_for(url: str, **options: Any) -> Iterator[Any]:
     """Triton's generated stub on a channel of its own; `options` are the channel's."""
     settings = [("grpc.use_local_subchannel_pool", 1), *((f"grpc.{name}", value) for name, value in options.items())]
     with grpc.insecure_channel(url, options=settings) as channel:
-        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        yield Stub(channel)
 
 
 class OpenStream:

@@ -9,12 +9,10 @@ import numpy as np
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 from hypothesis import strategies as st
-from tritonclient.grpc import model_config_pb2, service_pb2
+from triton_messages import CONFIG_FILE
+from triton_messages import MESSAGES as PB
 
 from trireme.api.grpc.infer_messages import UnsignedInt, WireRequest
-
-PB: Any = service_pb2
-"""The type checker sees nothing of what protobuf makes at import."""
 
 Request = PB.ModelInferRequest
 CONTENTS = {
@@ -197,9 +195,9 @@ def _without_maps() -> type[Any]:
     not.
     """
     pool = DescriptorPool()
-    for module in (model_config_pb2, service_pb2):
+    for described in (CONFIG_FILE, PB.DESCRIPTOR):
         file = descriptor_pb2.FileDescriptorProto()
-        module.DESCRIPTOR.CopyToProto(file)
+        described.CopyToProto(file)
         messages = list(file.message_type)
         for message in messages:
             message.options.ClearField("map_entry")

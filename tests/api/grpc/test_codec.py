@@ -8,7 +8,6 @@ import pytest
 from google.protobuf.message import DecodeError
 from grpc_requests import PB
 from grpclib.encoding.base import CodecBase
-from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,15 +68,6 @@ def test_bytes_are_read_or_refused_as_by_protobuf(data: bytes) -> None:
     else:
         ours = CODEC.decode(data, inference.ModelReadyRequest)
         assert (ours.name, ours.version) == (theirs.name, theirs.version)
-
-
-def test_messages_of_protobuf_itself() -> None:
-    """As those of grpclib's reflection."""
-    message = ServerReflectionRequest(list_services="*")
-    data = CODEC.encode(message, ServerReflectionRequest)
-    assert CODEC.decode(data, ServerReflectionRequest) == message
-    with pytest.raises(InternalError):
-        CODEC.decode(b"\x0a", ServerReflectionRequest)
 
 
 def test_raw_messages_pass_through() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -129,3 +131,36 @@ def test_a_question_that_is_none_is_refused_and_the_next_one_answered(channel: g
     first, second = call(iter(questions), timeout=10)
     assert first.error_response.error_code == Status.INVALID_ARGUMENT.value
     assert len(second.list_services_response.service) == 2
+
+
+def test_extensions_there_are_none(reflection: Reflection) -> None:
+    numbers = reflection.ask(all_extension_numbers_of_type="inference.ModelConfig").all_extension_numbers_response
+    assert (numbers.base_type_name, list(numbers.extension_number)) == ("inference.ModelConfig", [])
+    question = {"containing_type": "inference.ModelConfig", "extension_number": 1}
+    answer = reflection.ask(file_containing_extension=question)
+    assert answer.error_response.error_code == Status.NOT_FOUND.value
+
+
+OURS = "from trireme.api.grpc.application import GrpcApplication"
+THEIRS = "from grpc_reflection.v1alpha import reflection_pb2"
+
+
+@pytest.mark.parametrize("order", [(OURS, THEIRS), (THEIRS, OURS)], ids=["ours first", "theirs first"])
+def test_grpcs_own_reflection_lives_in_one_process_with_ours(order: tuple[str, str]) -> None:
+    """Both define ``grpc.reflection.v1alpha``; ours stays out of protobuf's default pool."""
+    pytest.importorskip("grpc_reflection", exc_type=ImportError)
+    subprocess.run([sys.executable, "-c", "\n".join(order)], check=True)
+
+
+def test_protobufs_default_pool_stays_as_it_was() -> None:
+    code = f"""
+{OURS}
+from google.protobuf import descriptor_pool
+for name in ("grpc.reflection.v1.ErrorResponse", "grpc.reflection.v1alpha.ErrorResponse"):
+    try:
+        descriptor_pool.Default().FindMessageTypeByName(name)
+    except KeyError:
+        continue
+    raise SystemExit(f"{{name}} is in the default pool")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
