@@ -21,6 +21,7 @@ from ...actors import InferenceServer, StartupError
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.request import InferenceRequest
+from ...engine.temporary import remove_abandoned
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
 from ..http.app import HttpApplication
@@ -149,6 +150,7 @@ async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStac
         if not command.server.model_repository:
             raise InvalidArgumentError("--model-repository must be specified")
         on_request = _open_request_log(command, stack)
+        await trio.to_thread.run_sync(remove_abandoned)
         with load_display(log.handler) as on_load:
             server = InferenceServer(command.server, on_load, on_request=on_request)
             await stack.enter_async_context(server)

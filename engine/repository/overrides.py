@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import InternalError, InvalidArgumentError
+from ..temporary import TemporaryFolder
 from .load_parameters import FILE_PREFIX
 from .local import LocalModel
 
@@ -26,11 +25,11 @@ class OverrideModel(LocalModel):
     """
 
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
-        self._root = ""
+        self._folder: TemporaryFolder | None = None
         written = False
         try:
-            self._root = tempfile.mkdtemp(prefix="trireme_model_")
-            super().__init__(Path(self._root) / name)
+            self._folder = TemporaryFolder("model")
+            super().__init__(self._folder.path / name)
             os.mkdir(self.directory)
             for key, content in files.items():
                 _write(self.directory, key, content)
@@ -48,8 +47,8 @@ class OverrideModel(LocalModel):
 
     def dispose(self) -> None:
         """Remove the directory; twice is as good as once."""
-        if self._root:
-            shutil.rmtree(self._root, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.remove()
 
 
 MAX_DEPTH = 100

@@ -11,12 +11,12 @@ import os
 import shutil
 import sys
 import tarfile
-import tempfile
 import threading
 from pathlib import Path
 
 from ...config.model import ModelConfig
 from ...errors import InternalError
+from ...temporary import TemporaryFolder
 from ..interface import ModelFiles
 from .launching import Interpreter
 
@@ -33,7 +33,7 @@ class Environments:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._unpacked: dict[tuple[str, int, int], tempfile.TemporaryDirectory[str]] = {}
+        self._unpacked: dict[tuple[str, int, int], TemporaryFolder] = {}
 
     def interpreter(self, config: ModelConfig, files: ModelFiles, backend_directory: Path | None) -> Interpreter:
         """What to run a model's process with.
@@ -60,15 +60,15 @@ class Environments:
         key = (str(path.resolve()), status.st_mtime_ns, status.st_size)
         with self._lock:
             if key not in self._unpacked:
-                directory = tempfile.TemporaryDirectory(prefix="trireme-environment-", ignore_cleanup_errors=True)
+                directory = TemporaryFolder("environment")
                 try:
                     with tarfile.open(path) as archive:
-                        archive.extractall(directory.name, filter="tar")
+                        archive.extractall(directory.path, filter="tar")
                 except (OSError, tarfile.TarError) as error:
-                    directory.cleanup()
+                    directory.remove()
                     raise InternalError(f"cannot unpack the Python environment '{path}': {error}") from None
                 self._unpacked[key] = directory
-            return Path(self._unpacked[key].name)
+            return self._unpacked[key].path
 
 
 def _interpreter_of(environment: Path) -> Interpreter:

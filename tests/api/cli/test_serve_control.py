@@ -82,3 +82,26 @@ def test_poll_mode(start_serve: Any, repository: Path, tmp_path: Path) -> None:
     served.read_until("successfully loaded 'late'")
     shutil.rmtree(repository / "late")
     served.read_until("successfully unloaded 'late' version 1")
+
+
+def test_what_a_killed_server_left_behind_is_removed(
+    start_serve: Any, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what one that still runs uses is not."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    flags = (f"--model-repository={repository}", "--model-control-mode=explicit")
+    model = (repository / "simple" / "1" / "model.onnx").read_bytes()
+    running, killed = start_serve(*flags), start_serve(*flags)
+    left = set[Path]()
+    for served in (running, killed):
+        http, _ = served.ports()
+        with triton.InferenceServerClient(f"127.0.0.1:{http}") as client:
+            client.load_model("given", config='{"backend":"onnxruntime"}', files={"file:1/model.onnx": model})
+        left = set(temporary.glob("trireme-*")) - left
+    killed.process.kill()
+    killed.wait()
+    start_serve(*flags).ports()
+    assert [path.exists() for path in left] == [False]
+    assert len(list(temporary.glob("trireme-*"))) == 1

@@ -1,0 +1,103 @@
+"""Temporary folders that the next server removes, if the one that made them was killed.
+
+Rules:
+ 1. A folder belongs to a server for as long as that holds a lock (``flock``) on the file `LOCK` in it. The kernel
+    releases it when the process ends, however that happens.
+ 2. The lock is taken before the file gets its name, so a folder with such a file that nobody has locked has no owner.
+ 3. Only folders of the same user are looked at, in the directory for temporary files, with the names that are given
+    here; links never.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import weakref
+from pathlib import Path
+
+logger = logging.getLogger("trireme.temporary")
+
+PREFIX = "trireme-"
+LOCK = ".trireme-lock"
+
+
+class TemporaryFolder:
+    """An empty folder. It is there until `remove`, until nobody holds this object, or until the process ends; of a
+    process that was killed, until a server starts.
+
+    Args:
+        kind: what it is for; part of its name.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, kind: str) -> None:
+        root = tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-")
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, root, ignore_errors=True)
+            lock = _locked(root)
+            undo.callback(os.close, lock)
+            self.path = Path(root) / "contents"
+            self.path.mkdir()
+            undo.pop_all()
+        self._remove = weakref.finalize(self, _remove, root, lock)
+
+    def remove(self) -> None:
+        """Remove the folder; may be called again."""
+        self._remove()
+
+    def __repr__(self) -> str:
+        return f"<TemporaryFolder {self.path}>"
+
+
+def _remove(root: str, lock: int) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    os.close(lock)
+
+
+def _locked(root: str) -> int:
+    """The descriptor of a locked file in `root`, whose name it gets once it is locked (rule 2)."""
+    path = os.path.join(root, LOCK)
+    unnamed = f"{path}.new"
+    lock = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    done = False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(unnamed, path)
+        done = True
+    finally:
+        if not done:
+            os.close(lock)
+    return lock
+
+
+def remove_abandoned() -> list[Path]:
+    """Remove the folders of servers that are gone; those that were removed. Takes time: not for the event loop."""
+    directory = Path(tempfile.gettempdir())
+    try:
+        found = sorted(entry.name for entry in os.scandir(directory) if entry.name.startswith(PREFIX))
+    except OSError:
+        return []
+    return [directory / name for name in found if _remove_if_abandoned(directory / name)]
+
+
+def _remove_if_abandoned(root: Path) -> bool:
+    with contextlib.ExitStack() as stack:
+        try:
+            status = os.lstat(root)
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                return False
+            lock = os.open(root / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # it is gone, it is none of ours, or its owner lives
+            return False
+        shutil.rmtree(root, ignore_errors=True)
+    logger.info("removed '%s', which a server that was killed had left behind", root)
+    return True
