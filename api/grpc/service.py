@@ -9,19 +9,16 @@ import trio
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 
 from ...actors.socket_readiness import Readiness
-from ..http2.flusher import Flusher
+from ..http2.group import Http2Group
 from ..sockets.roster import Roster, ServiceStatistics
 from ..sockets.service import Service
 from ..sockets.transport import PlainTransport, TlsTransport
 from .codec import MessageCodec
-from .connection import Connection
 from .deadlines import Deadlines
 from .dispatch import Dispatcher, Guard
-from .host import Surroundings
+from .host import CallHost, Surroundings
 from .methods import Servable
 from .options import GrpcServiceOptions
-
-_BUFFER_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +73,8 @@ class GrpcService(Service):
     ) -> None:
         super().__init__(options, readiness)
         self.draining = False
-        self._sweep_interval_s = options.limits.sweep_interval_s
         self._deadlines = Deadlines()
-        self._flusher = Flusher()
+        self._group = Http2Group(options.http2)
         dispatcher = Dispatcher(
             services,
             MessageCodec() if codec is None else codec,
@@ -87,11 +83,9 @@ class GrpcService(Service):
             details_codec=details_codec,
         )
         self._surroundings = Surroundings(
+            group=self._group,
             dispatcher=dispatcher,
             deadlines=self._deadlines,
-            flusher=self._flusher,
-            buffer=memoryview(bytearray(_BUFFER_BYTES)),
-            limits=options.http2,
             max_message_bytes=options.max_message_bytes,
             compression_level=options.compression_level,
         )
@@ -102,33 +96,20 @@ class GrpcService(Service):
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
         roster: Roster,
-    ) -> Connection:
-        return Connection(self._surroundings, transport, roster, client)
+    ) -> CallHost:
+        return CallHost(self._surroundings, transport, roster, client)
 
     async def accompany(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._flusher.keep_flushing)
             nursery.start_soon(self._deadlines.keep_watching)
-            nursery.start_soon(self._keep_ticking)
-
-    async def _keep_ticking(self) -> None:
-        """Tells the connections' cores the time when they want to know it, to within one sweep interval."""
-        connections = self._surroundings.connections
-        while True:
-            while not len(self._roster):
-                await self._roster.change()
-            await trio.sleep(self._sweep_interval_s)
-            now_s = trio.current_time()
-            for connection in [each for each in connections if each.core.next_timer_s <= now_s]:
-                connection.tick(now_s)
+            nursery.start_soon(self._group.accompany, self._roster)
 
     async def drain(self, budget_s: float) -> float:
         """Says goodbye to every client: what is open is finished, and connections close when nothing is open any more.
         New ones are closed unserved (grpc.md §4, cli.md §5). Returns what is left of the budget."""
         self.draining = True
         self._roster.stop_accepting()
-        for connection in list(self._surroundings.connections):
-            connection.go_away()
+        self._group.go_away()
         return await super().drain(budget_s)
 
     def close(self) -> None:
@@ -137,7 +118,7 @@ class GrpcService(Service):
 
     def grpc_statistics(self) -> GrpcStatistics:
         """What goes on inside the connections. Looks at each of them."""
-        connections = self._surroundings.connections
+        connections = self._group.connections
         cores = [connection.core.statistics() for connection in connections]
         return GrpcStatistics(
             service=self.statistics(),

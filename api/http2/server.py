@@ -138,6 +138,11 @@ class Http2Server(Incoming[H]):
             self._set_timer()
 
     @property
+    def going_away(self) -> bool:
+        """`go_away` has been called, or the connection's age has called it."""
+        return self._shutdown.phase is not Phase.SERVING
+
+    @property
     def idle_after_goaway(self) -> bool:
         """Everything that was to be finished is: write the output, then close."""
         return self._shutdown.phase is Phase.CLOSING and not self._open

@@ -1,22 +1,30 @@
-"""One gRPC connection: one task that reads, feeds the HTTP/2 core, serves what can be served at once, and writes once.
+"""One HTTP/2 connection: one task that reads, feeds the core, hands what comes to the calls, and writes once.
 
-- What its calls do is in host.py; here is the socket, and the connection's life.
-- The roster's sweep ends a connection whose handshake takes too long, or that does not read (roster.py).
+- A *call* is a request and its answer, whatever they mean: a subclass makes it, and `calls` has those that are open.
+- What is answered while the core's events are handled is written after the last of them. What is answered later is
+  written by the flusher, together with all that the same pass of the loop brings; or at once, if no other call is open.
+- The roster's sweep ends a connection whose handshake takes too long, that does not read, or that asks nothing for a
+  long time (roster.py).
 - Ending a connection from outside is cancelling its scope, and with it every task in it. Calls without a task are told.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
 from ...engine.tensor import Buffer
-from ..http2.outbox import Outbox
 from ..sockets.roster import Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
-from .host import CallHost, Surroundings
-from .stream import Peer
+from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
+from .group import Http2Group
+from .headers import Field
+from .outbox import Outbox
+from .server import Http2Server
 
 log = logging.getLogger(__name__)
 
@@ -27,41 +35,96 @@ _FEW_EVENTS = 8
 _ENDING = (Phase.ENDING, Phase.CLOSING)
 
 
-class Connection(CallHost):
-    """Serves one client until it leaves, misbehaves, or is cancelled."""
+class Call(Protocol):
+    """What a connection tells the call of a stream."""
+
+    def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+        """The next part of the request; see `DataReceived`."""
+        ...
+
+    def request_ended(self) -> None:
+        """The request is complete."""
+        ...
+
+    def drained(self) -> None:
+        """All that was queued for the stream has been let through by the client's windows."""
+        ...
+
+    def cancel(self) -> None:
+        """The stream is gone, or the client is."""
+        ...
+
+
+C = TypeVar("C", bound=Call)
+
+
+class Http2Connection(ABC, Generic[H, C]):
+    """Serves one client until it leaves, misbehaves, or is cancelled.
+
+    Args:
+        group: what it shares with others.
+        transport: the accepted connection.
+        roster: where the connection is entered while it lives.
+        client: its address and port.
+        parse_head: see `Http2Server`.
+        attend: called when all calls have been told what has come in one read.
+
+    Attributes:
+        core: the protocol.
+        calls: the open calls by their streams.
+    """
 
     __slots__ = (
+        "_attend",
         "_client",
+        "_dirty",
+        "_group",
+        "_handling",
+        "_nursery",
         "_outbox",
         "_reading",
         "_received_bytes",
+        "_roster",
         "_scope",
-        "_surroundings",
         "_transport",
+        "calls",
+        "core",
         "phase",
         "since_s",
     )
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        group: Http2Group,
         transport: PlainTransport | TlsTransport,
         roster: Roster,
         client: tuple[str, int] | None,
+        parse_head: Callable[[Sequence[Field]], H],
+        attend: Callable[[], None],
     ) -> None:
-        super().__init__(surroundings, roster)
-        self._surroundings = surroundings
+        self._group = group
         self._transport = transport
+        self._roster = roster
         self._client = client
+        self._attend = attend
+        self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
         self._reading = trio.CancelScope()
+        self._handling = False
+        self._dirty = False
         self._received_bytes = 0
+        self.core: Http2Server[H] = Http2Server(group.limits, parse_head, trio.current_time())
         self._outbox = Outbox(transport, self.core)
+        self.calls: dict[int, C] = {}
         self.phase = Phase.HEAD
         self.since_s = roster.now_s
 
     def __repr__(self) -> str:
-        return f"<Connection from {self._client}: {self.phase.value}, {len(self.calls)} calls>"
+        return f"<{type(self).__name__} from {self._client}: {self.phase.value}, {len(self.calls)} calls>"
+
+    @abstractmethod
+    def _open(self, event: RequestReceived[H]) -> None:
+        """A call begins; or is refused, if its head says enough for that."""
 
     # ---- seen by the roster and the service ----
 
@@ -69,7 +132,11 @@ class Connection(CallHost):
         return self._transport.fileno()
 
     def time_out(self) -> None:
-        self._end()
+        if self.phase is Phase.IDLE and not self.core.going_away:
+            self._enter(Phase.IDLE)
+            self.go_away()
+        else:
+            self._end()
 
     def peer_gone(self) -> None:
         self._end()
@@ -99,14 +166,19 @@ class Connection(CallHost):
 
     # ---- the task ----
 
-    async def run(self) -> None:
-        """The connection's life. Raises nothing but cancellation from outside."""
-        self._surroundings.connections.add(self)
+    async def run(self, received: bytes | None = None) -> None:
+        """The connection's life. Raises nothing but cancellation from outside.
+
+        Args:
+            received: what the client has sent to who has accepted the connection, and shaken hands; None if nobody has.
+        """
+        self._group.connections.add(self)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
-                    await self._serve()
+                    if received is not None or await self._shake_hands():
+                        await self._serve(received or b"")
                     nursery.cancel_scope.cancel()
         except Exception:
             # Handlers have a boundary of their own: this is a defect of ours. It costs the connection, not the server.
@@ -115,23 +187,30 @@ class Connection(CallHost):
             self._nursery = None
             self._cancel_calls()
             self._transport.close()
-            self._surroundings.connections.discard(self)
+            self._group.connections.discard(self)
             self._roster.remove(self)
 
-    async def _serve(self) -> None:
+    async def _shake_hands(self) -> bool:
         transport = self._transport
         if isinstance(transport, TlsTransport):
             self._enter(Phase.HANDSHAKE)
             try:
                 protocol = await transport.handshake()
             except PeerGoneError:
-                return
+                return False
             if protocol != "h2":
-                return
+                return False
             self._enter(Phase.HEAD)
+        return True
+
+    async def _serve(self, received: bytes) -> None:
+        transport = self._transport
         if not self._roster.accepting:
             self.core.go_away(trio.current_time())
-        self.flush()
+        if received:
+            self._take_in(memoryview(received))
+        else:
+            self.flush()
         if isinstance(transport, PlainTransport):
             transport.listen(self._hear)
         with self._reading:
@@ -145,7 +224,7 @@ class Connection(CallHost):
     async def _read(self) -> bool:
         """Reads until the connection is over. False: the client has closed it."""
         core = self.core
-        buffer = self._surroundings.buffer
+        buffer = self._group.buffer
         view = usual = buffer[:_READ_BYTES]
         while not core.terminated:
             count = await self._transport.receive_into(view)
@@ -165,7 +244,7 @@ class Connection(CallHost):
         """Takes in what comes while `_read` waits, in the task that watches all sockets. False: `_read` is to go on."""
         transport = self._transport
         assert isinstance(transport, PlainTransport), "only these have a listener"
-        view = self._surroundings.buffer[:_READ_BYTES]
+        view = self._group.buffer[:_READ_BYTES]
         count = transport.receive_now(view)
         if count <= 0:
             return count < 0
@@ -198,13 +277,72 @@ class Connection(CallHost):
         while await self._transport.receive(_READ_BYTES):
             pass
 
-    def _make_peer(self) -> Peer:
-        transport = self._transport
-        return Peer(self._client, transport.stream.getpeercert() if isinstance(transport, TlsTransport) else None)
+    # ---- what the client does ----
+
+    def _handle(self, events: list[Event[H]]) -> None:
+        calls = self.calls
+        self._handling = True
+        try:
+            for event in events:
+                if isinstance(event, DataReceived):
+                    call = calls.get(event.stream_id)
+                    if call is not None:
+                        call.receive(event.data, event.flow_bytes, event.end_stream)
+                elif isinstance(event, RequestReceived):
+                    self._open(event)
+                else:
+                    self._handle_rare(event)
+        finally:
+            self._attend()
+            self._handling = False
+
+    def _handle_rare(self, event: Event[H]) -> None:
+        if isinstance(event, StreamEnded | StreamReset | StreamDrained):
+            call = self.calls.get(event.stream_id)
+            if call is None:
+                return
+            if isinstance(event, StreamEnded):
+                call.request_ended()
+            elif isinstance(event, StreamDrained):
+                call.drained()
+            else:
+                self._roster.disconnects += 1
+                call.cancel()
+        else:  # Terminated
+            self._lose_calls()
+
+    def _lose_calls(self) -> None:
+        """The client is gone."""
+        self._roster.disconnects += len(self.calls)
+        self._cancel_calls()
+
+    def _cancel_calls(self) -> None:
+        for call in list(self.calls.values()):
+            call.cancel()
+
+    # ---- for the calls ----
+
+    def mark(self, own: int) -> None:
+        """The core has something to say.
+
+        Args:
+            own: 1 if the call that has made it so is still open; 0 if not.
+        """
+        if not (self._handling or self._dirty):
+            if len(self.calls) > own:
+                self._dirty = True
+                self._group.flusher.add(self)
+            else:
+                self.flush()
+
+    def _start(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(function, *arguments)
 
     # ---- writing ----
 
     def flush(self) -> None:
+        """Writes what the core has to say. Does not wait, and does not raise."""
         self._dirty = False
         try:
             rest = self._outbox.write_now()
@@ -226,9 +364,11 @@ class Connection(CallHost):
 
     @property
     def blocked(self) -> bool:
+        """The client does not read."""
         return self._outbox.blocked
 
     async def until_unblocked(self) -> None:
+        """Waits until the client has read."""
         await self._outbox.until_unblocked()
 
     def _progressed(self) -> None:
@@ -248,5 +388,7 @@ class Connection(CallHost):
             phase = Phase.IDLE if self._received_bytes >= _GREETING_BYTES else Phase.HEAD
         if phase is not self.phase:
             self._enter(phase)
+        elif phase is Phase.IDLE:
+            self.since_s = self._roster.now_s  # calls may have come and gone
         if phase is not Phase.SENDING and (self.core.terminated or self.core.idle_after_goaway):
             self._reading.cancel()

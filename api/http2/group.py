@@ -1,0 +1,66 @@
+"""What the HTTP/2 connections of one service share, and the tasks that serve all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..sockets.roster import Roster
+from .flusher import Flusher
+from .limits import Http2Limits
+
+if TYPE_CHECKING:
+    from .connection import Http2Connection
+
+_BUFFER_BYTES = 1 << 18
+
+
+class Http2Group:
+    """The connections of a service.
+
+    Args:
+        limits: of each connection.
+        watches_calls: connections with open calls want to be told the time in every sweep.
+
+    Attributes:
+        buffer: for reading into, between two checkpoints.
+        connections: that run.
+        flusher: writes for them.
+    """
+
+    __slots__ = ("_watches_calls", "buffer", "connections", "flusher", "limits")
+
+    def __init__(self, limits: Http2Limits, *, watches_calls: bool = False) -> None:
+        self.limits = limits
+        self.buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self.connections: set[Http2Connection] = set()
+        self.flusher = Flusher()
+        self._watches_calls = watches_calls
+
+    def __repr__(self) -> str:
+        return f"<Http2Group of {len(self.connections)} connections>"
+
+    async def accompany(self, roster: Roster) -> None:
+        """Writes for the connections and tells them the time, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.flusher.keep_flushing)
+            nursery.start_soon(self._keep_ticking, roster)
+
+    async def _keep_ticking(self, roster: Roster) -> None:
+        """Tells the connections the time when they want to know it, to within one sweep interval."""
+        while True:
+            while not len(roster):
+                await roster.change()
+            await trio.sleep(roster.limits.sweep_interval_s)
+            now_s = trio.current_time()
+            watches_calls = self._watches_calls
+            for connection in [
+                each for each in self.connections if each.core.next_timer_s <= now_s or (watches_calls and each.calls)
+            ]:
+                connection.tick(now_s)
+
+    def go_away(self) -> None:
+        """Every connection finishes what is open, takes nothing new, and closes."""
+        for connection in list(self.connections):
+            connection.go_away()
