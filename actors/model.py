@@ -377,7 +377,7 @@ class Model:
         self.config, self.labels = loaded.config, loaded.labels
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
         self.stateful = self.config.has_sequence_batching
-        self._validator = RequestValidator(self.config)
+        self._validator = RequestValidator(self.config, surroundings.options.tensor_limits)
         if surroundings.options.summary_latencies:
             self.statistics.recent = RecentLatencies()
         histogram = first_response_histogram(self.config)  # warns of what it does not know, wanted or not

@@ -47,6 +47,7 @@ from .executors import Executors, ThreadExecutors
 from .model import Model, ModelActorStatistics
 from .model_calls import ModelCalls
 from .model_control import ModelControl
+from .offload import Offload
 from .rate_limiter import RateLimiter
 from .readiness import all_pass
 from .recursion import refuse_recursion
@@ -58,7 +59,6 @@ from .tracing import Tracing
 from .trio_loop import TrioLoop
 
 logger = logging.getLogger("trireme.server")
-
 
 _UNLOAD_GRACE_S = 1.0
 """However little time is left, idle models get this long to close; no client waits for it."""
@@ -125,6 +125,7 @@ class InferenceServer:
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
         self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)
+        self.offload = Offload()
         self._tracing = Tracing(options.tracing, clock or SystemClock())
         self.tracer = self._tracing.tracer
         self._stop_by_s = -math.inf

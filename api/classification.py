@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from ..engine.bounded_product import bounded_product
 from ..engine.datatypes import BF16, BOOL, BYTES, FP16
 from ..engine.errors import InvalidArgumentError
 from ..engine.tensor import Tensor
@@ -35,8 +35,8 @@ def classify(tensor: Tensor, class_count: int, labels: Sequence[str], batched: b
     if datatype in _UNSUPPORTED:
         raise InvalidArgumentError(f"class result not available for output due to unsupported type '{datatype.name}'")
     batch = (tensor.shape[0],) if batched and tensor.shape else ()
-    rows = math.prod(batch)
-    width = math.prod(tensor.shape[len(batch) :])
+    rows = bounded_product(batch)
+    width = bounded_product(tensor.shape[len(batch) :])
     if width > _MAX_ELEMENTS:
         raise InvalidArgumentError("classification output tensor too large")
     shown = min(class_count, width)

@@ -10,6 +10,7 @@ from pathlib import Path
 from .gpu.discovery import MIN_COMPUTE_CAPABILITY, Gpu
 from .gpu.limits import GpuLimits
 from .scheduling.resources import ExplicitResource
+from .tensor_limits import DEFAULT_LIMITS, TensorLimits
 from .tracing.config import TraceConfig
 
 
@@ -39,6 +40,7 @@ class ServerOptions:
         repository_poll_s: seconds between two looks at the repositories in poll mode; 0 for none.
         max_inflight_requests, max_inflight_bytes: server-wide budget of accepted, unanswered requests; at the bound,
             callers wait.
+        tensor_limits: what one input may be like.
         hang_limit_s: an instance whose batch takes longer is given up and replaced; 0 for no limit.
         restart_limit, restart_window_s: an instance that dies more often than this within the window is not
             restarted; its model is then unready, with the reason.
@@ -69,6 +71,7 @@ class ServerOptions:
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     max_inflight_requests: int = 65_536
     max_inflight_bytes: int = 4 << 30
+    tensor_limits: TensorLimits = DEFAULT_LIMITS
     hang_limit_s: float = 0.0
     restart_limit: int = 5
     restart_window_s: float = 60.0

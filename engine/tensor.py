@@ -8,12 +8,12 @@ bytes.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from .bounded_product import bounded_product
 from .datatypes import BYTES, DataType
 
 Buffer = bytes | bytearray | memoryview
@@ -110,7 +110,7 @@ class Tensor:
 
     @property
     def element_count(self) -> int:
-        return math.prod(self.shape)
+        return bounded_product(self.shape)
 
     def reshaped(self, shape: tuple[int, ...]) -> Tensor:
         """The same data under another shape of as many elements; nothing is copied."""

@@ -12,15 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from .bounded_product import MAX_ELEMENTS, bounded_product
 from .config.model import Dims, ModelConfig, ModelInput
 from .datatypes import BYTES
 from .errors import InvalidArgumentError, request_prefix
 from .request import InferenceRequest
 from .shape_tensors import batched_shape_tensors, shape_values
 from .tensor import Buffer, Tensor, count_elements, pack_bytes
+from .tensor_limits import DEFAULT_LIMITS, TensorLimits
 
 _UNSET = frozenset({-1, 2**64 - 1})  # -1, and how HTTP, whose dimensions are unsigned, spells it
-_DIM_MAX = 2**63 - 1
 _RAW_NAME = "raw_input"
 
 _BATCH_NOTE = (
@@ -45,7 +46,7 @@ class _InputRule:
     def __init__(self, config: ModelInput) -> None:
         self.datatype = config.datatype
         self.dims = config.dims
-        self.fixed_count = None if -1 in config.dims else math.prod(config.dims)
+        self.fixed_count = None if -1 in config.dims else bounded_product(config.dims)
         self.reshape = config.reshape
 
     def reshaped(self, dims: Dims) -> Dims:
@@ -56,11 +57,26 @@ class _InputRule:
 
 
 class RequestValidator:
-    """Checks requests against one model's configuration."""
+    """Checks requests against one model's configuration.
 
-    __slots__ = ("_inputs", "_max_batch_size", "_name", "_outputs", "_raw", "_required", "_shape_tensors", "_total")
+    Args:
+        limits: what an input may be like, whatever the configuration says.
+    """
 
-    def __init__(self, config: ModelConfig) -> None:
+    __slots__ = (
+        "_inputs",
+        "_limits",
+        "_max_batch_size",
+        "_name",
+        "_outputs",
+        "_raw",
+        "_required",
+        "_shape_tensors",
+        "_total",
+    )
+
+    def __init__(self, config: ModelConfig, limits: TensorLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self._name = config.name
         self._max_batch_size = config.max_batch_size
         self._inputs: dict[str, _InputRule] = {}
@@ -178,7 +194,7 @@ class RequestValidator:
             self._check_dims(request, tensor, dims, rule)
         count = rule.fixed_count
         if count is None:
-            count = math.prod(dims)
+            count = math.prod(dims)  # exact; `_check_dims` has seen as many as the configuration has, which are few
         rows = batch_size or 1
         if rule.datatype is BYTES:
             self._check_elements(request, tensor, count * rows)
@@ -209,7 +225,7 @@ class RequestValidator:
                 f"Expected {_print_shape(expected)}, got {_print_shape(tensor.shape)}. "
                 f"{_BATCH_NOTE if batching else ''}"
             )
-        if any(not 0 <= dim <= _DIM_MAX for dim in dims):
+        if any(not 0 <= dim <= MAX_ELEMENTS for dim in dims):
             raise InvalidArgumentError(
                 f"{request_prefix(request.id)}invalid shape for input '{tensor.name}': shape "
                 f"{_print_shape(tensor.shape)} contains one or more invalid dimensions"
@@ -230,7 +246,8 @@ class RequestValidator:
         if tensor.has_array:
             count, missing = tensor.array.size, None
         else:
-            count, missing = count_elements(tensor.buffer, expected + 1)
+            count, missing = count_elements(tensor.buffer, min(expected, self._limits.max_elements) + 1)
+            self._limits.check_elements(tensor.name, count)
         if count > expected:
             raise InvalidArgumentError(
                 f"{prefix}unexpected number of string elements {expected + 1} {where}, expecting {expected}"
@@ -264,13 +281,13 @@ class RequestValidator:
             )
         dims = config.dims
         if config.datatype is BYTES:
-            if math.prod(dims) != 1:  # a variable dimension makes it negative
+            if bounded_product(dims) != 1:  # a variable dimension makes it negative
                 raise InvalidArgumentError(
                     f"{prefix}For BYTE datatype raw input '{config.name}', the model must have input shape [1]"
                 )
             data = pack_bytes((bytes(data),))
         elif -1 in dims:
-            deduced = len(data) // (-math.prod(dims) * config.datatype.size)
+            deduced = len(data) // (-bounded_product(dims) * config.datatype.size)
             dims = tuple(deduced if dim == -1 else dim for dim in dims)
         return Tensor(config.name, config.datatype, (1, *dims) if self._max_batch_size else dims, data)
 
@@ -290,4 +307,4 @@ def refuse_duplicates(request_id: str, names: Iterable[str]) -> None:
 
 def _print_shape(shape: Iterable[int]) -> str:
     """``[1,2]``, as signed 64-bit numbers."""
-    return f"[{','.join(str(dim if dim <= _DIM_MAX else dim - 2**64) for dim in shape)}]"
+    return f"[{','.join(str(dim if dim <= MAX_ELEMENTS else dim - 2**64) for dim in shape)}]"

@@ -12,13 +12,13 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from .bounded_product import bounded_product
 from .config.files import path_within, read_bytes
 from .config.model import UNSPECIFIED, ModelConfig
 from .config.sequence import sequence_batching
@@ -127,7 +127,7 @@ def _check_input(name: str, given: Any, config: ModelConfig) -> None:
 def _tensor(name: str, given: Any, batching: bool, model_directory: Path) -> Tensor:
     datatype = BY_NUMBER.get(given.data_type, UNSPECIFIED)
     dims = tuple(given.dims)
-    count = math.prod(dims)
+    count = bounded_product(dims)
     if given.WhichOneof("input_data_type") == "input_data_file":
         data = _file_data(model_directory, given.input_data_file, datatype, count)
     elif given.WhichOneof("input_data_type") == "random_data" and datatype is not BYTES:

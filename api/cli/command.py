@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...engine.options import ControlMode, ServerOptions
+from ...engine.tensor_limits import TensorLimits
 from ..logging import LogSettings, escape_wanted
 from .flags import ParsedFlags
 from .getopt import UsageError
@@ -161,6 +162,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         cache_config=_cache_config(flags),
         max_inflight_requests=flags["max-inflight-requests"],
         max_inflight_bytes=flags["max-inflight-bytes"],
+        tensor_limits=TensorLimits(flags["max-tensor-rank"], flags["max-tensor-elements"]),
         hang_limit_s=flags["hang-limit-secs"],
         restart_limit=flags["restart-limit"],
         restart_window_s=flags["restart-window-secs"],

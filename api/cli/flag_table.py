@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...engine.tensor_limits import MAX_RANK
 from ..logging import FORMATS
 from .flags import Flag, Group, by_name
 from .later_flags import (
@@ -244,6 +245,21 @@ _LIMITS = Group(
             Kind("<integer>", in_range(read_int64, 1, INT64_MAX, "Error: --max-inflight-bytes must be at least 1.")),
             "The same for the bytes of their inputs.",
             4 << 30,
+        ),
+        Flag(
+            "max-tensor-rank",
+            Kind(
+                "<integer>",
+                in_range(read_int, 1, MAX_RANK, f"Error: --max-tensor-rank must be between 1 and {MAX_RANK}."),
+            ),
+            "Most dimensions of a request's input, the batch dimension included.",
+            MAX_RANK,
+        ),
+        Flag(
+            "max-tensor-elements",
+            Kind("<integer>", in_range(read_int64, 1, INT64_MAX, "Error: --max-tensor-elements must be at least 1.")),
+            "Most elements of a request's input of type BYTES.",
+            1 << 20,
         ),
         Flag(
             "hang-limit-secs",

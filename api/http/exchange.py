@@ -38,7 +38,7 @@ class Context:
         self.server = server
         self.options = options
         self.log = log
-        self.decoder = InferDecoder(options.max_input_bytes, server.shared_memory)
+        self.decoder = InferDecoder(options.max_input_bytes, server.shared_memory, server.options.tensor_limits)
         self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from ...engine.response import InferenceResponse
 from . import json_writer
 from .infer_response import refuse_bytes
@@ -31,6 +29,6 @@ def encode_generate(response: InferenceResponse) -> bytes:
             members.setdefault(name, json_writer.dumps(value))
     for tensor in response.outputs:
         data = json_writer.tensor_data(tensor)
-        members.setdefault(tensor.name, data[1:-1] if math.prod(tensor.shape) == 1 else data)
+        members.setdefault(tensor.name, data[1:-1] if tensor.element_count == 1 else data)
     ordered = sorted((name.encode("utf-8", "surrogateescape"), value) for name, value in members.items())
     return b"{%b}" % b",".join(json_writer.string(name) + b":" + value for name, value in ordered)

@@ -15,6 +15,7 @@ from ...engine.datatypes import DataType
 from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
+from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from .infer_outputs import OutputForm
 from .infer_request import DecodedInfer, decode_infer
 
@@ -56,25 +57,27 @@ class InferDecoder:
     Args:
         limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
         regions: shared memory, where tensors may be.
+        limits: what one tensor may be like.
     """
 
-    __slots__ = ("_heads", "_limit_bytes", "_regions")
+    __slots__ = ("_heads", "_limit_bytes", "_limits", "_regions")
 
-    def __init__(self, limit_bytes: int, regions: Regions) -> None:
+    def __init__(self, limit_bytes: int, regions: Regions, limits: TensorLimits = DEFAULT_LIMITS) -> None:
         self._regions = regions
+        self._limits = limits
         self._limit_bytes = limit_bytes
         self._heads: dict[bytes, _Head] = {}
 
     def decode(self, body: Buffer, json_length: int, model_name: str, version: int) -> DecodedInfer:
         """See `decode_infer`."""
         if not 0 < json_length <= _HEAD_BYTES or json_length == len(body):
-            return decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions)
+            return decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions, self._limits)
         view = memoryview(body)
         text = bytes(view[:json_length])
         head = self._heads.get(text)
         if head is not None and head.nbytes == len(body) - json_length:
             return head.decode(view[json_length:], model_name, version)
-        decoded = decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions)
+        decoded = decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions, self._limits)
         if not decoded.request.id and not decoded.in_regions:
             self._remember(text, decoded, len(body) - json_length)
         return decoded

@@ -5,21 +5,20 @@ Rules: http.md §4.2, §4.4, §4.5, §4.12.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from ...engine.bounded_product import MAX_ELEMENTS, bounded_product
 from ...engine.datatypes import BY_NAME, BYTES, INVALID, DataType
 from ...engine.errors import InvalidArgumentError
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Tensor
+from ...engine.tensor_limits import TensorLimits
 from . import json_reader
 from .json_access import converted, find_slice, members_of, read_member
 
-_INT64_MAX = 2**63 - 1
-
 
 def read_inputs(
-    inputs: list[Any], blobs: memoryview, model_name: str, limit_bytes: int, regions: Regions
+    inputs: list[Any], blobs: memoryview, model_name: str, limit_bytes: int, regions: Regions, limits: TensorLimits
 ) -> list[Tensor]:
     """The tensors of a request, in order.
 
@@ -28,6 +27,7 @@ def read_inputs(
         blobs: the bytes that follow the JSON text; binary tensors become views on them.
         limit_bytes: bound on a tensor given as JSON.
         regions: shared memory; tensors there are copied.
+        limits: what one tensor may be like.
 
     Raises:
         InternalError: a member is missing or has the wrong type.
@@ -44,7 +44,7 @@ def read_inputs(
         _check_source(members, parameters)
         name = read_member(json_reader.as_string, members, "name")
         datatype = BY_NAME.get(read_member(json_reader.as_string, members, "datatype"), INVALID)
-        shape = _read_shape(members)
+        shape = _read_shape(name, members, limits)
         if "binary_data_size" not in parameters:
             place = find_slice(parameters, regions)
             if place is not None:
@@ -82,17 +82,18 @@ def _check_source(members: dict[str, Any], parameters: dict[str, Any]) -> None:
     )
 
 
-def _read_shape(members: dict[str, Any]) -> tuple[int, ...]:
+def _read_shape(name: str, members: dict[str, Any], limits: TensorLimits) -> tuple[int, ...]:
     dims = read_member(json_reader.as_array, members, "shape")
+    limits.check_rank(name, len(dims))
     for dim in dims:
         converted(json_reader.as_unsigned, dim, "shape")
     return tuple(dims)
 
 
 def _from_json(name: str, datatype: DataType, shape: tuple[int, ...], data: Any, limit_bytes: int) -> Tensor:
-    size = math.prod(shape) * datatype.size
+    size = bounded_product(shape) * datatype.size
     # A size beyond 64 bits has a text of its own, which the reader knows.
-    if limit_bytes < size <= _INT64_MAX:
+    if limit_bytes < size <= MAX_ELEMENTS:
         raise _too_large(name, size, limit_bytes)
     tensor = json_reader.tensor_from_json(name, datatype, shape, data)
     if datatype is BYTES and tensor.nbytes > limit_bytes:

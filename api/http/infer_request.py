@@ -11,6 +11,7 @@ from ...engine.errors import InvalidArgumentError
 from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer
+from ...engine.tensor_limits import TensorLimits
 from . import json_reader
 from .bodies import parse_json
 from .infer_inputs import read_inputs
@@ -73,7 +74,13 @@ def header_length(text: bytes | None, body_length: int) -> int:
 
 
 def decode_infer(
-    body: Buffer, json_length: int, model_name: str, version: int, limit_bytes: int, regions: Regions
+    body: Buffer,
+    json_length: int,
+    model_name: str,
+    version: int,
+    limit_bytes: int,
+    regions: Regions,
+    limits: TensorLimits,
 ) -> DecodedInfer:
     """The request that `body` holds.
 
@@ -83,6 +90,7 @@ def decode_infer(
         version: as asked for in the path.
         limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
         regions: shared memory, where tensors may be.
+        limits: what one tensor may be like.
 
     Raises:
         InternalError, InvalidArgumentError, NotFoundError: http.md §4.2 to §4.7 and §4.12, first failure wins.
@@ -99,7 +107,7 @@ def decode_infer(
     if "parameters" in members and read_parameters(members["parameters"], request):
         default_form = AS_BINARY
     inputs = read_member(json_reader.as_array, members, "inputs")
-    request.inputs = read_inputs(inputs, view[json_length:], model_name, limit_bytes, regions)
+    request.inputs = read_inputs(inputs, view[json_length:], model_name, limit_bytes, regions, limits)
     forms: dict[str, OutputForm] = {}
     if "outputs" in members:
         forms = read_outputs(converted(json_reader.as_array, members["outputs"], "outputs"), regions)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...engine.bounded_product import bounded_product
 from ...engine.datatypes import (
     BF16,
     BOOL,
@@ -119,14 +120,12 @@ def _count(name: str, datatype: DataType, shape: tuple[int, ...]) -> int:
         )
     if not shape or 0 in shape:
         return 0
-    count = 1
-    for dim in shape:  # stops early: the product of a long list of large numbers would take very long
-        count *= dim
-        if count > INT64_MAX:
-            raise InvalidArgumentError(
-                f"invalid shape for input '{name}': shape {_print_shape(shape)} causes total element count to exceed "
-                f"maximum size of {INT64_MAX}"
-            )
+    count = bounded_product(shape)
+    if count > INT64_MAX:
+        raise InvalidArgumentError(
+            f"invalid shape for input '{name}': shape {_print_shape(shape)} causes total element count to exceed "
+            f"maximum size of {INT64_MAX}"
+        )
     if count * datatype.size > INT64_MAX:
         raise InvalidArgumentError(
             f"byte size overflow for input '{name}': element count ({count}) * data type size ({datatype.size}) "

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..bounded_product import MAX_ELEMENTS as MAX_SIZE
+from ..bounded_product import bounded_product
 from ..datatypes import BY_NUMBER, BYTES, FP32, INT32
 from ..errors import InvalidArgumentError
+from ..tensor_limits import MAX_RANK
 from .build import enum_name
 
-MAX_SIZE = 2**63 - 1
 """Elements or bytes that a tensor may have at most."""
 
 _FORMATS_WITH_THREE_DIMS = ("FORMAT_NHWC", "FORMAT_NCHW")
@@ -54,6 +55,9 @@ def _validate_tensor(message: Any, tensor: Any, role: str) -> None:
     has_reshape = tensor.HasField("reshape")
     if has_reshape and not tensor.reshape.shape and message.max_batch_size == 0:
         raise _Problem(f"{who}cannot have empty reshape for non-batching model as scalar tensors are not supported")
+    for what, dims in (("dims", tensor.dims), ("reshape", tensor.reshape.shape)):
+        if len(dims) > MAX_RANK:
+            raise _Problem(f"{who}{what} has {len(dims)} dimensions, expected at most {MAX_RANK}")
     wildcard = "must be integer >= 1, or -1 to indicate a variable-size dimension"
     if not all(_is_dimension(dim) for dim in tensor.dims):
         raise _Problem(f"{who}dimension {wildcard}")
@@ -71,7 +75,7 @@ def _is_dimension(dim: int) -> bool:
 def _validate_size(tensor: Any, role: str) -> None:
     if -1 in tensor.dims:
         return
-    count = math.prod(tensor.dims)
+    count = bounded_product(tensor.dims)
     if count > MAX_SIZE:
         raise _Problem(f"model {role} element count for tensor '{tensor.name} dims' exceeds maximum size of {MAX_SIZE}")
     datatype = BY_NUMBER[tensor.data_type]

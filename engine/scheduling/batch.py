@@ -18,12 +18,12 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..bounded_product import bounded_product
 from ..config.model import BatchInput, BatchOutput, Dims, ModelConfig, ModelOutput
 from ..config.sequence import DirectStrategy, sequence_batching
 from ..datatypes import BYTES
@@ -319,7 +319,7 @@ def client_shape(output: ModelOutput, shape: Dims) -> Dims:
         return shape
     variable = [size for size, dim in zip(shape, output.reshape, strict=False) if dim == -1]
     dims = tuple(variable.pop(0) if dim == -1 and variable else dim for dim in output.dims)
-    if math.prod(dims) != math.prod(shape):
+    if bounded_product(dims) != bounded_product(shape):
         raise InternalError(
             f"output '{output.name}' has shape {list(shape)}, but the model configuration promises the shape "
             f"{list(output.reshape)} of its 'reshape'"
@@ -367,7 +367,7 @@ class _RowsLayout(_OutputLayout):
 
     def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
         tail = self.client_shape(array.shape[1:])
-        row = math.prod(tail)
+        row = bounded_product(tail)
         return self.cut(array, [(job.rows, *tail) for job in jobs], [job.rows * row for job in jobs])
 
 
@@ -395,7 +395,7 @@ class _ScatterLayout(_OutputLayout):
         for job in jobs:
             source = job.inputs[self._source].shape
             shapes.append(tuple(source[at] if dim == -1 else dim for at, dim in enumerate(self._dims)))
-        counts = [math.prod(shape) for shape in shapes]
+        counts = [bounded_product(shape) for shape in shapes]
         if array.size < sum(counts):
             raise InternalError(
                 f"output '{self.output.name}' has {array.size} elements, but the shapes of input "

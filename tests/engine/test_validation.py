@@ -15,6 +15,7 @@ from trireme.engine.datatypes import BYTES, FP32, INT32, INVALID, DataType
 from trireme.engine.errors import InvalidArgumentError, TriremeError
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor, pack_bytes
+from trireme.engine.tensor_limits import TensorLimits
 from trireme.engine.validation import RequestValidator
 
 R = "[request id: <id_unknown>] "
@@ -324,3 +325,15 @@ def test_any_request_is_refused_clearly_or_consistent(
     for name, tensor in checked.items():
         assert tensor.name == name
         assert tensor.array.shape == tensor.shape
+
+
+@pytest.mark.parametrize("shape", [(4,), (2**40,)], ids=["as many as there are", "more than there are"])
+def test_strings_are_counted_up_to_a_limit(shape: tuple[int, ...]) -> None:
+    """However many a client announces: 63 MiB of empty strings are 16 million objects."""
+    config = ModelConfig("m", input=(_a(-1, datatype=BYTES),), output=(ModelOutput("O", BYTES, (-1,)),))
+    validator = RequestValidator(config, TensorLimits(max_elements=3))
+    assert _refusal(validator, Tensor("A", BYTES, shape, pack_bytes([b""] * 4))) == (
+        "input 'A' has more than 3 elements of type BYTES, which is the most that a tensor may have; "
+        "--max-tensor-elements sets it"
+    )
+    assert _checked(validator, Tensor("A", BYTES, (3,), pack_bytes([b""] * 3))) == ({"A": (3,)}, 1)

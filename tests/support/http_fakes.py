@@ -11,6 +11,7 @@ import orjson
 import trio
 from traces import silent_tracer
 
+from trireme.actors.offload import Offload
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import HEADER_NAMES
 from trireme.api.http.options import HttpOptions
@@ -18,6 +19,7 @@ from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BF16, BYTES, FP16, FP32, INT32, DataType
 from trireme.engine.description import IndexEntry, ModelDescription, ServerMetadata
 from trireme.engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from trireme.engine.options import ServerOptions
 from trireme.engine.request import LATEST, InferenceRequest, ParameterValue
 from trireme.engine.response import InferenceResponse
 from trireme.engine.shared_memory import Regions
@@ -66,6 +68,8 @@ class FakeServer:
     def __init__(self) -> None:
         self.exiting = False
         self.shared_memory = Regions()
+        self.options = ServerOptions()
+        self.offload = Offload()
         self.tracer = silent_tracer()
         self.is_live = True
         self.is_ready = True

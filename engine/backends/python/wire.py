@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from ...bounded_product import bounded_product
 from ...datatypes import BY_NUMBER
 from ...errors import (
     AlreadyExistsError,
@@ -59,7 +59,7 @@ def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
 
 def _check_extent(tensor: Tensor) -> None:
     """numpy makes no array whose dimensions other than 0 amount to more than there can be bytes."""
-    extent = math.prod(dim for dim in tensor.shape if dim) * (tensor.datatype.size or _REFERENCE_BYTES)
+    extent = bounded_product([dim for dim in tensor.shape if dim]) * (tensor.datatype.size or _REFERENCE_BYTES)
     if extent > _MOST_BYTES:
         raise ValueError(f"input '{tensor.name}' has no elements, and is of a shape that is too large: {tensor.shape}")
 

@@ -13,10 +13,10 @@ Rules:
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ...bounded_product import bounded_product
 from ...config.files import path_within, read_bytes
 from ...config.model import Dims
 from ...config.sequence import ImplicitState, InitialState
@@ -148,7 +148,7 @@ def _from_file(state: ImplicitState, shape: Dims, file: str, model_directory: Pa
         )
     data = read_bytes(path)
     if state.datatype is not BYTES:
-        expected = math.prod(shape) * state.datatype.size
+        expected = bounded_product(shape) * state.datatype.size
         if len(data) < expected:
             raise InvalidArgumentError(
                 f"initial_state setting expects {expected} bytes, but the data provided from {file}only has "  # sic

@@ -21,6 +21,7 @@ from trireme.engine.gpu.discovery import Gpu, Gpus
 from trireme.engine.gpu.limits import GpuLimits
 from trireme.engine.options import ControlMode
 from trireme.engine.scheduling.resources import ExplicitResource
+from trireme.engine.tensor_limits import TensorLimits
 
 
 def command(*words: str) -> ServeCommand:
@@ -49,6 +50,8 @@ def test_server_options_take_the_flags_values() -> None:
         "--backend-config=default-max-batch-size=2",
         "--max-inflight-requests=10",
         "--max-inflight-bytes=20",
+        "--max-tensor-rank=3",
+        "--max-tensor-elements=30",
         "--hang-limit-secs=1.5",
         "--restart-limit=0",
         "--restart-window-secs=2.5",
@@ -63,6 +66,7 @@ def test_server_options_take_the_flags_values() -> None:
     assert server.model_load_thread_count == 1
     assert server.options_for_backend("onnxruntime") == {"threads": "1", "default-max-batch-size": "2"}
     assert (server.max_inflight_requests, server.max_inflight_bytes, server.hang_limit_s) == (10, 20, 1.5)
+    assert server.tensor_limits == TensorLimits(3, 30)
     assert (server.restart_limit, server.restart_window_s) == (0, 2.5)
 
 

@@ -208,3 +208,13 @@ async def test_too_few_or_too_many_bytes(client: HttpClient, sizes: list[int], s
     inputs = [binary(size, name=f"IN{number}") for number, size in enumerate(sizes)]
     reply = await client.infer({"inputs": inputs}, bytes(sent))
     assert (reply.status, reply.media, reply.error) == (400, "application/json", text)
+
+
+@pytest.mark.parametrize("rank", [65, 150_000])
+async def test_a_shape_of_too_many_dimensions_is_refused(client: HttpClient, rank: int) -> None:
+    """Before they are multiplied: the product of 150,000 large ones would take minutes."""
+    reply = await client.infer({"inputs": [tensor(data=[1], shape=[2**63 - 1] * rank)]})
+    assert (reply.status, reply.error) == (
+        400,
+        f"invalid shape for input 'IN': it has {rank} dimensions, expected at most 64, which --max-tensor-rank sets",
+    )

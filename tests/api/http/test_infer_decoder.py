@@ -17,6 +17,7 @@ from trireme.api.http.infer_request import DecodedInfer, decode_infer
 from trireme.engine.datatypes import DATATYPES
 from trireme.engine.errors import TriremeError
 from trireme.engine.shared_memory import Regions
+from trireme.engine.tensor_limits import DEFAULT_LIMITS
 
 LIMIT_BYTES = 1 << 20
 
@@ -89,7 +90,9 @@ def outcome(decode: Callable[[], DecodedInfer]) -> object:
 
 
 def the_long_way(text: bytes, blobs: bytes, version: int = 1) -> object:
-    return outcome(lambda: decode_infer(text + blobs, len(text), "model", version, LIMIT_BYTES, Regions()))
+    return outcome(
+        lambda: decode_infer(text + blobs, len(text), "model", version, LIMIT_BYTES, Regions(), DEFAULT_LIMITS)
+    )
 
 
 def remembered(decoder: InferDecoder) -> int:

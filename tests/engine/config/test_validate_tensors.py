@@ -19,6 +19,7 @@ TENSOR: list[tuple[str, str]] = [
     ('name: "T" data_type: 99 dims: 1', "'T' must specify 'data_type'"),
     ('name: "T" data_type: TYPE_FP32', "'T' must specify 'dims'"),
     ('name: "T" data_type: TYPE_FP32 dims: 0', f"'T' dimension {WILDCARD}"),
+    (f'name: "T" data_type: TYPE_FP32 dims: {[1] * 65}', "'T' dims has 65 dimensions, expected at most 64"),
     ('name: "T" data_type: TYPE_FP32 dims: [ 1, -2 ]', f"'T' dimension {WILDCARD}"),
     ('name: "T" data_type: TYPE_FP32 dims: 1 reshape { shape: 0 }', f"'T' reshape dimensions {WILDCARD}"),
     (

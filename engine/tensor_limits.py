@@ -1,0 +1,51 @@
+"""What a client's tensors may be like, whichever protocol they come by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import InvalidArgumentError
+
+MAX_RANK = 64
+"""Most dimensions that a NumPy array can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLimits:
+    """Bounds of one input.
+
+    Attributes:
+        max_rank: ``--max-tensor-rank``: most dimensions, the batch dimension included; at most `MAX_RANK`.
+        max_elements: ``--max-tensor-elements``: most elements of a BYTES tensor, each of which becomes an object of
+            its own. Numbers are bounded by their bytes.
+    """
+
+    max_rank: int = MAX_RANK
+    max_elements: int = 1 << 20
+
+    def check_rank(self, name: str, rank: int) -> None:
+        """Refuse a shape of too many dimensions, before anything is done with it.
+
+        Raises:
+            InvalidArgumentError: input `name` has more than there may be.
+        """
+        if rank > self.max_rank:
+            raise InvalidArgumentError(
+                f"invalid shape for input '{name}': it has {rank} dimensions, expected at most {self.max_rank}, which "
+                "--max-tensor-rank sets"
+            )
+
+    def check_elements(self, name: str, count: int) -> None:
+        """Refuse a BYTES tensor of too many elements.
+
+        Raises:
+            InvalidArgumentError: input `name` has more than there may be.
+        """
+        if count > self.max_elements:
+            raise InvalidArgumentError(
+                f"input '{name}' has more than {self.max_elements} elements of type BYTES, which is the most that a "
+                "tensor may have; --max-tensor-elements sets it"
+            )
+
+
+DEFAULT_LIMITS = TensorLimits()
