@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ from servers import Server, machine, trireme
 BUDGET_BYTES = 256 * MIB
 LONGEST_MS = 50.0
 _SAMPLE_S = 0.02
+_AFTERWARDS_S = 0.5
 
 
 @dataclass
@@ -113,9 +115,12 @@ def second_client(port: int) -> Iterator[Seen]:
     arguments = [sys.executable, str(Path(__file__).with_name("attack_clients.py")), str(port)]
     seen = Seen()
     client = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    client.stdout.readline()
     try:
         yield seen
     finally:
+        time.sleep(_AFTERWARDS_S)
         said, _ = client.communicate("done\n", timeout=60)
         for name, value in json.loads(said).items():
             setattr(seen, name, value)

@@ -187,16 +187,20 @@ def grpc(message: bytes, *, packed: bool = False) -> Run:
 
 
 def late_settings(server: Server) -> str:
-    """A connection whose SETTINGS come 0.35 s after its preface, when none has been there for a while."""
+    """The first connection after the start, whose SETTINGS come 0.35 s after its preface: is a PING answered?"""
     with socket.create_connection(("127.0.0.1", server.grpc_port or 0), 5) as client:
+        client.settimeout(2)
         client.sendall(FrameFlood.PREFACE)
         time.sleep(0.35)
+        ping = frame(6, 1, 0, b"anyone??")
+        received = b""
         try:
-            client.sendall(frame(4, 0, 0))
-            client.settimeout(2)
-            return "served" if client.recv(100) else "closed"
+            client.sendall(frame(4, 0, 0) + frame(6, 0, 0, b"anyone??"))
+            while ping not in received and (more := client.recv(1000)):
+                received += more
         except OSError:
-            return "closed"
+            pass
+    return "served" if ping in received else "dropped"
 
 
 # ---- floods of HTTP/2 frames ----
@@ -246,10 +250,10 @@ def continuations(index: int) -> bytes:
 
 
 def smuggled(server: Server) -> str:
-    """A request for h2c, and a second one behind it on the new protocol: is that one answered?"""
-    upgrade = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABkAAQAAP__")]
+    """A request that asks to go on in HTTP/2, where nobody in front of the server reads along."""
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
     with socket.create_connection(("127.0.0.1", server.http_port), 5) as client:
-        client.sendall(payloads.http_request("GET", "/v2/health/live", upgrade))
+        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\n")
         client.settimeout(2)
         return client.recv(1000).split(b"\r\n")[0].decode()
 

@@ -68,11 +68,14 @@ class Asker:
 
 
 def watch(port: int) -> None:
-    """Asks until standard input ends, and then prints what it has seen. The second client: a process of its own."""
+    """The second client, a process of its own: says when it has begun, asks until it is told to stop, and prints what
+    it has seen."""
     infer = Asker(port, infer_request("small", *small_infer()), stays=True)
     health = Asker(port, b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n", stays=False)
     seen = Seen()
     times_ms = []
+    infer.ask()
+    print("asking", flush=True)
     while not select.select([sys.stdin], [], [], BETWEEN_S)[0]:
         begun_s = time.monotonic()
         answered = (health if seen.requests % 8 == 7 else infer).ask()
