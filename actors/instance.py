@@ -2,17 +2,19 @@
 
 It makes its copy, says that it is idle, executes the batch that its scheduler then sends, hands it back, and says so
 again. States: STARTING -> IDLE <-> BUSY -> STOPPED, and from any of them DEAD, when something other than the backend's
-own handling of a batch goes wrong, or a batch outlives the hang limit. A dead instance is never revived: its supervisor
-buries it (`bury` answers what it held) and starts another.
+own handling of a batch goes wrong, or a batch outlives the execution limit. A dead instance is never revived: its
+supervisor buries it (`bury` answers what it held) and starts another.
 
 An instance has credits: so many batches it may hold at once. While it has some left it says that it is idle as soon as
 it has been given a batch, so that it stands behind the other instances again; each batch is handed back when it is over
-itself. Leave to execute (the rate limiter's) is for one batch, so where it is needed an instance has one credit.
+itself. One task watches how long the oldest batch takes (`engine.execution_limit`), so that no batch needs a timer of
+its own. Leave to execute (the rate limiter's) is for one batch, so where it is needed an instance has one credit.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -22,14 +24,18 @@ import trio
 from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, ProcessInstance
 from ..engine.config.rate_limiter import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
-from ..engine.execution import ExecutionBatch
+from ..engine.execution import ExecutionBatch, Phase
+from ..engine.execution_limit import ExecutionLimit, Verdict
 from ..engine.scheduling.core import InstanceId
+from .exception_groups import first_error
 from .executors import Executor
 from .mailbox import Mailbox, MailboxStatistics
 from .messages import BatchSealed, InstanceIdle, InstanceMessage, StopInstance
 from .readiness import ReadinessCheck
 from .scheduler import InstanceAddress, Scheduler
 from .warmup import WarmUp
+
+logger = logging.getLogger("trireme.model")
 
 _MAILBOX_BOUND = 2
 """A batch, for an instance says once that it is idle before it gets one; and the word to stop."""
@@ -44,7 +50,7 @@ class InstanceState(enum.Enum):
 
 
 class InstanceHungError(Exception):
-    """A batch took longer than the hang limit."""
+    """A batch took longer than the execution limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,13 @@ class Instance:
 
     Args:
         identity: unique among the scheduler's instances, over restarts too.
+        limit_s: most seconds that a batch may take; 0 for no limit.
         limit: what it needs in order to execute, where that is limited.
-        hang_limit_s: most seconds that a batch may take; 0 for no limit.
         warm_up: what it does before it takes batches; None for nothing.
 
     Attributes:
         own_check: the model's own, once the instance has started; None if it has none.
+        stuck: it has executed one batch for longer than it should.
     """
 
     def __init__(
@@ -75,7 +82,7 @@ class Instance:
         model: LoadedModel,
         executor: Executor,
         scheduler: Scheduler,
-        hang_limit_s: float = 0.0,
+        limit_s: float = 0.0,
         limit: RateLimit = UNLIMITED,
         warm_up: WarmUp | None = None,
     ) -> None:
@@ -89,7 +96,8 @@ class Instance:
         self._model = model
         self._executor = executor
         self._scheduler = scheduler
-        self._hang_limit_s = hang_limit_s or math.inf
+        self.stuck = False
+        self._execution = ExecutionLimit(limit_s)
         self._limit = limit
         self._warm_up = warm_up
         self._credits = 1
@@ -105,10 +113,16 @@ class Instance:
 
         Raises:
             TriremeError: the copy could not be made, or warmed up.
-            InstanceHungError: a batch outlived the hang limit.
+            InstanceHungError: a batch outlived the execution limit.
             Exception: whatever else this instance dies of.
         """
-        await self._executor.around(partial(self._live, task_status))
+        try:
+            await self._executor.around(partial(self._live, task_status))
+            return
+        except BaseExceptionGroup as group:
+            error = first_error(group)
+        error.__context__ = None  # it may be kept with a log record, and is not to hold on to the data of a batch
+        raise error.with_traceback(None)
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
@@ -120,7 +134,7 @@ class Instance:
         execute_now = partial(self._execute_now, copy)
         spec = self.spec
         begin_now = None
-        if self._executor.begins and self._hang_limit_s == math.inf:
+        if self._executor.begins:
             begin_now = partial(self._begin_now, copy)
         prompt = begin_now is not None and self._executor.prompt
         address = InstanceAddress(
@@ -130,11 +144,10 @@ class Instance:
         task_status.started()
         if not scheduler.limited:
             self._credits = copy.credits
-        if self._credits == 1:
-            await self._serve(copy, None)
-        else:
-            async with trio.open_nursery() as batches:
-                await self._serve(copy, batches)
+        async with trio.open_nursery() as beside:
+            beside.start_soon(self._watch)
+            await self._serve(copy, None if self._credits == 1 else beside)
+            beside.cancel_scope.cancel()
         scheduler.detach(self.identity)
         await self._executor.end(copy)
         self._executor.close()
@@ -168,6 +181,8 @@ class Instance:
 
     def _take(self, batch: ExecutionBatch) -> None:
         self._said_idle = False
+        if self.state is not InstanceState.BUSY:
+            self._execution.restart(trio.current_time())
         self._held[batch] = None
         self.state = InstanceState.BUSY
 
@@ -177,9 +192,15 @@ class Instance:
         Args:
             prompt: it was begun in place, and so may the next one be.
         """
+        was_oldest = next(iter(self._held)) is batch
         del self._held[batch]
         if not self._held:
             self.state = InstanceState.IDLE
+        elif was_oldest:
+            self._execution.restart(trio.current_time())
+        self._execution.ended((batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START]) / 1e9)
+        if self.stuck:
+            self._recover()
         was_idle = self._said_idle
         idle = self.identity if prompt and self._has_news() else None
         self.executed += 1
@@ -201,7 +222,7 @@ class Instance:
         return True
 
     async def _execute_sealed(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
-        await self._execute(copy, batch)
+        await self._executor.execute(copy, batch)
         self._hand_back(batch)
         self._say_idle()
 
@@ -219,15 +240,40 @@ class Instance:
             raise
 
     async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
-        if self._hang_limit_s == math.inf:
-            await self._executor.execute(copy, batch)
-            return
-        with trio.move_on_after(self._hang_limit_s) as limit:
+        """For its warm-up: an instance that serves is watched."""
+        with trio.move_on_after(self._execution.limit_s) as limit:
             await self._executor.execute(copy, batch)
         if limit.cancelled_caught:
-            raise InstanceHungError(
-                f"instance '{self.spec.name}' gave no answer within {self._hang_limit_s:g} s and was given up"
-            )
+            raise self._hung()
+
+    async def _watch(self) -> None:
+        """Give up a batch that takes too long."""
+        execution = self._execution
+        while True:
+            await trio.sleep_until(execution.next_look_s(trio.current_time(), bool(self._held)))
+            batch = next(iter(self._held), None)
+            if batch is None:
+                continue
+            if _shows_life(batch):
+                execution.restart(trio.current_time())
+                continue
+            verdict = execution.look(trio.current_time())
+            if verdict is Verdict.OVER:
+                raise self._hung()
+            if verdict is Verdict.STUCK and not self.stuck:
+                self.stuck = True
+                text = "instance '%s' has been executing one batch for %g s, and counts as stuck%s"
+                rest = "" if execution.limit_s == math.inf else f"; after {execution.limit_s:g} s it is given up"
+                logger.warning(text, self.spec.name, execution.mark_s, rest)
+
+    def _hung(self) -> InstanceHungError:
+        return InstanceHungError(
+            f"instance '{self.spec.name}' gave no answer within {self._execution.limit_s:g} s and was given up"
+        )
+
+    def _recover(self) -> None:
+        self.stuck = False
+        logger.info("instance '%s' has finished the batch that it was stuck in", self.spec.name)
 
     def _execute_now(self, copy: ModelInstance, batch: ExecutionBatch) -> bool:
         """In the scheduler's task: execute a batch that is so short that waking this one would cost more."""
@@ -280,6 +326,12 @@ class Instance:
 
     def __repr__(self) -> str:
         return f"<Instance {self.spec.name} {self.state.value}, {self.executed} batches>"
+
+
+def _shows_life(batch: ExecutionBatch) -> bool:
+    """Whether a batch has been answered in part since this was last asked, or is held back by a client."""
+    heard, batch.heard = batch.heard, False
+    return heard or any(job.window is not None and job.window.crowded for job in batch.jobs)
 
 
 def obituary(spec: InstanceSpec, cause: Exception) -> TriremeError:

@@ -32,13 +32,14 @@ _ALIVE = (InstanceState.IDLE, InstanceState.BUSY)
 
 @dataclass(frozen=True, slots=True)
 class InstanceCounts:
-    """`alive` of `expected` instances; `restarts` counts all rebirths, `abandoned` those whose thread was given up
-    because a batch hung."""
+    """`alive` of `expected` instances, `stuck` of those that are alive; `restarts` counts all rebirths, `abandoned`
+    those whose thread was given up because a batch hung."""
 
     alive: int = 0
     expected: int = 0
     restarts: int = 0
     abandoned: int = 0
+    stuck: int = 0
 
 
 class Instances:
@@ -50,6 +51,7 @@ class Instances:
         nursery: the instances' owner.
         on_loss: told when one is lost for good.
         warm_up: what each does before it takes batches; None for nothing.
+        limit_s: most seconds that a batch may take; 0 for no limit.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Instances:
         nursery: trio.Nursery,
         on_loss: Callable[[TriremeError], None],
         warm_up: WarmUp | None = None,
+        limit_s: float = 0.0,
     ) -> None:
         self._restarts = 0
         self._abandoned = 0
@@ -71,6 +74,7 @@ class Instances:
         self._nursery = nursery
         self._on_loss = on_loss
         self._warm_up = warm_up
+        self._limit_s = limit_s
         self._seats: list[_Seat] = []
         self._identities = 0
         self._closing = False
@@ -78,7 +82,20 @@ class Instances:
     def counts(self) -> InstanceCounts:
         """How many there are; those that nobody wants any more do not count."""
         seats = [seat for seat in self._seats if not seat.leaving]
-        return InstanceCounts(sum(seat.alive for seat in seats), len(seats), self._restarts, self._abandoned)
+        alive = sum(seat.alive for seat in seats)
+        stuck = sum(seat.alive and seat.instance is not None and seat.instance.stuck for seat in seats)
+        return InstanceCounts(alive, len(seats), self._restarts, self._abandoned, stuck)
+
+    def trouble(self) -> str:
+        """Why the instances cannot take requests as they should; empty if they can."""
+        counts = self.counts()
+        if counts.alive < counts.expected:
+            dead = [seat for seat in self._seats if not (seat.alive or seat.leaving)]
+            last = next((f"; last: {seat.death}" for seat in dead if seat.death), "")
+            return f"{len(dead)} of {counts.expected} instances have died and are being restarted{last}"
+        if counts.stuck and counts.stuck == counts.alive:
+            return f"all {counts.alive} instances have been executing one batch for too long"
+        return ""
 
     def own_checks(self) -> list[ReadinessCheck]:
         """Those of the instances that are wanted and alive."""
@@ -170,6 +187,7 @@ class Instances:
 
     def _next_step(self, seat: _Seat, error: Exception, policy: RestartPolicy, was_up: bool) -> float | None:
         """What to do about a death: seconds until the restart, or None when there is none."""
+        seat.death = str(error) or type(error).__name__
         if isinstance(error, InstanceHungError):
             self._abandoned += 1
         if not was_up:
@@ -193,14 +211,13 @@ class Instances:
         self._identities += 1
         kind = self._model.instance_class(order.spec)
         executor = self._surroundings.executors.instance_executor(order.spec.name, kind)
-        limit_s = self._surroundings.options.hang_limit_s
         return Instance(
             self._identities,
             order.spec,
             self._model,
             executor,
             self._scheduler,
-            limit_s,
+            self._limit_s,
             order.limit,
             self._warm_up,
         )
@@ -214,6 +231,7 @@ class _Seat:
 
     Attributes:
         error: why it could not be made at all.
+        death: what its instance died of last; empty if none has.
         leaving: it is not wanted any more.
     """
 
@@ -221,6 +239,7 @@ class _Seat:
         self.order = order
         self.instance: Instance | None = None
         self.error: TriremeError | None = None
+        self.death = ""
         self.leaving = False
 
     @property

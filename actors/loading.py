@@ -14,6 +14,7 @@ from ..engine.config.model import ModelConfig
 from ..engine.config.sequence import sequence_batching
 from ..engine.ensemble import EnsemblePlan
 from ..engine.errors import InvalidArgumentError
+from ..engine.execution_limit import execution_limit_s
 from ..engine.gpu.discovery import Gpus
 from ..engine.gpu.load_guard import LoadGuard
 from ..engine.instance_orders import instance_orders
@@ -38,6 +39,7 @@ class LoadedInstances:
         core: decides what they execute.
         iterative: the model may have a request executed again instead of answering it.
         warmup: what its instances execute first.
+        limit_s: most seconds that a batch may take; 0 for no limit.
     """
 
     config: ModelConfig
@@ -46,6 +48,7 @@ class LoadedInstances:
     core: SchedulerCore
     iterative: bool = False
     warmup: tuple[WarmupSample, ...] = ()
+    limit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ def load_instances(
     files = replace(files, capabilities=gpus.capabilities)
     completion = backend.auto_complete(config, files) if surroundings.options.auto_complete else None
     config = source.prepare(config, completion, gpus)
+    limit_s = execution_limit_s(config.parameters, surroundings.options.hang_limit_s)
     labels = source.labels(config)
     sequences = sequence_batching(config)
     states = None
@@ -84,7 +88,7 @@ def load_instances(
     iterative = sequences is not None and sequences.iterative
     guard = LoadGuard(surroundings.options.gpu_limits, gpus)
     guard.check(order.spec for order in instance_orders(config, ()))
-    return LoadedInstances(config, labels, guard.around(backend.load(config, files)), core, iterative, warmup)
+    return LoadedInstances(config, labels, guard.around(backend.load(config, files)), core, iterative, warmup, limit_s)
 
 
 def gpus_for(config: ModelConfig, surroundings: Surroundings) -> Gpus:

@@ -58,9 +58,14 @@ class Members:
         return self._answering(model, request) if model.stateful else model
 
     @property
-    def healthy(self) -> bool:
-        """Every one serves, with all of its parts alive; those that were let go do not count as such."""
-        return bool(self.steps) and all(model.serving and model.intact for model in self.steps)
+    def trouble(self) -> str:
+        """What is wrong with one of them; empty if nothing is."""
+        for model in self.steps:
+            if not model.serving:
+                return f"its member '{model.name}' version {model.version} is not serving"
+            if model.trouble:
+                return f"its member '{model.name}' version {model.version}: {model.trouble}"
+        return "" if self.steps else "its members are not there"
 
     def own_checks(self) -> list[ReadinessCheck]:
         """Of every one, once."""

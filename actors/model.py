@@ -24,7 +24,7 @@ from ..engine.cache.fingerprint import fingerprint
 from ..engine.config.in_place import adopt
 from ..engine.config.model import ModelConfig
 from ..engine.config.rate_limiter import rate_limits
-from ..engine.description import ModelDescription, ModelState
+from ..engine.description import IndexEntry, ModelDescription, ModelState
 from ..engine.errors import InternalError, TriremeError, unframed
 from ..engine.instance_orders import InstanceOrder, instance_orders
 from ..engine.latencies import RecentLatencies, first_response_histogram
@@ -165,15 +165,23 @@ class Model:
         return self._holds > 0
 
     @property
-    def intact(self) -> bool:
-        """Every instance is alive (none hung, none waiting for its restart); so are those of its members."""
-        counts = self._counts_now()
-        return counts.alive == counts.expected and (self._members is None or self._members.healthy)
+    def trouble(self) -> str:
+        """Why it is not well although it is loaded: an instance waits for its restart, all of them are stuck, or a
+        member is in trouble. Empty if it is well."""
+        if self._members is not None:
+            return self._members.trouble
+        return "" if self._instances is None else self._instances.trouble()
 
     @property
     def healthy(self) -> bool:
-        """Ready and intact."""
-        return self.ready and self.intact
+        """Ready, and nothing is wrong with its instances, or with those of its members."""
+        return self.ready and not self.trouble
+
+    def index_entry(self) -> IndexEntry:
+        """Its row of the repository index. A version that is loaded and not well is unavailable, with a reason."""
+        trouble = self.trouble if self.ready else ""
+        state = ModelState.UNAVAILABLE if trouble else self.state
+        return IndexEntry(self.name, str(self.version), state, trouble or self.reason)
 
     def own_checks(self) -> list[ReadinessCheck]:
         """What its instances, or those of its members, say of themselves if they are asked."""
@@ -425,7 +433,9 @@ class Model:
         nursery.start_soon(self._keep_scheduler, self._scheduler)
         title = f"model '{self.name}' version {self.version}"
         warm_up = WarmUp(loaded.warmup, self.config, self.version, clock, iterative=loaded.iterative)
-        self._instances = Instances(title, loaded.model, scheduler, self._surroundings, nursery, self._give_up, warm_up)
+        self._instances = Instances(
+            title, loaded.model, scheduler, self._surroundings, nursery, self._give_up, warm_up, loaded.limit_s
+        )
         error = await self._instances.start(self._orders(self.config))
         if error is not None:
             self._give_up(error)

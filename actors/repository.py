@@ -384,11 +384,8 @@ class Repository:
             models = self._versions(identity)
             if identity not in self._models and not ready_only:
                 entries.append(IndexEntry(name))
-            entries += [
-                IndexEntry(name, str(model.version), model.state, model.reason)
-                for model in models
-                if model.ready or not ready_only
-            ]
+            rows_of_model = [model.index_entry() for model in models]
+            entries += [row for row in rows_of_model if row.state is ModelState.READY or not ready_only]
         return entries
 
     def models(self) -> list[Model]:

@@ -420,8 +420,10 @@ class Scheduler:
             job.responded = True
             self._statistics.record_first_response(job.received_ns, now_ns)
         batch = job.batch
-        if batch is not None and batch.reported is not None:
-            self._statistics.record_responses(batch.take_reported())
+        if batch is not None:
+            batch.heard = True
+            if batch.reported is not None:
+                self._statistics.record_responses(batch.take_reported())
         if not final:
             pass  # an error that is not the end of the request is one of its responses
         elif isinstance(outcome, TriremeError):

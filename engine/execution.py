@@ -66,6 +66,7 @@ class ExecutionBatch:
         answers: what the backend answered so far, in order: (job, outcome, final).
         rescheduled: jobs to be executed once more (rule 3).
         reported: times of responses that the backend has told and nobody has counted yet.
+        heard: a job of a decoupled model has been answered since this was last set to False.
     """
 
     __slots__ = (
@@ -74,6 +75,7 @@ class ExecutionBatch:
         "_stream",
         "answers",
         "gpu",
+        "heard",
         "instance_name",
         "jobs",
         "marks",
@@ -102,6 +104,7 @@ class ExecutionBatch:
         self.answers: list[tuple[Job, Outcome, bool]] = []
         self.rescheduled: list[Job] = []
         self.reported: deque[ResponseTimes] | None = None
+        self.heard = False
         self._clock = clock
         self._stream = stream
         self._iterative = iterative

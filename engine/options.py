@@ -41,7 +41,8 @@ class ServerOptions:
         max_inflight_requests, max_inflight_bytes: server-wide budget of accepted, unanswered requests; at the bound,
             callers wait.
         tensor_limits: what one input may be like.
-        hang_limit_s: an instance whose batch takes longer is given up and replaced; 0 for no limit.
+        hang_limit_s: an instance whose batch takes longer is given up and replaced, unless its model has a limit of its
+            own (`execution_limit`); 0 for no limit.
         restart_limit, restart_window_s: an instance that dies more often than this within the window is not
             restarted; its model is then unready, with the reason.
         rate_limit: whether instances share resources, as their groups say (``--rate-limit=execution_count``).
@@ -72,7 +73,7 @@ class ServerOptions:
     max_inflight_requests: int = 65_536
     max_inflight_bytes: int = 4 << 30
     tensor_limits: TensorLimits = DEFAULT_LIMITS
-    hang_limit_s: float = 0.0
+    hang_limit_s: float = 300.0
     restart_limit: int = 5
     restart_window_s: float = 60.0
     summary_latencies: bool = False

@@ -264,8 +264,9 @@ _LIMITS = Group(
         Flag(
             "hang-limit-secs",
             FLOAT,
-            "Seconds after which a batch's execution counts as hung, and its instance is replaced; 0 for never.",
-            0.0,
+            "Seconds after which a batch's execution counts as hung, and its instance is replaced; 0 for never. A "
+            "model may have a limit of its own, by its parameter EXECUTION_LIMIT_SECS.",
+            300.0,
         ),
         Flag(
             "restart-limit",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trireme.engine.errors import UnavailableError
+from trireme.engine.errors import FailureReason, UnavailableError
 from trireme.engine.execution import SealReason
-from trireme.engine.scheduling.core import WAIT, Dispatch
+from trireme.engine.scheduling.core import WAIT, Dispatch, Reject
 from trireme.engine.scheduling.default import DefaultScheduler
 
 
@@ -29,15 +29,45 @@ def test_priority_and_timeout_are_ignored(make_job, run):
     assert [(job.level, job.deadline_s, job.arrival) for job in jobs] == [(0, None, 1), (0, None, 2), (0, None, 3)]
 
 
-def test_cancelled_request_is_executed_and_its_model_can_see_that_it_is_cancelled(make_job):
+def test_cancelled_request_leaves_the_queue_at_once_although_no_instance_is_idle(make_job):
+    core = DefaultScheduler()
+    first, cancelled, last = jobs = [make_job(n) for n in range(3)]
+    for job in jobs:
+        core.enqueue(job, 2.5)
+    core.cancel(cancelled)
+    action = core.next_action(3.0)
+    assert isinstance(action, Reject)
+    assert action.job is cancelled
+    assert action.error.reason is FailureReason.CANCELED
+    assert cancelled.cancelled
+    assert core.next_action(3.0) is WAIT
+    assert core.queued == 2
+    for job in (first, last):
+        core.instance_idle(4)
+        assert core.next_action(3.0) == Dispatch(4, (job,), SealReason.UNBATCHED)
+
+
+def test_cancelling_a_request_in_execution_changes_nothing_in_the_queue(make_job):
     core = DefaultScheduler()
     job = make_job()
-    core.enqueue(job, 2.5)
-    core.cancel(job)
+    core.enqueue(job, 0.0)
     core.instance_idle(4)
-    assert core.next_action(3.0) == Dispatch(4, (job,), SealReason.UNBATCHED)
+    core.next_action(0.0)
+    core.cancel(job)
     assert job.cancelled
-    assert job.enqueued_s == 2.5
+    assert core.next_action(0.0) is WAIT
+    assert core.queued == 0
+
+
+def test_a_cancelled_request_that_was_not_fetched_yet_is_given_back_by_drop_all(make_job):
+    core = DefaultScheduler()
+    jobs = [make_job(n) for n in range(3)]
+    for job in jobs:
+        core.enqueue(job, 0.0)
+    core.cancel(jobs[1])
+    assert core.queued == 3
+    assert core.drop_all() == jobs
+    assert core.next_action(0.0) is WAIT
 
 
 def test_stopping_refuses_new_requests_and_drains_the_old_ones(make_job):
