@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import trio
 
@@ -48,10 +49,12 @@ class ModelControl:
         nursery: the owner of all models and operations.
     """
 
+    repository_class: ClassVar[type[Repository]] = Repository
+
     def __init__(
         self, source: RepositorySource, surroundings: Surroundings, nursery: trio.Nursery, on_progress: LoadProgress
     ) -> None:
-        self.repository = Repository(surroundings, nursery, on_progress, self._unused)
+        self.repository = self.repository_class(surroundings, nursery, on_progress, self._unused)
         self._poller = Poller(source, surroundings)
         self._surroundings = surroundings
         self._nursery = nursery
@@ -150,7 +153,7 @@ class ModelControl:
         self._check_mode()
         if not name.strip():
             raise InvalidArgumentError("Model name cannot be empty. Please enter a valid name to deploy.")
-        if ".." in name or "/" in name:
+        if name in (".", "..") or "/" in name:
             raise InvalidArgumentError(
                 f"invalid model name '{name}', model name must not contain path traversal characters"
             )

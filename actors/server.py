@@ -13,8 +13,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -24,7 +23,7 @@ from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
-from ..engine.errors import InternalError, UnavailableError, request_prefix
+from ..engine.errors import TriremeError, UnavailableError, request_prefix
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.job import Job
 from ..engine.metrics_cache import cache_counter_families, cache_summary_families
@@ -47,6 +46,7 @@ from .executors import Executors, ThreadExecutors
 from .model import Model, ModelActorStatistics
 from .model_calls import ModelCalls
 from .model_control import ModelControl
+from .not_started import NoControl, StartupError
 from .offload import Offload
 from .rate_limiter import RateLimiter
 from .readiness import all_pass
@@ -57,6 +57,7 @@ from .socket_readiness import Readiness
 from .surroundings import Surroundings
 from .tracing import Tracing
 from .trio_loop import TrioLoop
+from .version import server_version
 
 logger = logging.getLogger("trireme.server")
 
@@ -65,18 +66,6 @@ _UNLOAD_GRACE_S = 1.0
 
 _FLUSH_GRACE_S = 1.0
 """The same for the traces that are on their way to files or to a collector."""
-
-
-class StartupError(InternalError):
-    """The server could not start as it was told to.
-
-    Attributes:
-        index: the repository index at that moment, before everything was unloaded again.
-    """
-
-    def __init__(self, message: str, index: Sequence[IndexEntry]) -> None:
-        super().__init__(message)
-        self.index = tuple(index)
 
 
 class InferenceServer:
@@ -131,6 +120,7 @@ class InferenceServer:
         self._stop_by_s = -math.inf
         self._exiting = False
         self._startup_failed = False
+        self._started = True
         self._drained = True
         self._cache: ResponseCache | None = None
         self._to_attend: list[Door] = []
@@ -154,12 +144,11 @@ class InferenceServer:
         surroundings = Surroundings(
             self.options, self._clock, executors, self._backends, limiter, cache, self._agents, self.gpus
         )
-        self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
-        self._repository = self._control.repository
+        self._take_control(ModelControl, surroundings)
         self._calls = self._backends.services.models = ModelCalls(self, self._nursery)
         started = False
         try:
-            await self._start()
+            await self._start(surroundings)
             started = self._calls.open = True
         finally:
             if not started:
@@ -175,8 +164,20 @@ class InferenceServer:
         self.metrics.add(Section.LAST, lambda _scrape: cache.families())
         return CacheAccess(name, cache, self._clock)
 
-    async def _start(self) -> None:
-        everything_ready = await self._control.start()
+    def _take_control(self, kind: type[ModelControl], surroundings: Surroundings) -> None:
+        self._control = kind(self._source, surroundings, self._nursery, self._on_load_progress)
+        self._repository = self._control.repository
+
+    async def _start(self, surroundings: Surroundings) -> None:
+        try:
+            everything_ready = await self._control.start()
+        except TriremeError as error:
+            if self.options.exit_on_error:
+                raise
+            logger.error("%s - %s", error.kind.value, error.message)
+            self._take_control(NoControl, surroundings)
+            self._started = False
+            return
         if self.options.model_control_mode is ControlMode.POLL and self.options.repository_poll_s > 0:
             self._nursery.start_soon(self._control.keep_polling, self.options.repository_poll_s)
         if everything_ready:
@@ -372,16 +373,21 @@ class InferenceServer:
         return self._exiting
 
     @property
+    def started(self) -> bool:
+        """False if it could not start, and goes on without models because ``exit_on_error`` is not set."""
+        return self._started
+
+    @property
     def drained(self) -> bool:
         """After the block: whether everything in flight was answered in time."""
         return self._drained
 
     def live(self) -> bool:
-        return not self._exiting
+        return self._started and not self._exiting
 
     def ready(self) -> bool:
         """Whether requests are welcome; with strict readiness, whether every model is well (cli.md §6)."""
-        if self._exiting:
+        if not self.live():
             return False
         if not self.options.strict_readiness:
             return True
@@ -490,11 +496,3 @@ class InferenceServer:
 
     def __repr__(self) -> str:
         return f"<InferenceServer {self.options.server_id}: {'exiting' if self._exiting else 'serving'}>"
-
-
-def server_version() -> str:
-    """Trireme's version, from the installed package's metadata."""
-    try:
-        return version("trireme")
-    except PackageNotFoundError:
-        return "0"

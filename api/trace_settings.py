@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..engine.errors import InvalidArgumentError, TriremeError, UnsupportedError
+from ..engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from ..engine.tracing.config import TraceLevel, TraceMode
 
 if TYPE_CHECKING:
@@ -22,12 +22,13 @@ def check_model(server: InferenceServer, name: str) -> None:
 
     Raises:
         InvalidArgumentError: there is no such model.
+        UnavailableError: the server could not start.
     """
     if not name:
         return
     try:
         server.describe(name)
-    except TriremeError:
+    except (InvalidArgumentError, NotFoundError):
         raise InvalidArgumentError(f"Request for unknown model : {name}") from None
 
 

@@ -20,6 +20,7 @@ import trio
 from ...actors import InferenceServer, StartupError
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
+from ...engine.repository.source import RepositorySource, Scan
 from ...engine.request import InferenceRequest
 from ...engine.temporary import remove_abandoned
 from ..grpc.application import GrpcApplication
@@ -139,6 +140,13 @@ async def _serve(command: ServeCommand, log: Log, shutdown: _Shutdown) -> int:
     return 0
 
 
+class _Unspecified(RepositorySource):
+    """The repositories of a command line that names none."""
+
+    def scan(self) -> Scan:
+        raise InvalidArgumentError("--model-repository must be specified")
+
+
 async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStack) -> InferenceServer:
     """Open the server and show what it has got.
 
@@ -147,12 +155,11 @@ async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStac
     """
     server = None
     try:
-        if not command.server.model_repository:
-            raise InvalidArgumentError("--model-repository must be specified")
         on_request = _open_request_log(command, stack)
         await trio.to_thread.run_sync(remove_abandoned)
         with load_display(log.handler) as on_load:
-            server = InferenceServer(command.server, on_load, on_request=on_request)
+            source = None if command.server.model_repository else _Unspecified()
+            server = InferenceServer(command.server, on_load, source=source, on_request=on_request)
             await stack.enter_async_context(server)
     except TriremeError as error:
         if server is not None and isinstance(error, StartupError):

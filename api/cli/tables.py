@@ -32,7 +32,14 @@ def table(header: Row, rows: Sequence[Row]) -> str:
 
 
 def startup_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = None) -> Iterator[str]:
-    """What is there, in Triton's order; `index` is the repository index to show, if not the present one."""
+    """What is there, in Triton's order; of a server that could not start, only its options.
+
+    Args:
+        index: the repository index to show, if not the present one.
+    """
+    if not server.started:
+        yield table(("Option", "Value"), list(_options(server)))
+        return
     entries = server.repository_index() if index is None else index
     yield table(("Repository Agent", "Path"), server.agents_used())
     yield table(("Backend", "Path", "Config"), _backends(server))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...actors.server import server_version
+from ...actors.version import server_version
 from .openapi_schemas import Schema, ref, schemas
 
 _MODEL = "/v2/models/{model}"

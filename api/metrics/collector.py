@@ -49,7 +49,7 @@ class ServerCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        entries = self._server.statistics()
+        entries = self._server.statistics() if self._server.started else []
         added = self._server.metrics
         scrape = Scrape(entries, self._clock.now_ns(), self._counter_latencies, self._quantiles)
         host = self._host()

@@ -17,7 +17,7 @@ from ..backends.interface import Completion, ModelFiles
 from ..config import place_instances, prepare_for_load, read_config, read_labels, select_versions
 from ..config.model import ModelConfig
 from ..config.read import finish_config, read_message
-from ..errors import InternalError
+from ..errors import InternalError, InvalidArgumentError
 from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
 from .agent_registry import AgentRegistry
@@ -188,11 +188,14 @@ def _directories(path: Path) -> list[Path]:
     """The sub-directories of `path` by name; links to directories count, links that lead nowhere do not.
 
     Raises:
-        InternalError: `path` is not a directory that can be read.
+        InvalidArgumentError: `path` is no directory.
+        InternalError: it cannot be read.
     """
     try:
         with os.scandir(path) as entries:
             return sorted(path / entry.name for entry in entries if _is_directory(entry))
+    except NotADirectoryError as error:
+        raise InvalidArgumentError(f"repository path is not a valid directory: {path}") from error
     except OSError as error:
         raise InternalError(f"failed to stat file {path}") from error
 

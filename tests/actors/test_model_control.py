@@ -154,6 +154,11 @@ class TestLoad:
                 "invalid model name '../a', model name must not contain path traversal characters",
             ),
             (
+                "..",
+                InvalidArgumentError,
+                "invalid model name '..', model name must not contain path traversal characters",
+            ),
+            (
                 "a/1",
                 InvalidArgumentError,
                 "invalid model name 'a/1', model name must not contain path traversal characters",
@@ -196,6 +201,13 @@ class TestLoad:
         async with serving(tmp_path, gates) as server:
             for _ in range(2):
                 await fails(server.load_model(name, {}), kind, text)
+
+    @pytest.mark.parametrize("name", ["...", "a..b", "..c"])
+    async def test_dots_alone_are_no_path(self, tmp_path: Path, gates: Gates, name: str) -> None:
+        write_model(tmp_path, name, {1: 1})
+        async with serving(tmp_path, gates) as server:
+            await server.load_model(name, {})
+            assert await ask(server, name) == 1
 
     async def test_loads_of_one_model_go_one_after_the_other(self, tmp_path: Path, gates: Gates) -> None:
         write_model(tmp_path, "a", {1: 1})

@@ -200,6 +200,33 @@ def test_the_other_models_are_served_if_told_so(start_serve: Callable, repositor
     assert '"failed to load all models"' in serve.stderr
 
 
+@pytest.mark.parametrize("words", [("--model-repository=/no/such/place",), ()])
+def test_without_a_repository_it_goes_on_if_told_so(start_serve: Callable, words: tuple[str, ...]) -> None:
+    """Neither live nor ready, without a word about models, as Triton does; exit code 0 in the end."""
+    serve = start_serve("--exit-on-error=false", *words)
+    port, metrics_port = serve.ports()
+    assert get(port, "/v2/health/live")[0] == 400
+    assert get(port, "/v2/health/ready")[0] == 400
+    assert get(port, "/v2")[0] == 200
+    for path, body in (
+        ("/v2/models/m", None),
+        ("/v2/models/m/ready", None),
+        ("/v2/models/m/config", None),
+        ("/v2/models/stats", None),
+        ("/v2/repository/index", "{}"),
+        ("/v2/repository/models/m/load", "{}"),
+        ("/v2/models/m/infer", '{"inputs": []}'),
+        ("/v2/models/m/generate", "{}"),
+        ("/v2/models/m/trace/setting", None),
+    ):
+        assert get(port, path, body) == (503, '{"error":"Server not ready"}'), path
+    assert get(metrics_port, "/metrics")[0] == 200
+    assert "Option" in serve.stdout
+    assert "Backend" not in serve.stdout
+    serve.signal(signal.SIGTERM)
+    assert serve.wait() == 0
+
+
 def test_arrivals_are_logged_for_the_simulator(start_serve: Callable, repository: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     log.write_text("of another day\n")
