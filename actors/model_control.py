@@ -28,6 +28,7 @@ from ..engine.options import ControlMode
 from ..engine.repository.load_parameters import read_load_parameters
 from ..engine.repository.overrides import OverrideModel
 from ..engine.repository.source import ModelSource, RepositorySource
+from ..engine.repository.uploaded_code import refuse_code
 from .name_locks import NameLocks
 from .poller import Known, Override, Poller, members, resolve
 from .repository import LoadProgress, Repository, no_more_changes
@@ -201,6 +202,8 @@ class ModelControl:
             raise error
 
     async def _load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
+        if not self._surroundings.options.allow_code_upload:
+            refuse_code(name, parameters)
         override = await self._read_override(name, parameters)
         try:
             await self._load_locked(name, override)

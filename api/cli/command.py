@@ -9,6 +9,7 @@ from pathlib import Path
 from ...engine.options import ControlMode, ServerOptions
 from ...engine.tensor_limits import TensorLimits
 from ..logging import LogSettings, escape_wanted
+from .exposure import open_management
 from .flags import ParsedFlags
 from .getopt import UsageError
 from .memory_flags import gpu_limits
@@ -75,7 +76,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         deprecations=tuple(_deprecations(flags)),
-        warnings=(*_warnings(flags), *trace_warnings(flags, server.tracing)),
+        warnings=(*_warnings(flags), *open_management(flags), *trace_warnings(flags, server.tracing)),
     )
 
 
@@ -157,6 +158,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         model_load_thread_count=max(1, flags["model-load-thread-count"]),
         model_load_retry_count=max(0, flags["model-load-retry-count"]),
         model_namespacing=flags["model-namespacing"],
+        allow_code_upload=flags["allow-code-upload"],
         backend_directory=Path(flags["backend-directory"]),
         backend_config=backend_config,
         cache_config=_cache_config(flags),

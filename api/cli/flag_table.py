@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...engine.tensor_limits import MAX_RANK
+from ..http.origins import HOST, ORIGIN
 from ..logging import FORMATS
 from .flags import Flag, Group, by_name
 from .later_flags import (
@@ -23,6 +24,7 @@ from .values import (
     STRING,
     Kind,
     in_range,
+    list_of,
     named_setting,
     not_empty,
     one_of,
@@ -140,6 +142,13 @@ _REPOSITORY = Group(
             "Serve models of the same name from different repositories; an ensemble uses the models beside it first.",
             False,
         ),
+        Flag(
+            "allow-code-upload",
+            BOOLEAN,
+            "Whether the files that come with a load request may hold code, such as model.py, a shared library or a "
+            "pickle.",
+            True,
+        ),
         *REPOSITORY_LATER,
     ),
 )
@@ -182,6 +191,19 @@ _HTTP = Group(
             "Calls that need a header: <category,...>:<header>=<value>. The categories are those of "
             "--grpc-restricted-protocol.",
             repeatable=True,
+        ),
+        Flag(
+            "http-allowed-origins",
+            Kind("<string,...>", list_of(ORIGIN, "--http-allowed-origins", "<scheme>://<host>[:<port>]")),
+            "Origins whose web pages may make calls that change the server; '*' for all. Programs send no Origin, and "
+            "may make them anyway.",
+            (),
+        ),
+        Flag(
+            "http-allowed-hosts",
+            Kind("<string,...>", list_of(HOST, "--http-allowed-hosts", "<host>[:<port>]")),
+            "Hosts by which HTTP requests may name the server; any if none is given.",
+            (),
         ),
         *HTTP_LATER,
     ),

@@ -253,6 +253,23 @@ def restriction(option: str, word: str) -> Callable[[str], Restriction]:
     return read
 
 
+def list_of(pattern: re.Pattern[str], option: str, form: str) -> Callable[[str], tuple[str, ...]]:
+    """Values with commas in between, in lower case.
+
+    Args:
+        form: what each of them should be, for the error.
+    """
+
+    def read(text: str) -> tuple[str, ...]:
+        values = tuple(value.strip().lower() for value in text.split(",") if value.strip())
+        for value in values:
+            if not pattern.fullmatch(value):
+                raise BadValueError(f"{option} option format is '{form},...'. Got {value}")
+        return values
+
+    return read
+
+
 STRING = Kind("<string>", str)
 BOOLEAN = Kind("<boolean>", read_bool)
 INTEGER = Kind("<integer>", read_int)

@@ -15,11 +15,12 @@ import trio
 from ...engine.errors import TriremeError
 from ...engine.log_context import about
 from ...engine.tensor import Buffer
-from .asgi import Message, Receive, Scope, Send
+from .asgi import Headers, Message, Receive, Scope, Send
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
 from .exchange import Answer, Context, HttpRequest, StreamedAnswer
 from .immediate import ImmediateInfer
 from .options import HttpOptions
+from .origins import OriginGuard
 from .restricted import RestrictedApis
 from .routes import Match, Router
 from .tracing import HttpTrace, is_watched
@@ -55,7 +56,10 @@ class HttpApplication:
         self._router = Router()
         self._tracer = server.tracer
         self._guard = RestrictedApis(options.restrictions) if options.restrictions else None
-        self.immediate = None if self._guard else ImmediateInfer(self._context, self._router)
+        self._origins = OriginGuard(options.allowed_origins, options.allowed_hosts)
+        self.immediate = (
+            None if self._guard or self._origins.checks_hosts else ImmediateInfer(self._context, self._router)
+        )
 
     @property
     def readiness(self) -> Readiness:
@@ -77,7 +81,7 @@ class HttpApplication:
         match = self._router.match(scope["raw_path"])
         if match is None:
             answer = not_found()
-        elif self._guard and (refusal := self._guard.refusal(match.route.category, scope["headers"])):
+        elif refusal := self._refusal(match, scope):
             answer = refusal
         elif method not in match.route.handlers:
             answer = method_not_allowed(match.route.error_media)
@@ -98,6 +102,14 @@ class HttpApplication:
                     await answer.send(send)
                 return
         await _send(send, answer, with_body=method != "HEAD")
+
+    def _refusal(self, match: Match, scope: Scope) -> Answer | None:
+        """What to answer to a request that is not allowed, before anything else of it is looked at."""
+        headers: Headers = scope["headers"]
+        category = match.route.category
+        if self._guard and (refusal := self._guard.refusal(category, headers)):
+            return refusal
+        return self._origins.refusal(category, scope["method"], headers)
 
     async def _answer(self, match: Match, scope: Scope, body: Buffer) -> Answer | StreamedAnswer:
         """Run the handler; whatever it raises becomes an answer."""

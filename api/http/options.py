@@ -18,9 +18,12 @@ class HttpOptions:
             become request parameters (http.md §4.11). Empty: none does.
         allow_client_shm: whether clients may register shared-memory regions (http.md §6).
         restrictions: ``--http-restricted-api``: which requests need which header (http.md §8).
+        allowed_origins, allowed_hosts: ``--http-allowed-…``: see `OriginGuard`.
     """
 
     max_input_bytes: int = 67_108_864
     header_forward_pattern: str = ""
     allow_client_shm: bool = False
     restrictions: tuple[Restriction, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()

@@ -96,3 +96,17 @@ class TestOverrides:
             assert await ask(server, "a") == 1
         assert logged in caplog.text
         assert not list(temporary.iterdir())
+
+
+async def test_code_can_be_kept_out_of_load_requests(tmp_path: Path, gates: Gates) -> None:
+    """Over whichever protocol it comes; what the repository holds is not concerned."""
+    root, aside = tmp_path / "models", tmp_path / "temporary"
+    aside.mkdir()
+    write_model(root, "a", {1: 1})
+    config = CONFIG_JSON % ("a", "")
+    async with serving(root, gates, "a", allow_code_upload=False) as server:
+        with pytest.raises(InvalidArgumentError, match=r"'file:1/model\.py' may hold code"):
+            await server.load_model("a", {"config": config, "file:1/value.txt": b"2", "file:1/model.py": b"pass"})
+        assert await ask(server, "a") == 1
+        await server.load_model("a", {"config": config, "file:1/value.txt": b"2"})
+        assert await ask(server, "a") == 2

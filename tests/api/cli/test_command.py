@@ -372,6 +372,43 @@ def test_flags_without_effect_are_warned_about_once_each_and_only_if_they_ask_fo
     assert command().warnings == ()
 
 
+OPEN = (
+    "whoever reaches {} can load models{}: restrict this by --http-address and --grpc-address, by "
+    "--http-restricted-api and --grpc-restricted-protocol (model-repository), or by --allow-code-upload=false"
+)
+CODE = ", and with them code that this server runs,"
+
+
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ((), OPEN.format("HTTP at 0.0.0.0:8000 or gRPC at 0.0.0.0:8001", CODE)),
+        (("--allow-code-upload=false",), OPEN.format("HTTP at 0.0.0.0:8000 or gRPC at 0.0.0.0:8001", "")),
+        (("--http-address=127.0.0.1",), OPEN.format("gRPC at 0.0.0.0:8001", CODE)),
+        (("--http-address=::1", "--grpc-address=10.0.0.1"), OPEN.format("gRPC at 10.0.0.1:8001", CODE)),
+        (("--allow-grpc=false", "--http-port=80"), OPEN.format("HTTP at 0.0.0.0:80", CODE)),
+        (("--http-address=localhost", "--grpc-address=127.0.0.2"), None),
+        (("--allow-grpc=false", "--http-restricted-api=logging,model-repository:k=v"), None),
+        (("--http-restricted-api=logging:k=v", "--allow-grpc=0"), OPEN.format("HTTP at 0.0.0.0:8000", CODE)),
+    ],
+)
+def test_models_that_everybody_may_load_are_warned_of(words: tuple[str, ...], warned: str | None) -> None:
+    """In one line; nothing can be loaded in the other control modes."""
+    given = command("--model-control-mode=explicit", *words).warnings
+    assert given == (() if warned is None else (warned,))
+    assert command(*words).warnings == ()
+
+
+def test_origins_and_hosts_are_lists() -> None:
+    http = command("--http-allowed-origins=https://A.example, http://b:80", "--http-allowed-hosts=a,[::1]:8000").http
+    assert http is not None
+    assert http.options.allowed_origins == ("https://a.example", "http://b:80")
+    assert http.options.allowed_hosts == ("a", "[::1]:8000")
+    assert "'<scheme>://<host>[:<port>],...'. Got a.example" in refusal("--http-allowed-origins=a.example")
+    assert "'<host>[:<port>],...'. Got http://a" in refusal("--http-allowed-hosts=http://a")
+    assert not command("--allow-code-upload=false").server.allow_code_upload
+
+
 def test_without_a_file_nothing_is_traced_and_that_is_said() -> None:
     missing = "requests are not traced: --trace-config triton,file=<path> is missing"
     assert command("--trace-config=level=TIMESTAMPS").warnings == (missing,)
