@@ -29,6 +29,7 @@ HANDLE_BYTES = 64
 
 LIBRARY = "libcuda.so.1"
 _LAZY_ENABLE_PEER_ACCESS = 1
+_STREAM_NON_BLOCKING = 1
 _INVALID = "failed to register shared memory region: invalid args"
 
 
@@ -119,6 +120,25 @@ class CudaDriver:
                 ctypes.c_void_p(source.ctypes.data),
                 ctypes.c_size_t(source.nbytes),
             )
+
+    def create_stream(self, device_id: int, priority: int) -> int:
+        """The handle of a new stream, which does not wait for the default one. It is never destroyed.
+
+        Args:
+            priority: 0, or less to come before others; the driver takes the nearest that it has.
+
+        Raises:
+            CudaError: there is no such device, or it makes no more.
+        """
+        stream = ctypes.c_void_p()
+        with self._current(device_id):
+            self._call(
+                "cuStreamCreateWithPriority",
+                ctypes.byref(stream),
+                ctypes.c_uint(_STREAM_NON_BLOCKING),
+                ctypes.c_int(priority),
+            )
+        return stream.value or 0
 
     @contextmanager
     def _current(self, device_id: int) -> Iterator[None]:

@@ -91,7 +91,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (queues_are_bounded, "actors/budget.py"): "tasks that wait for the budget: what bounds everything else",
     (queues_are_bounded, "actors/work_thread.py"): "batches that its instance has credits for, and the word to stop",
     (queues_are_bounded, "actors/mailbox.py"): "the mailbox itself, which refuses or waits at its bound",
-    (queues_are_bounded, "engine/gpu/cupy_device.py"): "streams, of which instances have three each",
+    (queues_are_bounded, "engine/gpu/stock.py"): "streams and events, of which batches in flight have a few each",
     (queues_are_bounded, "engine/gpu/pinned_pool.py"): "blocks of memory, of which the limit says how many there are",
     (queues_are_bounded, "engine/scheduling/default.py"): "instances, and jobs within the server-wide budget",
     (queues_are_bounded, "engine/scheduling/dynamic.py"): "instances, and jobs within the server-wide budget",

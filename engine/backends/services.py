@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..custom_metrics import CustomMetrics
 from ..errors import TriremeError, UnavailableError
+from ..gpu.captures import Captures
 from ..gpu.cupy_devices import CupyDevices
 from ..gpu.limits import GpuLimits
 from ..gpu.pinned_pool import PinnedPool
@@ -109,7 +110,7 @@ class Services:
         custom_metrics: where a backend's, or a model's, own metrics are kept and printed from; callable from any
             thread.
         models: the server's models.
-        pinned: the pinned memory of both, one pool once `limit_gpus` has been called.
+        pinned: the pinned memory of both, one pool once `limit_gpus` has been called; so are their captures of graphs.
         gpus: the machine's GPUs, for frameworks that have no streams and memory of their own to offer.
         torch_gpus: the same GPUs as torch has them.
         gpu_limits: how much of the GPUs may be taken.
@@ -129,8 +130,9 @@ class Services:
         """Say how much of the GPUs may be taken; before any of them is used."""
         self.gpu_limits = limits
         self.pinned = PinnedPool(limits.pinned_pool_bytes)
-        self.gpus = CupyDevices(self.pinned, limits.device_pool_bytes)
-        self.torch_gpus = TorchDevices(self.pinned, limits.device_pool_bytes)
+        captures = Captures()
+        self.gpus = CupyDevices(self.pinned, limits.device_pool_bytes, captures=captures)
+        self.torch_gpus = TorchDevices(self.pinned, limits.device_pool_bytes, captures=captures)
 
     def close(self) -> None:
         """The server has stopped."""

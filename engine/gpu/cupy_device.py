@@ -7,9 +7,10 @@ Rules:
     pool knows one stream only, the current one, which is never ours). So arrays are held until the streams that use
     them are done.
  3. What CUDA reports as out of memory fails a batch; what can only be a wrong call of ours, or of a library, likewise.
-    All else stays as long as the process does: the device is sick.
- 4. Streams live as long as the device; one that nobody has any more is the next one's. So whatever has a stream's
-    handle, a library that ends late, say, never uses one that is not there.
+    Of all else a stream is asked, twice, because the first answer may still be about that call: if both answers are
+    errors, the device is sick, for as long as the process lives. A thread that captures does not ask (`captures`, rule
+    3): what it captured has failed, and the next call tells.
+ 4. Streams and events are kept for the next one (`stock`).
  5. Functions are not called by cupy, whose way is Python on the driver's thread, but as `host_callback` does it.
 
 Written after cupy's reference and sources (14) and tested against a stand-in for it; no GPU has seen it yet.
@@ -19,8 +20,6 @@ from __future__ import annotations
 
 import logging
 import math
-import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -28,9 +27,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import FailureReason, InternalError, TriremeError
+from .captures import Captures
 from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
-from .host_callback import HostCallbacks
+from .host_callback import CallRefusedError, HostCallbacks
 from .pinned_pool import Allocate, Pinned
+from .stock import EventStock, StreamStock
 
 logger = logging.getLogger("trireme.gpu")
 
@@ -46,6 +47,7 @@ class CupyDevice:
         cupy: the package, or what behaves like it.
         index: the device's number, as CUDA counts.
         pinned, callbacks: where pinned memory comes from, and who calls functions; may be those of several devices.
+        captures: those of the process.
         memory_limit_bytes: most that the arrays made here take together; 0 for as much as there is.
 
     Raises:
@@ -53,27 +55,36 @@ class CupyDevice:
     """
 
     def __init__(
-        self, cupy: Any, index: int, pinned: Pinned, callbacks: HostCallbacks, memory_limit_bytes: int = 0
+        self,
+        cupy: Any,
+        index: int,
+        pinned: Pinned,
+        callbacks: HostCallbacks,
+        captures: Captures,
+        memory_limit_bytes: int = 0,
     ) -> None:
         self.index = index
         self.callbacks = callbacks
+        self.captures = captures
+        self.events: EventStock[Any] = EventStock(cupy.cuda.Event)
         self._cupy = cupy
         self._pinned = pinned
         self._pool = cupy.cuda.MemoryPool()
-        self._idle: dict[int, deque[Any]] = {}
+        self._streams = StreamStock(self._make_stream)
+        self._probe: Any = None
         with self.active():
+            self._probe = self._make_stream(0)
             self._pool.set_limit(size=memory_limit_bytes)
 
     def stream(self, priority: int = 0) -> CupyStream:
-        idle = self._idle.setdefault(priority, deque())
-        try:
-            raw = idle.pop()
-        except IndexError:
-            with self.active():
-                raw = self._cupy.cuda.Stream(non_blocking=True, priority=priority)
+        raw = self._streams.take(priority)
         stream = CupyStream(self, raw)
-        weakref.finalize(stream, idle.append, raw).atexit = False
+        self._streams.until_gone(stream, priority, raw)
         return stream
+
+    def _make_stream(self, priority: int) -> Any:
+        with self.active():
+            return self._cupy.cuda.Stream(non_blocking=True, priority=priority)
 
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         with self.active():
@@ -97,7 +108,7 @@ class CupyDevice:
 
     def capture(self, stream: Any, work: Callable[[], None]) -> CupyGraph:
         """See `device.Device.capture`. What the work uses must live as long as the graph."""
-        with self.active():
+        with self.captures.one(), self.active(), self.captures.underway():
             stream.raw.begin_capture()
             with ExitStack() as failed:
                 failed.callback(self._abandon_capture, stream)
@@ -120,9 +131,21 @@ class CupyDevice:
         """The error that one of CUDA's is (rule 3)."""
         if status == _MEMORY_ALLOCATION:
             return OutOfDeviceMemoryError(f"GPU {self.index}, or the host's memory that it can reach: {text}")
-        if status in _WRONG_CALLS:
+        if status in _WRONG_CALLS or self.captures.here or not self._is_sick():
             return InternalError(f"GPU {self.index}: {text}", reason=FailureReason.BACKEND)
         return SickDeviceError(f"GPU {self.index} has failed: {text}; what was in flight there is lost")
+
+    def _is_sick(self) -> bool:
+        """Rule 3."""
+        if self._probe is None:
+            return True  # it cannot even be used for the first time
+        cuda = self._cupy.cuda
+        try:
+            with cuda.Device(self.index):
+                answers = [cuda.runtime.streamQuery(self._probe.ptr) for _ in range(2)]
+        except cuda.runtime.CUDARuntimeError:
+            return True
+        return answers[1] not in (_SUCCESS, _NOT_READY)
 
     def __repr__(self) -> str:
         return f"<CupyDevice {self.index}>"
@@ -172,7 +195,7 @@ class CupyStream:
 
     def record(self) -> CupyEvent:
         with self._device.active():
-            return CupyEvent(self._device, self.raw.record())
+            return CupyEvent(self._device, self.raw.record(self._device.events.take()))
 
     def wait(self, event: Any) -> None:
         with self._device.active():
@@ -201,8 +224,15 @@ class CupyStream:
             target.data.copy_from_device_async(source.data, source.nbytes, self.raw)
 
     def call(self, function: Callable[[], None]) -> None:
+        try:
+            with self._device.active():
+                self._device.callbacks.call(self.handle, function)
+        except CallRefusedError as error:
+            raise self._device.failure(error.status, error.message) from None
+
+    def drain(self) -> None:
         with self._device.active():
-            self._device.callbacks.call(self.handle, function)
+            self.raw.synchronize()
 
     def __repr__(self) -> str:
         return f"<CupyStream {self.handle:#x} of GPU {self._device.index}>"
@@ -217,13 +247,18 @@ class CupyEvent:
         self.raw = raw
         self._device = device
 
+    def __del__(self) -> None:
+        self._device.events.give_back(self.raw)
+
     def reached(self) -> bool:
         # `raw.done` would be False for ever where the device has failed.
         with self._device.active():
             status = self._device._cupy.cuda.runtime.eventQuery(self.raw.ptr)
         if status not in (_SUCCESS, _NOT_READY):
-            raise self._device.failure(status, f"cudaEventQuery reports error {status}")
-        return status == _SUCCESS
+            failure = self._device.failure(status, f"cudaEventQuery reports error {status}")
+            if isinstance(failure, SickDeviceError):
+                raise failure
+        return status == _SUCCESS  # or the device is well, and the next answer counts
 
     def elapsed_ns(self, later: Any) -> int:
         with self._device.active():

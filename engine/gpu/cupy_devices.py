@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import UnavailableError
+from .captures import Captures
 from .cupy_device import CupyDevice, pinned_blocks
 from .host_callback import HostCallbacks, load_driver
 from .pinned_pool import Pinned, PinnedPool
@@ -22,6 +23,7 @@ class CupyDevices:
         device_bytes: most of each device's memory, by its number; for a device that is not there, as much as it has.
         load: gives the package.
         load_driver: gives CUDA's driver library.
+        captures: those of the process; None where nothing else captures.
     """
 
     def __init__(
@@ -30,11 +32,13 @@ class CupyDevices:
         device_bytes: Mapping[int, int] | None = None,
         load: Callable[[], Any] | None = None,
         load_driver: Callable[[], Any] = load_driver,
+        captures: Captures | None = None,
     ) -> None:
         self._pool = pinned or PinnedPool()
         self._device_bytes = dict(device_bytes or {})
         self._load = load or import_cupy
         self._load_driver = load_driver
+        self._captures = captures or Captures()
         self._lock = threading.Lock()
         self._callbacks: HostCallbacks | None = None
         self._pinned: Pinned | None = None
@@ -69,7 +73,8 @@ class CupyDevices:
         if self._pinned is None or self._callbacks is None:
             self._pinned = partial(self._pool.take, pinned_blocks(cupy))
             self._callbacks = HostCallbacks(self._load_driver())
-        return CupyDevice(cupy, index, self._pinned, self._callbacks, self._device_bytes.get(index, 0))
+        limit_bytes = self._device_bytes.get(index, 0)
+        return CupyDevice(cupy, index, self._pinned, self._callbacks, self._captures, limit_bytes)
 
 
 def import_cupy() -> Any:

@@ -4,8 +4,8 @@ Everything that is put into a stream is done by the device in order, later, whil
 has done becomes known to another one by an event, and to the server by a function that the stream calls.
 
 Rules:
- 1. Nothing here waits for the device, but for `Event.elapsed_ns`, `Device.capture` and what allocates when the pool is
-    exhausted.
+ 1. Nothing here waits for the device, but for `Event.elapsed_ns`, `Stream.drain`, `Device.capture` and what allocates
+    when the pool is exhausted.
  2. An array that is used by a stream lives until the stream has done with it: whoever enqueues holds it until then.
  3. Host memory that is copied from or to is pinned, or the copy would be waited for.
 """
@@ -94,7 +94,19 @@ class Stream(Protocol):
 
     def call(self, function: Callable[[], None]) -> None:
         """Call a function, on a thread of the driver's, when all that has been enqueued is done. It must be short and
-        must not use the device. On a sick device it is never called."""
+        must not use the device. On a sick device it is never called.
+
+        Raises:
+            UnavailableError, InternalError: it will not be called, though the device is well.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Wait until all that has been enqueued is done; for what is to be put right, never for a batch that goes well.
+
+        Raises:
+            SickDeviceError: it never will be, and nothing of it is used any more.
+        """
         ...
 
 

@@ -19,6 +19,8 @@ Rules:
  3. What a function raises is logged, and goes no further.
  4. Once closed, nothing new is called; the thread, and with it the memory of rule 1, goes when the driver has rung all
     that it still owes.
+ 5. Where there is such a thread, the interpreter changes threads after at most `SWITCH_INTERVAL_S`, not after the usual
+    5 ms: so long a busy thread would keep a landed batch waiting. It stays so for the process.
 
 Written after the driver's reference and tested against a stand-in for it; no GPU has seen it yet.
 """
@@ -27,17 +29,32 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from ..cuda_memory import LIBRARY, error_text
-from ..errors import UnavailableError
+from ..errors import FailureReason, InternalError, UnavailableError
 from .device import SickDeviceError
 
 _log = logging.getLogger(__name__)
 
+SWITCH_INTERVAL_S = 0.0005
+
 _SEMAPHORE_WORDS = 8  # glibc and musl take 32 bytes
+
+
+class CallRefusedError(InternalError):
+    """The driver did not take a function. Whether the device has failed, the device has to say.
+
+    Attributes:
+        status: CUDA's error number.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message, reason=FailureReason.BACKEND)
+        self.status = status
 
 
 class _Call:
@@ -76,7 +93,7 @@ class HostCallbacks:
             stream: its handle (``cudaStream_t``); its device is current.
 
         Raises:
-            SickDeviceError: the driver refuses; the function is not called.
+            CallRefusedError: the driver refuses; the function is not called.
             UnavailableError: closed (rule 4).
         """
         with self._lock:
@@ -96,7 +113,7 @@ class HostCallbacks:
                 call.function = _nothing  # rule 1: the bell may ring yet
                 with self._lock:
                     self._owed -= 1
-                raise SickDeviceError(f"cuLaunchHostFunc: {error_text(self._driver, status)}")
+                raise CallRefusedError(status, f"cuLaunchHostFunc: {error_text(self._driver, status)}")
 
     def close(self) -> None:
         """No more calls will be made (rule 4). Does not wait."""
@@ -113,7 +130,8 @@ class HostCallbacks:
         return bell
 
     def _serve(self) -> None:
-        """The thread. ctypes lets go of the interpreter's lock while it waits."""
+        """The thread. ctypes lets go of the interpreter's lock while it waits, and it gets it back soon (rule 5)."""
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         while not self._is_over():
             if self._libc.sem_wait(ctypes.byref(self._common)) == 0:
                 self._answer()

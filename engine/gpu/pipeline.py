@@ -102,20 +102,28 @@ class Pipeline:
 
         Raises:
             SickDeviceError: see `Stream`.
+            UnavailableError, InternalError: see `Stream.call`; the device uses nothing of the batch any more.
         """
         held: list[object] = [inputs]
         outputs: list[np.ndarray] = []
         computed = error = None
         try:
-            computed = self._enqueue(inputs, compute, held, outputs)
+            try:
+                computed = self._enqueue(inputs, compute, held, outputs)
+            except SickDeviceError:
+                raise
+            except (Exception, SystemExit) as failure:  # noqa: BLE001 - foreign code may raise anything; see rule 4
+                error = failure  # whose traceback holds what it was working with: the device may be at it still
+                self.compute.wait(self._copies_in.record())
+                self._copies_out.wait(self.compute.record())
+            landed = self._copies_out.record()
+            self._copies_out.call(on_landed)
         except SickDeviceError:
             raise
-        except (Exception, SystemExit) as failure:  # noqa: BLE001 - foreign code may raise anything; see rule 4
-            error = failure  # whose traceback holds what it was working with: the device may be at it still
-            self.compute.wait(self._copies_in.record())
-            self._copies_out.wait(self.compute.record())
-        landed = self._copies_out.record()
-        self._copies_out.call(on_landed)
+        except BaseException:  # nobody will hear of the landing, so it is waited for (rule 3)
+            for stream in (self._copies_in, self.compute, self._copies_out):
+                stream.drain()
+            raise
         return Flight(outputs, computed, landed, held, error)
 
     def _enqueue(

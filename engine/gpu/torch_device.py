@@ -6,14 +6,16 @@ Rules:
     enqueues holds it until these are done with it (`Pipeline` does); then there is no need for ``record_stream``.
  2. Pinned memory is torch's, handed out by a `PinnedPool`: an array and all its views hold it.
  3. An error of CUDA's that stays (an illegal address, a failed assertion) is told from one that was about a single call
-    by asking a stream how far it is: if that fails too, the device is sick. So is then everything in this process that
-    uses it; only a restart of the server helps.
- 4. Graphs of one stream share a pool of memory, and are launched on that stream only, one after the other. There is one
-    capture at a time in the process, as torch demands.
- 5. Arrays that numpy has no type for (bfloat16) come down as unsigned integers of the same size.
-
-torch has 32 streams of each priority, which it gives out in turn: beyond ten instances on a GPU some share theirs,
-which costs overlap and nothing else.
+    by asking a stream how far it is, twice, because the first answer may still be about that call: if both fail, the
+    device is sick. So is then everything in this process that uses it; only a restart of the server helps. A thread
+    that captures does not ask (`captures`, rule 3).
+ 4. Graphs of one stream share a pool of memory, and are launched on that stream only, one after the other.
+ 5. After a failed capture torch's allocator may go on recording into the pool of the graph: then every allocation looks
+    for a capture, and giving memory back fails. So recording is ended here, unless torch has done so, and the next
+    capture gets another pool. Where memory still cannot be given back, there are no more captures.
+ 6. Arrays that numpy has no type for (bfloat16) come down as unsigned integers of the same size.
+ 7. Streams are made by the driver, not by torch, which has 32 of each priority and gives the same ones out again: two
+    instances would share one, and a capture on it would take in the work of both.
 
 Written after PyTorch's documentation and tested against a stand-in for ``torch.cuda``; no GPU has seen it yet.
 """
@@ -24,15 +26,18 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 import numpy as np
 
+from ..cuda_memory import CudaError
 from ..errors import InternalError
+from .captures import Captures
 from .device import Event, Graph, OutOfDeviceMemoryError, SickDeviceError, Stream
-from .host_callback import HostCallbacks
+from .host_callback import CallRefusedError, HostCallbacks
 from .pinned_pool import Allocate, Pinned
+from .stock import EventStock, StreamStock
 
 T = TypeVar("T")
 
@@ -46,11 +51,15 @@ class TorchEvent:
         self._device = device
         self._event = event
 
+    def __del__(self) -> None:
+        self._device.events.give_back(self._event)
+
     def reached(self) -> bool:
         try:
             return self._event.query()
         except RuntimeError as error:
-            raise self._device.sick(error) from error
+            self._device.ask(error)
+            return False  # the device is well: the next answer counts
 
     def elapsed_ns(self, later: Event) -> int:
         assert isinstance(later, TorchEvent)
@@ -74,7 +83,7 @@ class TorchStream:
 
     def record(self) -> TorchEvent:
         with self._device.errors():
-            event = self._torch.cuda.Event(enable_timing=True)
+            event = self._device.events.take()
             event.record(self.raw)
         return TorchEvent(self._device, event)
 
@@ -98,11 +107,19 @@ class TorchStream:
             target.copy_(source, non_blocking=True)
 
     def call(self, function: Callable[[], None]) -> None:
-        with self._device.active():
-            self._device.callbacks.call(self.handle, function)
+        try:
+            with self._device.active():
+                self._device.callbacks.call(self.handle, function)
+        except CallRefusedError as error:
+            self._device.ask(error)
+            raise
+
+    def drain(self) -> None:
+        with self._device.errors():
+            self.raw.synchronize()
 
     def _as_tensor(self, host: np.ndarray, dtype: Any) -> Any:
-        """A view on an array, by rule 5."""
+        """A view on an array, by rule 6."""
         if dtype is self._torch.bfloat16:
             return self._torch.from_numpy(host.view(np.int16)).view(dtype)
         return self._torch.from_numpy(host)
@@ -130,10 +147,13 @@ class TorchDevice:
         pinned: where pinned memory comes from; may be that of several devices.
         memory_limit_bytes: most of the GPU's memory that torch may have in this process for batches; 0 for no limit.
             What was allocated by `load` is not counted.
-        capturing: held while something is captured (rule 4).
+        make_stream: gives the handle of a new stream of a priority (rule 7).
+        captures: those of the process.
 
     Attributes:
         place: the ``torch.device``.
+        captures: the same.
+        events: those that were recorded once, for `TorchStream.record`.
     """
 
     def __init__(
@@ -142,12 +162,16 @@ class TorchDevice:
         index: int,
         callbacks: HostCallbacks,
         pinned: Pinned,
+        make_stream: Callable[[int], int],
+        captures: Captures,
         memory_limit_bytes: int = 0,
-        capturing: threading.Lock | None = None,
     ) -> None:
         self.torch = torch
-        self._capturing = capturing or threading.Lock()
+        self.captures = captures
         self.index = index
+        self.events: EventStock[Any] = EventStock(lambda: torch.cuda.Event(enable_timing=True))
+        self._streams = StreamStock(make_stream)
+        self._failed_graphs: list[Any] = []
         self.callbacks = callbacks
         self.place = torch.device("cuda", index)
         self._pinned = pinned
@@ -157,12 +181,18 @@ class TorchDevice:
         self._loading = threading.Lock()
         with self._starting():
             self._total_bytes: int = torch.cuda.get_device_properties(index).total_memory
-            self._probe = torch.cuda.Stream(device=index)
+            self._probe = self._external(make_stream(0))
         self._set_limit(memory_limit_bytes)
 
     def stream(self, priority: int = 0) -> TorchStream:
         with self.errors():
-            return TorchStream(self, self.torch.cuda.Stream(device=self.index, priority=priority))
+            handle = self._streams.take(priority)
+            stream = TorchStream(self, self._external(handle))
+        self._streams.until_gone(stream, priority, handle)
+        return stream
+
+    def _external(self, handle: int) -> Any:
+        return self.torch.cuda.ExternalStream(handle, device=self.index)
 
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         with self.errors():
@@ -221,30 +251,72 @@ class TorchDevice:
             with self.errors():
                 self.torch.cuda.set_per_process_memory_fraction(fraction, self.index)
 
-    def synchronize(self) -> None:
-        """Wait until the device has done everything."""
+    def loaded(self, stream: Stream) -> None:
+        """Let a stream wait for what loading left on torch's default one, which nobody else waits for."""
+        assert isinstance(stream, TorchStream)
         with self.errors():
-            self.torch.cuda.synchronize(self.index)
+            event = self.events.take()
+            event.record(self.torch.cuda.default_stream(self.index))
+            stream.raw.wait_event(event)
+        self.events.give_back(event)
+
+    def give_back(self, *, wait: bool = True) -> None:
+        """Give memory that torch keeps unused back to the driver, of all GPUs: torch knows no other way.
+
+        Args:
+            wait: for a capture that is underway; otherwise nothing happens then.
+
+        Raises:
+            SickDeviceError: rule 3.
+            RuntimeError: anything else, as torch raised it.
+        """
+        with self.captures.none() if wait else self.captures.none_now() as free:
+            if free is not False:
+                with self.errors():
+                    self.torch.cuda.empty_cache()
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         assert isinstance(stream, TorchStream)
-        if stream.graph_pool is None:
-            stream.graph_pool = self.torch.cuda.graph_pool_handle()
-        graph = self.torch.cuda.CUDAGraph()
+        with self.captures.one():
+            pool = stream.graph_pool = stream.graph_pool or self.torch.cuda.graph_pool_handle()
+            graph = self.torch.cuda.CUDAGraph()
+            with ExitStack() as failed:
+                failed.callback(self._end_failed_capture, stream, graph)
+                self._capture(stream, graph, pool, work)
+                failed.pop_all()
+        return TorchGraph(self, graph)
+
+    def _capture(self, stream: TorchStream, graph: Any, pool: Any, work: Callable[[], None]) -> None:
         try:
             with (
-                self._capturing,
                 _not_collecting(),
                 self.errors(),
                 stream.active(),  # which torch does not always put back when a capture fails
-                self.torch.cuda.graph(
-                    graph, pool=stream.graph_pool, stream=stream.raw, capture_error_mode="thread_local"
-                ),  # in any other mode, what other instances do meanwhile would spoil it
-            ):
+                self.captures.underway(),
+                self.torch.cuda.graph(graph, pool=pool, stream=stream.raw, capture_error_mode="thread_local"),
+            ):  # in any other mode, what other instances do meanwhile would spoil it
                 work()
         except RuntimeError as error:
-            raise InternalError(f"unable to capture a CUDA graph: {_first_line(error)}") from error
-        return TorchGraph(self, graph)
+            first = error.__context__ if isinstance(error.__context__, Exception) else error  # or only of its end
+            raise InternalError(f"unable to capture a CUDA graph: {_first_line(first)}") from error
+
+    def _end_failed_capture(self, stream: TorchStream, graph: Any) -> None:
+        """Rule 5."""
+        torch, pool = self.torch, stream.graph_pool
+        stream.graph_pool = None
+        self._failed_graphs.append(graph)  # torch's allocator of pinned memory may refer to it still
+        try:
+            with stream.active():
+                if torch.cuda.is_current_stream_capturing():
+                    with suppress(RuntimeError):
+                        graph.capture_end()
+            graph.reset()  # of a torch that ends recording by itself
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self.index, pool)
+                torch._C._cuda_releasePool(self.index, pool)  # which is as it was when torch has ended recording itself
+            torch.cuda.empty_cache()
+        except (RuntimeError, AttributeError) as error:
+            self.captures.stop(f"one has failed, and left GPU {self.index} recording: {_first_line(error)}")
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -260,32 +332,37 @@ class TorchDevice:
         except self.torch.cuda.OutOfMemoryError as error:
             raise OutOfDeviceMemoryError(f"GPU {self.index} has no memory left: {_first_line(error)}") from error
         except (RuntimeError, self.torch.jit.Error) as error:
-            self._ask(error)
+            self.ask(error)
             lines = [line for line in str(error).splitlines() if "out of memory" in line]
             if lines:  # in TorchScript, or of memory that torch's allocator has not given out
                 raise OutOfDeviceMemoryError(f"GPU {self.index}: {lines[-1].strip()}") from error
             raise
 
-    def sick(self, error: Exception) -> SickDeviceError:
-        """What to raise when the device has failed for good."""
-        return SickDeviceError(
+    def ask(self, error: Exception) -> None:
+        """Whether the device has failed for good (rule 3); returns if it has not.
+
+        Raises:
+            SickDeviceError: it has.
+        """
+        if self.captures.here:
+            return
+        for _ in range(2):
+            try:
+                self._probe.query()
+            except RuntimeError:
+                continue
+            return
+        raise SickDeviceError(
             f"GPU {self.index} has failed, and nothing in this process can use it any more, so restart the server: "
             f"{_first_line(error)}"
-        )
-
-    def _ask(self, error: Exception) -> None:
-        """Rule 3."""
-        try:
-            self._probe.query()
-        except RuntimeError:
-            raise self.sick(error) from error
+        ) from error
 
     @contextmanager
     def _starting(self) -> Iterator[None]:
         """The first calls, for which CUDA starts and there is no stream to ask yet."""
         try:
             yield
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, CudaError) as error:
             raise SickDeviceError(f"GPU {self.index} cannot be used: {_first_line(error)}") from error
 
     def __repr__(self) -> str:
@@ -321,7 +398,7 @@ def pinned_blocks(torch: Any) -> Allocate:
 
 
 def _numpy_dtype(dtype: Any) -> np.dtype:
-    """Rule 5."""
+    """Rule 6."""
     name = str(dtype).removeprefix("torch.")
     return np.dtype("uint16" if name == "bfloat16" else name)
 

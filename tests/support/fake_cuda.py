@@ -43,6 +43,7 @@ class FakeCuda:
         mapped: addresses of what is open, and how often each was opened.
         current: stack of current contexts.
         streams: by handle, what enqueues something on a stream and returns the driver's status.
+        make_stream: gives the handle of a new stream of a device, with a priority.
     """
 
     devices: int = 1
@@ -51,6 +52,7 @@ class FakeCuda:
     mapped: dict[int, Allocation] = field(default_factory=dict)
     current: list[int] = field(default_factory=list)
     streams: dict[int, Callable[[Callable[[], None]], int]] = field(default_factory=dict)
+    make_stream: Callable[[int, int], int] | None = None
     broken: bool = False
     _initialised: bool = False
     _next_address: int = 0x7F00_0000_0000
@@ -138,6 +140,16 @@ class FakeCuda:
         assert isinstance(source, ctypes.c_void_p)
         assert source.value is not None
         allocation.memory[offset : offset + size.value] = ctypes.string_at(source.value, size.value)
+        return SUCCESS
+
+    def cuStreamCreateWithPriority(self, stream: Any, flags: ctypes.c_uint, priority: ctypes.c_int) -> int:  # noqa: N802
+        assert isinstance(flags, ctypes.c_uint)
+        assert isinstance(priority, ctypes.c_int)
+        assert flags.value == 1, "a blocking stream waits for the default one, and cannot be captured beside it"
+        assert self.make_stream is not None
+        if not self.current:
+            return INVALID_CONTEXT
+        _out(stream, ctypes.c_void_p).value = self.make_stream(self.current[-1] - 0xC000, priority.value)
         return SUCCESS
 
     def cuLaunchHostFunc(self, stream: ctypes.c_void_p, function: ctypes.c_void_p, data: ctypes.c_void_p) -> int:  # noqa: N802

@@ -7,6 +7,7 @@ Names, arguments and errors are those of cupy's reference and sources (14). Anyt
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -58,8 +59,10 @@ class _Cuda:
             hostAllocPortable=1,
             getDeviceCount=self._device_count,
             eventQuery=self._event_query,
+            streamQuery=self._stream_query,
         )
-        self._events: dict[int, FakeEvent] = {}
+        self.events_made = 0
+        self._events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
 
     def Device(self, device: int) -> Device:  # noqa: N802 - the package's names, here and below
         return Device(self, device)
@@ -68,6 +71,10 @@ class _Cuda:
         assert non_blocking is True, "a blocking stream waits for the default one"
         self._check()
         return Stream(self, self._gpus.new_stream(self._current(), priority).handle)
+
+    def Event(self) -> Event:  # noqa: N802
+        self._check()
+        return Event(self)
 
     def MemoryPool(self) -> MemoryPool:  # noqa: N802
         return MemoryPool(self)
@@ -90,9 +97,19 @@ class _Cuda:
         return self._gpus.count
 
     def _event_query(self, event: int) -> int:
+        return self._ask(self._events[event]._event.pending)
+
+    def _stream_query(self, stream: int) -> int:
+        return self._ask(bool(self._gpus.stream(stream).queue))
+
+    def _ask(self, pending: bool) -> int:
+        if not self._gpus.may_ask():
+            return 900
         if self._gpus.sick is not None:
             return self._gpus.sick
-        return 600 if self._events[event].pending else 0
+        if self._gpus.transient:
+            return self._gpus.transient.popleft()
+        return 600 if pending else 0
 
     def _current(self) -> int:
         return (getattr(self._thread, "stack", None) and self._thread.stack[-1]) or 0
@@ -101,6 +118,8 @@ class _Cuda:
         """No call succeeds once the devices have failed; and the stream's device must be the current one."""
         if self._gpus.sick is not None:
             raise CUDARuntimeError(self._gpus.sick)
+        if self._gpus.transient:
+            raise CUDARuntimeError(self._gpus.transient.popleft())
         if device is not None and device != self._current():
             raise Misuse(f"GPU {device} is used while GPU {self._current()} is current")
 
@@ -124,12 +143,9 @@ class Device:
 class Event:
     def __init__(self, cuda: _Cuda) -> None:
         self._event = FakeEvent(cuda._current())
-        self._events = cuda._events
-        self.ptr = id(self._event)
-        self._events[self.ptr] = self._event
-
-    def __del__(self) -> None:
-        del self._events[self.ptr]
+        self.ptr = id(self)
+        cuda._events[self.ptr] = self
+        cuda.events_made += 1
 
 
 class Stream:
@@ -142,11 +158,21 @@ class Stream:
     def __del__(self) -> None:
         self._gpus.destroy_stream(self.ptr)
 
-    def record(self) -> Event:
+    def record(self, event: Event | None = None) -> Event:
         self._cuda._check(self._device)
-        event = Event(self._cuda)
+        event = event or Event(self._cuda)
+        if event._event.device != self._device:
+            raise CUDARuntimeError(400)
+        event._event = FakeEvent(self._device)  # who waits for what was recorded before does so still
         self._gpus.record(self.ptr, event._event)
         return event
+
+    def synchronize(self) -> None:
+        self._cuda._check(self._device)
+        reached = FakeEvent(self._device)
+        self._gpus.record(self.ptr, reached)
+        self._gpus.wait(reached)
+        self._cuda._check(self._device)
 
     def wait_event(self, event: Event) -> None:
         self._cuda._check(self._device)
@@ -158,14 +184,13 @@ class Stream:
         stream = self._gpus.stream(self.ptr)
         if stream.captured is not None:
             raise CUDARuntimeError(1)
-        stream.captured = []
+        self._gpus.begin_capture(self.ptr)
 
     def end_capture(self) -> Graph:
-        stream = self._gpus.stream(self.ptr)
-        captured, stream.captured = stream.captured, None
+        captured = self._gpus.end_capture(self.ptr)
         self._cuda._check(self._device)
         if captured is None:
-            raise CUDARuntimeError(1)
+            raise CUDARuntimeError(901)
         if any(operation.name in ("event", "wait") for operation in captured):
             raise CUDARuntimeError(904)
         return Graph(self._cuda, captured)

@@ -196,7 +196,13 @@ class FakeStream:
         self.device.put(self, Work("kernel", duration_ns, lambda: function(*views)))
 
     def call(self, function: Callable[[], None]) -> None:
+        if self.device.refuses_calls:
+            raise InternalError("no function is called any more")
         self.device.put(self, Work("call", done=lambda: self.device.call(function)), capturable=False)
+
+    def drain(self) -> None:
+        self.device.used("drain")
+        self.device.run()
 
     def _put_copy(self, what: str, source: np.ndarray, target: np.ndarray) -> None:
         def copy() -> None:
@@ -237,6 +243,7 @@ class FakeDevice:
         now_ns: its time.
         streams: all that were made.
         misuses: the texts of all `MisuseError`s.
+        refuses_calls: whether functions are refused, though it is well.
     """
 
     def __init__(
@@ -250,6 +257,7 @@ class FakeDevice:
         self.streams: list[FakeStream] = []
         self.misuses: list[str] = []
         self.graph: FakeGraph | None = None
+        self.refuses_calls = False
         self._sick = self._sickness = ""
         self._uses_left = 0
         self._number = 0

@@ -64,6 +64,8 @@ class FakeStream:
     priority: int = 0
     queue: deque[Operation] = field(default_factory=deque)
     captured: list[Operation] | None = None
+    capturing_thread: int = 0
+    broken: bool = False
 
 
 class FakeGpus:
@@ -76,6 +78,7 @@ class FakeGpus:
 
     Attributes:
         sick: CUDA's error number, if the devices have failed; then nothing more is done.
+        transient: error numbers of the next calls, each of which is about that call alone.
         done: names of the operations that were done, in order.
         failures: what went wrong on the thread of `started`; raised at its end.
     """
@@ -84,6 +87,7 @@ class FakeGpus:
         self.count = count
         self.memory_bytes = memory_bytes
         self.sick: int | None = None
+        self.transient: deque[int] = deque()
         self.now_ns = 0
         self._order = None if seed is None else random.Random(seed)
         self.done: list[str] = []
@@ -182,6 +186,35 @@ class FakeGpus:
             else:
                 stream.queue.append(operation)
             self._changed.notify_all()
+
+    # Captures
+
+    def begin_capture(self, handle: int) -> None:
+        with self._changed:
+            stream = self.stream(handle)
+            stream.captured, stream.capturing_thread, stream.broken = [], threading.get_ident(), False
+
+    def end_capture(self, handle: int) -> list[Operation] | None:
+        """What was captured; None if something has broken the capture."""
+        with self._changed:
+            stream = self.stream(handle)
+            captured, stream.captured = stream.captured, None
+            return None if stream.broken else captured
+
+    def wait_for_device(self, device: int | None = None) -> bool:
+        """Whether a device, or all of them, may be waited for: while a stream captures, whoever does so breaks it."""
+        return not self._break(lambda stream: device in (None, stream.device))
+
+    def may_ask(self) -> bool:
+        """Whether the calling thread may ask how far a stream is: one that captures breaks its capture so."""
+        return not self._break(lambda stream: stream.capturing_thread == threading.get_ident())
+
+    def _break(self, concerns: Callable[[FakeStream], bool]) -> bool:
+        with self._changed:
+            capturing = [each for each in self._streams.values() if each.captured is not None and concerns(each)]
+            for stream in capturing:
+                stream.broken = True
+            return bool(capturing)
 
     def record(self, handle: int, event: FakeEvent) -> None:
         event.pending, event.at_ns = True, None

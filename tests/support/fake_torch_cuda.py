@@ -8,6 +8,7 @@ would be a race on a GPU a `Misuse`.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,11 +27,14 @@ from trireme.engine.gpu.torch_devices import TorchDevices
 
 _BORROWED = {
     *("Tensor", "device", "dtype", "is_tensor", "inference_mode", "no_grad", "nn", "load", "compile"),
-    *("set_num_threads", "set_num_interop_threads", "get_num_interop_threads", "_C", "backends", "export", "_inductor"),
+    *("set_num_threads", "set_num_interop_threads", "get_num_interop_threads", "backends", "export", "_inductor"),
     *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16", "uint16"),
     *("utils", "__version__"),
 }
 """What may be used of the real one, as it is."""
+
+
+_POOLED_STREAMS = 32
 
 
 class OutOfMemoryError(RuntimeError):
@@ -48,9 +52,12 @@ class FakeTorch:
 
     def __init__(self, gpus: FakeGpus | None = None) -> None:
         self.gpus = gpus or FakeGpus()
-        self.driver = FakeCuda(devices=self.gpus.count)
         self.emptied = 0
+        self.driver = FakeCuda(
+            devices=self.gpus.count, make_stream=lambda device, priority: self.cuda.new_stream(device, priority).handle
+        )
         self.cuda = _Cuda(self)
+        self._C = _Bindings(self.cuda)
         self.jit = SimpleNamespace(
             Error=torch.jit.Error, optimized_execution=vars(torch.jit)["optimized_execution"], load=self._load
         )
@@ -186,9 +193,15 @@ class _Cuda:
         self._used: dict[int, int] = {}
         self._lock = threading.RLock()
         self._capturing = threading.Lock()
-        self._defaults = [self._new_stream(index, 0) for index in range(self._gpus.count)]
+        self._defaults = [self.new_stream(index, 0) for index in range(self._gpus.count)]
+        self._pooled: dict[tuple[int, int], list[FakeStream]] = {}
+        self._pools = itertools.count(1)
+        self.events_made = 0
+        self.recording: dict[tuple[int, object], FakeStream] = {}
+        self.pool_users: dict[tuple[int, object], int] = {}
         self.computer = Computer(self._gpus, self.current, self._take, self._give_back, self._wait)
         self.Stream = self._make_stream
+        self.ExternalStream = self._external_stream
         self.Event = self._make_event
         self.CUDAGraph = lambda: _Graph(self)
 
@@ -206,14 +219,30 @@ class _Cuda:
         self._limits[index] = round(self._gpus.memory_bytes * fraction)
 
     def empty_cache(self) -> None:
+        """Of all devices, each of which is waited for."""
+        self._wait_for_device(None)
+        if self.recording:
+            raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED, please report a bug to PyTorch.")
         self._owner.emptied += 1
 
     def synchronize(self, index: int) -> None:
+        self._wait_for_device(index)
         for stream in self._gpus.streams(index):
             self._wait(stream)
 
+    def _wait_for_device(self, index: int | None) -> None:
+        self.check()
+        if not self._gpus.wait_for_device(index):
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    def default_stream(self, index: int) -> _Stream:
+        return _Stream(self, self._defaults[index])
+
     def graph_pool_handle(self) -> tuple[int, int]:
-        return (0, 1)
+        return (0, next(self._pools))
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.current().captured is not None
 
     def current(self, index: int | None = None) -> FakeStream:
         """The calling thread's current stream, of a device or of the current one."""
@@ -240,7 +269,9 @@ class _Cuda:
         assert pool is not None
         assert self.current() is stream.raw, "it waits for the current device, and leaves its stream when it fails"
         with self._one_capture():
-            yield from self._captured(graph, stream)
+            self.synchronize(stream.raw.device)
+            self.empty_cache()
+            yield from self._captured(graph, pool, stream)
 
     @contextmanager
     def _one_capture(self) -> Iterator[None]:
@@ -251,19 +282,33 @@ class _Cuda:
         finally:
             self._capturing.release()
 
-    def _captured(self, graph: _Graph, stream: _Stream) -> Iterator[None]:
-        self._wait(stream.raw)
-        stream.raw.captured = []
-        self.computer.held_by_captures[stream.raw.handle] = graph.held
+    def _captured(self, graph: _Graph, pool: object, stream: _Stream) -> Iterator[None]:
+        handle, key = stream.raw.handle, (stream.raw.device, pool)
+        if key in self.recording:
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+        self.pool_users[key] = self.pool_users.get(key, 0) + 1
+        self.recording[key] = stream.raw
+        self._gpus.begin_capture(handle)
+        self.computer.held_by_captures[handle] = graph.held
         try:
             with self.stream(stream):
                 yield
-        except BaseException:
-            stream.raw.captured = None
-            raise
         finally:
-            del self.computer.held_by_captures[stream.raw.handle]
-        graph.operations, stream.raw.captured = stream.raw.captured, None
+            operations = self._gpus.end_capture(handle)
+            del self.computer.held_by_captures[handle]
+            if operations is None:  # and torch's allocator goes on recording
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            self.end_allocate(*key)
+            graph.captured(operations, key)
+
+    def end_allocate(self, device: int, pool: object) -> None:
+        if self.recording.pop((device, pool), None) is None:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+
+    def release_pool(self, device: int, pool: object) -> None:
+        self.pool_users[device, pool] -= 1
+        if self.pool_users[device, pool] < 0:
+            raise RuntimeError("uc >= 0 INTERNAL ASSERT FAILED, please report a bug to PyTorch.")
 
     @contextmanager
     def _current(self, index: int, stream: FakeStream | None) -> Iterator[None]:
@@ -275,13 +320,26 @@ class _Cuda:
             self._thread.index, self._thread.stream = before
 
     def _make_stream(self, *, device: int, priority: int = 0) -> _Stream:
+        """torch has so many of each priority, and gives them out in turn, used or not."""
         self.check()
-        return _Stream(self, self._new_stream(device, priority))
+        pooled = self._pooled.setdefault((device, priority), [])
+        if len(pooled) < _POOLED_STREAMS:
+            pooled.append(self.new_stream(device, priority))
+        else:
+            pooled.append(pooled.pop(0))
+        return _Stream(self, pooled[-1])
+
+    def _external_stream(self, stream_ptr: int, *, device: int) -> _Stream:
+        self.check()
+        stream = self._gpus.stream(stream_ptr)
+        assert stream.device == device
+        return _Stream(self, stream)
 
     def _make_event(self, *, enable_timing: bool) -> _Event:
+        self.events_made += 1
         return _Event(self, enable_timing)
 
-    def _new_stream(self, device: int, priority: int) -> FakeStream:
+    def new_stream(self, device: int, priority: int) -> FakeStream:
         stream = self._gpus.new_stream(device, priority)
 
         def launch(work: Any) -> int:
@@ -294,12 +352,20 @@ class _Cuda:
         return stream
 
     def check(self) -> None:
-        """Every call of CUDA's fails on a sick device."""
+        """Every call of CUDA's fails on a sick device, and one that is about to fail once."""
+        if self._gpus.transient:
+            raise RuntimeError(f"CUDA error: error {self._gpus.transient.popleft()}")
         if self._gpus.sick is not None:
             raise RuntimeError(
                 "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously "
                 "reported at some other API call, so the stacktrace below might be incorrect."
             )
+
+    def may_ask(self) -> None:
+        """A thread that captures may not."""
+        self.check()
+        if not self._gpus.may_ask():
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     def _take(self, device: int, nbytes: int) -> None:
         self.check()
@@ -333,8 +399,11 @@ class _Stream:
         self._cuda = cuda
 
     def query(self) -> bool:
-        self._cuda.check()
+        self._cuda.may_ask()
         return not self.raw.queue
+
+    def synchronize(self) -> None:
+        self._cuda._wait(self.raw)
 
     def wait_event(self, event: _Event) -> None:
         self._cuda.check()
@@ -355,10 +424,11 @@ class _Event:
     def record(self, stream: _Stream) -> None:
         self._cuda.check()
         self.recorded = True
+        self.raw = FakeEvent(stream.raw.device)  # who waits for what was recorded before does so still
         self._cuda._gpus.record(stream.raw.handle, self.raw)
 
     def query(self) -> bool:
-        self._cuda.check()
+        self._cuda.may_ask()
         return self.recorded and self.raw.at_ns is not None
 
     def elapsed_time(self, later: _Event) -> float:
@@ -378,9 +448,33 @@ class _Graph:
         self._cuda = cuda
         self.operations: list[Operation] | None = None
         self.held: list[tuple[Token, ...]] = []
+        self._pool: tuple[int, object] | None = None
+
+    def captured(self, operations: list[Operation], pool: tuple[int, object]) -> None:
+        self.operations, self._pool = operations, pool
 
     def replay(self) -> None:
         self._cuda.check()
         assert self.operations is not None, "nothing was captured"
         for operation in self.operations:
             self._cuda._gpus.enqueue(self._cuda.current().handle, operation)
+
+    def reset(self) -> None:
+        """Its pool goes with it, but not that of a capture that has failed."""
+        pool, self._pool, self.operations = self._pool, None, None
+        if pool is not None:
+            self._cuda.release_pool(*pool)
+
+    def __del__(self) -> None:
+        self.reset()
+
+
+class _Bindings:
+    """``torch._C``."""
+
+    def __init__(self, cuda: _Cuda) -> None:
+        self._cuda_endAllocateToPool = cuda.end_allocate
+        self._cuda_releasePool = cuda.release_pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch._C, name)

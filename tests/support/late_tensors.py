@@ -151,6 +151,7 @@ class Computer:
         """The numbers, after waiting for the current stream."""
         stream = self._current(late.device.index)
         if stream.captured is not None:
+            stream.broken = True
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         self._wait(stream)
         return late.memory.read(stream.handle, False).clone()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from ...errors import TriremeError
+from ...gpu.device import SickDeviceError
 from ...gpu.torch_device import TorchDevice
 from .library import error_types, execute_error
 from .program import Program, Values
@@ -54,16 +55,13 @@ class Runner:
             raise execute_error(error) from error
 
     def clean(self) -> None:
-        """``ENABLE_CACHE_CLEANING``, after each run."""
+        """``ENABLE_CACHE_CLEANING``, after each run; left out while something is captured, which no batch waits for."""
         if self._gpu is not None and self._settings.clean_cache:
-            with self._gpu.errors():
-                self._torch.cuda.empty_cache()
+            self._gpu.give_back(wait=False)
 
     def close(self) -> None:
         """Drop the program, and give back what the device's allocator keeps; one that is sick has nothing to give."""
         del self.program
         if self._gpu is not None:
-            try:
-                self._torch.cuda.empty_cache()
-            except RuntimeError:
-                return
+            with suppress(SickDeviceError, RuntimeError):
+                self._gpu.give_back()

@@ -59,8 +59,8 @@ class PyTorchStreamInstance(StreamInstance):
         self._captured: CapturedPrograms | None = None
         if stateful:
             self.credits = 1
-        device.synchronize()  # with what loading left on another stream
         self._pipeline: Pipeline | None = Pipeline(device, priority)
+        device.loaded(self._pipeline.compute)
 
     def capture(self, shapes: Sequence[GraphShape], dtypes: Mapping[str, np.dtype]) -> None:
         """Capture CUDA graphs, which then serve the batches that they fit. See `CapturedPrograms`."""

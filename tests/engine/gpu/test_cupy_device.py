@@ -371,3 +371,31 @@ def test_devices_are_asked_for_by_many_threads(devices: CupyDevices) -> None:
     for thread in threads:
         thread.join()
     assert len(set(map(id, found))) == 1
+
+
+def test_an_error_about_one_call_is_not_taken_for_a_sick_device(gpus: FakeGpus, device: CupyDevice) -> None:
+    """Not even if the first stream that is asked still tells of it."""
+    stream = device.stream()
+    for calls in (1, 2):
+        gpus.transient.extend([719] * calls)
+        with pytest.raises(InternalError, match="GPU 1: cudaError719") as caught:
+            stream.record()
+        assert not isinstance(caught.value, SickDeviceError)
+    event = stream.record()
+    gpus.transient.extend([719, 719])
+    assert not event.reached()
+    gpus.run()
+    assert event.reached()
+
+
+def test_events_are_used_again(gpus: FakeGpus, device: CupyDevice) -> None:
+    first, second = device.stream(), device.stream()
+    for _ in range(10):
+        host = pinned(device, [1, 2])
+        array = first.upload(host)
+        second.wait(first.record())  # an event that is recorded again before the other stream has come to it
+        first.record()
+        back = second.download(array)
+        gpus.run()
+        assert back.tolist() == [1, 2]
+    assert device._cupy.cuda.events_made == 1

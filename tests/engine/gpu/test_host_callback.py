@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import threading
 import weakref
 from collections import deque
@@ -13,8 +14,7 @@ import pytest
 from fake_cuda import ILLEGAL_ADDRESS, SUCCESS, FakeCuda
 
 from trireme.engine.errors import UnavailableError
-from trireme.engine.gpu.device import SickDeviceError
-from trireme.engine.gpu.host_callback import HostCallbacks
+from trireme.engine.gpu.host_callback import SWITCH_INTERVAL_S, CallRefusedError, HostCallbacks
 
 PATIENCE_S = 10
 
@@ -113,6 +113,20 @@ def test_a_function_lives_until_it_was_called_and_no_longer(callbacks: HostCallb
     assert alive() is None
 
 
+def test_threads_change_soon_where_a_thread_waits_for_streams(callbacks: HostCallbacks, streams: Streams) -> None:
+    """Or a batch that has landed would wait for 5 ms of somebody's computation."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+    try:
+        stream, called = streams.make(11), threading.Event()
+        callbacks.call(stream, called.set)
+        streams.go_on(stream)
+        assert called.wait(PATIENCE_S)
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
+    finally:
+        sys.setswitchinterval(before)
+
+
 def test_what_it_raises_is_logged_and_the_next_one_is_called(
     callbacks: HostCallbacks, streams: Streams, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,14 +145,16 @@ def test_what_it_raises_is_logged_and_the_next_one_is_called(
 
 
 @pytest.mark.parametrize("statuses", [[ILLEGAL_ADDRESS], [SUCCESS, ILLEGAL_ADDRESS]])
-def test_a_refusal_is_a_sick_device_and_the_function_is_never_called(
+def test_a_refusal_tells_the_driver_s_error_and_the_function_is_never_called(
     callbacks: HostCallbacks, streams: Streams, statuses: list[int]
 ) -> None:
     stream = streams.make(11)
     streams.statuses.extend(statuses)
     called: list[int] = []
-    with pytest.raises(SickDeviceError, match=r"cuLaunchHostFunc: an illegal memory access was encountered \(700\)"):
+    refusal = r"cuLaunchHostFunc: an illegal memory access was encountered \(700\)"
+    with pytest.raises(CallRefusedError, match=refusal) as caught:
         callbacks.call(stream, lambda: called.append(1))
+    assert caught.value.status == ILLEGAL_ADDRESS
     done = threading.Event()
     callbacks.call(stream, done.set)
     streams.go_on(stream)
@@ -179,5 +195,5 @@ def test_it_can_be_closed_at_any_time_and_twice(driver: FakeCuda, streams: Strea
 
 
 def test_an_unknown_stream_is_refused(callbacks: HostCallbacks) -> None:
-    with pytest.raises(SickDeviceError, match="invalid resource handle"):
+    with pytest.raises(CallRefusedError, match="invalid resource handle"):
         callbacks.call(99, lambda: None)

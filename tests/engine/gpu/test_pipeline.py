@@ -11,7 +11,7 @@ from fake_device import FakeArray, FakeDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.engine.errors import InvalidArgumentError
+from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.engine.execution import ExecutionBatch, Phase
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError, Stream
 from trireme.engine.gpu.pipeline import Flight, Pipeline
@@ -234,6 +234,20 @@ def test_a_computation_that_finds_the_device_sick_is_believed_at_once() -> None:
     bench = Bench()
     with pytest.raises(SickDeviceError, match="it has a cold"):
         bench.launch(1, error=SickDeviceError("it has a cold"))
+
+
+def test_a_batch_of_whose_landing_nobody_will_hear_keeps_its_memory_until_it_is_over() -> None:
+    """The server has stopped, say, and calls nobody back any more: the device is still at it."""
+    bench = Bench()
+    bench.device.refuses_calls = True
+    with pytest.raises(InternalError, match="no function is called"):
+        bench.launch(1)
+    assert not any(stream.waiting for stream in bench.device.streams)
+    assert bench.used == (0, 0)
+    bench.device.refuses_calls = False
+    flight = bench.launch(2)
+    bench.device.run()
+    assert values_of(flight) == [2, 20]
 
 
 def test_the_batches_around_one_that_failed_are_right() -> None:

@@ -13,6 +13,7 @@ from fake_torch_cuda import FakeTorch
 
 from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.gpu.host_callback import CallRefusedError
 from trireme.engine.gpu.pinned_pool import PinnedPool
 from trireme.engine.gpu.torch_device import TorchDevice
 from trireme.engine.gpu.torch_devices import TorchDevices
@@ -210,7 +211,8 @@ def test_an_error_that_stays_is_a_sick_device_whatever_is_asked_of_it(fake: Fake
         lambda: stream.upload(host),
         lambda: stream.call(lambda: None),
         gpu.stream,
-        gpu.synchronize,
+        gpu.give_back,
+        stream.drain,
     ):
         with pytest.raises(SickDeviceError, match="an illegal memory access was encountered"):
             call()
@@ -261,19 +263,23 @@ class _AnnouncedLock:
     def __init__(self) -> None:
         self.asked = threading.Semaphore(0)
         self._lock = threading.Lock()
+        self.release = self._lock.release
+
+    def acquire(self, blocking: bool = True) -> bool:
+        self.asked.release()
+        return self._lock.acquire(blocking)
 
     def __enter__(self) -> None:
-        self.asked.release()
-        self._lock.acquire()
+        self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.release()
 
 
 def test_nothing_is_collected_in_the_middle_of_any_capture(fake: FakeTorch, gpu: TorchDevice) -> None:
     """Also of one that waited for another one to end."""
     begun, go_on = threading.Event(), threading.Event()
-    gpu._capturing = lock = _AnnouncedLock()  # type: ignore[assignment]
+    gpu.captures._lock = lock = _AnnouncedLock()  # type: ignore[assignment]
     collecting: list[bool] = []
 
     def first() -> None:
@@ -295,3 +301,47 @@ def test_nothing_is_collected_in_the_middle_of_any_capture(fake: FakeTorch, gpu:
         thread.join(10)
     assert collecting == [False, False]
     assert gc.isenabled()
+
+
+def test_no_two_streams_in_use_are_the_same_one(gpu: TorchDevice) -> None:
+    """torch has 32 of a priority, and then begins again with those that are in use."""
+    streams = [gpu.stream() for _ in range(100)]
+    handles = {stream.handle for stream in streams}
+    assert len(handles) == 100
+    del streams
+    assert gpu.stream().handle in handles
+    assert gpu.stream(-1).handle not in handles
+
+
+def test_an_error_about_one_call_is_not_taken_for_a_sick_device(fake: FakeTorch, gpu: TorchDevice) -> None:
+    """Not even if the first stream that is asked still tells of it."""
+    stream = gpu.stream()
+    for calls in (1, 2):
+        fake.gpus.transient.extend([719] * calls)
+        with pytest.raises(RuntimeError, match="error 719"):
+            stream.record()
+    event = stream.record()
+    fake.gpus.transient.extend([719, 719])
+    assert not event.reached()
+    fake.gpus.run()
+    assert event.reached()
+
+
+def test_a_refused_call_of_a_function_is_not_taken_for_a_sick_device(fake: FakeTorch, gpu: TorchDevice) -> None:
+    stream = gpu.stream()
+    del fake.driver.streams[stream.handle]
+    with pytest.raises(CallRefusedError, match="invalid resource handle"):
+        stream.call(lambda: None)
+
+
+def test_events_are_used_again(fake: FakeTorch, gpu: TorchDevice) -> None:
+    first, second = gpu.stream(), gpu.stream()
+    for _ in range(10):
+        host = pinned(gpu, np.ones(3, np.float32))
+        there = first.upload(host)
+        second.wait(first.record())  # an event that is recorded again before the other stream has come to it
+        first.record()
+        back = second.download(there)
+        fake.gpus.run()
+        assert back.tolist() == [1, 1, 1]
+    assert fake.cuda.events_made == 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 from typing import Any
 
 import pytest
-from gpu_batches import LINEAR, ROWS, Gpu, write, x
+from gpu_batches import LINEAR, PATIENCE_S, PYTHON, ROWS, Gpu, write, x
 from torch_modules import Moody, Scale
 
 from trireme.engine.backends.interface import InstanceSpec
@@ -96,6 +97,33 @@ def test_torchscript_can_be_captured(gpu: Gpu, script: Any, on_gpu: Any, caplog:
     instance = gpu.start(on_gpu(GRAPHS, FIXED))
     assert "no CUDA graph" not in caplog.text
     assert gpu.run(instance, x([5, 6], [7, 8]))[0]["Y"].tolist() == [[10, 12], [14, 16]]
+
+
+def test_an_instance_is_made_and_closed_while_another_stream_captures(gpu: Gpu, models: Any, on_gpu: Any) -> None:
+    """Nobody waits for the whole device meanwhile, which would break the capture."""
+    write(models, LINEAR.format(""))
+    cleaning = 'parameters { key: "ENABLE_CACHE_CLEANING" value { string_value: "true" } }'
+    loaded = PyTorchBackend({}).load(on_gpu(PYTHON + cleaning, FIXED), models.files)
+    first: Any = loaded.create_instance(InstanceSpec("m_0", "KIND_GPU"))
+    gpu.run(first, x([1, 1]))
+    begun, go_on = threading.Event(), threading.Event()
+    device, captured = first._device, []
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    capturing = threading.Thread(target=lambda: captured.append(device.capture(device.stream(), work)), daemon=True)
+    capturing.start()
+    assert begun.wait(PATIENCE_S)
+    second = loaded.create_instance(InstanceSpec("m_1", "KIND_GPU"))
+    assert gpu.run(second, x([1, 1]))[0]["Y"].tolist() == [[3, 7]]
+    closing = threading.Thread(target=first.close, daemon=True)
+    closing.start()
+    go_on.set()
+    for thread in (capturing, closing):
+        thread.join(PATIENCE_S)
+    assert len(captured) == 1
 
 
 def test_memory_of_graphs_goes_with_their_instance(gpu: Gpu, models: Any, on_gpu: Any) -> None:
