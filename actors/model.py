@@ -80,6 +80,7 @@ class Model:
     Attributes:
         id: tells the model from every other of the server.
         stateful: requests belong to sequences.
+        share: what it has in flight of the server's budget.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Model:
         self.id = source.id
         self.name = source.name
         self.stateful = config.has_sequence_batching
+        self.share = surroundings.budget.share(source.name)
         self.version = version
         self.config = config
         self.state = ModelState.UNKNOWN

@@ -26,7 +26,7 @@ from ..engine.answer_window import AnswerWindow
 from ..engine.errors import InternalError, TriremeError
 from ..engine.job import Job, Outcome
 from ..engine.response import InferenceResponse
-from .budget import InflightBudget
+from .lease import Lease, ModelShare
 
 WINDOW = 64
 """Answers of one request that wait for their reader before the model is held back."""
@@ -36,8 +36,8 @@ class Reply:
     """What `InferenceServer.submit` returns.
 
     Args:
-        budget: gets the request's share back at the final answer.
-        nbytes: that share, in bytes.
+        holder: gets the request's share of the budget back at the final answer.
+        nbytes: that share, in bytes; a lease knows for itself.
         many: the model may answer any number of times.
 
     Attributes:
@@ -45,12 +45,12 @@ class Reply:
         window: holds the model back; None for a model that answers once.
     """
 
-    __slots__ = ("_answers", "_budget", "_cancel", "_count", "_each", "_job", "_listener", "_nbytes", "final", "window")
+    __slots__ = ("_answers", "_cancel", "_count", "_each", "_holder", "_job", "_listener", "_nbytes", "final", "window")
 
-    def __init__(self, budget: InflightBudget, nbytes: int, *, many: bool = False) -> None:
+    def __init__(self, holder: ModelShare | Lease, nbytes: int, *, many: bool = False) -> None:
         self.final = False
         self.window = AnswerWindow(WINDOW, threading.get_ident()) if many else None
-        self._budget = budget
+        self._holder = holder
         self._nbytes = nbytes
         self._job: Job | None = None
         self._cancel: Callable[[Job], None] | None = None
@@ -82,7 +82,7 @@ class Reply:
             if self.window is not None:
                 self.window.open_up()
             self._job = None  # the job holds the reply: a cycle left here would be work for the garbage collector
-            self._budget.release(self._nbytes)
+            self._holder.release(self._nbytes)
         listener = self._listener
         if listener is not None and (final or self._each):
             if final:

@@ -19,6 +19,7 @@ from ..engine.log_context import about
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.statistics import ModelStatisticsEntry
+from .lease import ModelShare
 from .model import UNLOADED, Model
 from .readiness import ReadinessCheck
 from .surroundings import Surroundings
@@ -310,6 +311,13 @@ class Repository:
             if suits and (model.ready or model.retiring) and model.continues(request):
                 return model
         return None
+
+    def share(self, name: str, version: int = LATEST) -> ModelShare | None:
+        """Of the version that answers, of what is in flight; None if there is none."""
+        try:
+            return self.find(name, version).share
+        except TriremeError:
+            return None
 
     def find_draining(self, request: InferenceRequest) -> Model | None:
         """While the server stops: the version of a stateful model whose running sequences may still be continued."""

@@ -23,9 +23,8 @@ from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
-from ..engine.errors import TriremeError, UnavailableError, request_prefix
+from ..engine.errors import TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
-from ..engine.job import Job
 from ..engine.metrics_cache import cache_counter_families, cache_summary_families
 from ..engine.metrics_registry import MetricsRegistry, Section
 from ..engine.options import ControlMode, ServerOptions
@@ -36,21 +35,19 @@ from ..engine.request import LATEST, InferenceRequest
 from ..engine.response import InferenceResponse
 from ..engine.shared_memory import Regions
 from ..engine.statistics import ModelStatisticsEntry
-from ..engine.tensor import Tensor
-from ..engine.tracing.following import TracedReply
+from .admission import Admission
 from .budget import BudgetStatistics, InflightBudget
 from .cache_access import CacheAccess
-from .cached import Door
 from .clock import TrioClock
 from .executors import Executors, ThreadExecutors
-from .model import Model, ModelActorStatistics
+from .lease import Lease
+from .model import ModelActorStatistics
 from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .not_started import NoControl, StartupError
 from .offload import Offload
 from .rate_limiter import RateLimiter
 from .readiness import all_pass
-from .recursion import refuse_recursion
 from .reply import Reply
 from .repository import LoadProgress
 from .socket_readiness import Readiness
@@ -123,7 +120,6 @@ class InferenceServer:
         self._started = True
         self._drained = True
         self._cache: ResponseCache | None = None
-        self._to_attend: list[Door] = []
 
     async def __aenter__(self) -> Self:
         """Load the models.
@@ -142,7 +138,7 @@ class InferenceServer:
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
         self.gpus = usable_gpus(self.options.gpus, self.options.min_compute_capability, os.environ)
         surroundings = Surroundings(
-            self.options, self._clock, executors, self._backends, limiter, cache, self._agents, self.gpus
+            self.options, self._clock, executors, self._backends, self._budget, limiter, cache, self._agents, self.gpus
         )
         self._take_control(ModelControl, surroundings)
         self._calls = self._backends.services.models = ModelCalls(self, self._nursery)
@@ -167,6 +163,7 @@ class InferenceServer:
     def _take_control(self, kind: type[ModelControl], surroundings: Surroundings) -> None:
         self._control = kind(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository
+        self._admission = Admission(self._repository, self._budget, self._clock, self._on_request)
 
     async def _start(self, surroundings: Surroundings) -> None:
         try:
@@ -198,7 +195,7 @@ class InferenceServer:
             if not isinstance(error, trio.Cancelled):
                 await self.stop(self.options.exit_timeout_s)
             await self._tracing.close(max(_FLUSH_GRACE_S, self._stop_by_s - self._clock.now_s()))
-        self._exiting = True
+        self._exiting = self._admission.stopping = True
         self._nursery.cancel_scope.cancel()
         await self._nursery_manager.__aexit__(None, None, None)
         self._control.close()
@@ -220,7 +217,7 @@ class InferenceServer:
             self._stop_by_s = self._clock.now_s() + timeout_s
         if not self._exiting and repository.live_versions():
             logger.info("Waiting for in-flight requests to complete.")
-        self._exiting = True
+        self._exiting = self._admission.stopping = True
         repository.stop()
         text = "Timeout %d: Found %d model versions that have in-flight inferences"
         remaining_s = await self._count_down(max(0.0, timeout_s), repository.inflight_versions, text)
@@ -246,34 +243,32 @@ class InferenceServer:
 
     # Inference.
 
-    async def submit(self, request: InferenceRequest) -> Reply:
-        """Check a request and queue it. Suspends only while the server-wide budget is used up.
+    async def submit(self, request: InferenceRequest, lease: Lease | None = None) -> Reply:
+        """Check a request and queue it. Suspends only while the server-wide budget is used up, or its model's share.
+
+        Args:
+            lease: what the request has taken of the budget while it arrived. It is closed at the final answer, or by
+                this call if that raises.
 
         Raises:
-            TriremeError: refused: no such model, invalid, queue full, stopping.
+            TriremeError: refused: no such model, invalid, queue full, stopping; its model has too much in flight, and
+                the lease was not made for that model.
         """
-        received_ns = self._clock.now_ns()
-        model, inputs, rows, nbytes = self._check(request)
-        if not self._budget.acquire_nowait(nbytes):
-            await self._budget.acquire(nbytes)
-            if not model.ready:
-                model, inputs, rows = self._check_again(request, nbytes)
-        return self._queue(model, request, inputs, rows, nbytes, received_ns)
+        return await self._admission.submit(request, lease)
 
-    def submit_nowait(self, request: InferenceRequest, *, attended: bool = False) -> Reply | None:
-        """`submit`, except that nothing is done, and None returned, while the server-wide budget is used up.
+    def submit_nowait(
+        self, request: InferenceRequest, *, attended: bool = False, lease: Lease | None = None
+    ) -> Reply | None:
+        """`submit`, except that nothing is done, and None returned, while the server-wide budget is used up; then the
+        lease, which may have grown, is still the caller's.
 
         Args:
             attended: `attend` will be called before the calling task waits for anything.
 
         Raises:
-            TriremeError: refused: no such model, invalid, queue full, stopping.
+            TriremeError: refused: no such model, invalid, queue full, its model has too much in flight, stopping.
         """
-        received_ns = self._clock.now_ns()
-        model, inputs, rows, nbytes = self._check(request)
-        if not self._budget.acquire_nowait(nbytes):
-            return None
-        return self._queue(model, request, inputs, rows, nbytes, received_ns, attended)
+        return self._admission.submit_nowait(request, attended, lease)
 
     def submit_inner(self, request: InferenceRequest) -> Reply:
         """`submit`, for what a model asks while it serves a request: does not wait for room (`model_calls`). `attend`
@@ -282,80 +277,26 @@ class InferenceServer:
         Raises:
             TriremeError: refused: no such model, invalid, queue full, stopping, or waiting for itself (`recursion`).
         """
-        received_ns = self._clock.now_ns()
-        model, inputs, rows, nbytes = self._check(request)
-        if request.callers:
-            refuse_recursion(request, model)
-        self._budget.take(nbytes)
-        return self._queue(model, request, inputs, rows, nbytes, received_ns, attended=True)
+        return self._admission.submit_inner(request)
 
     def attend(self) -> None:
         """Let the schedulers decide about all requests submitted as `attended`: now, instead of when their tasks get
         their turn. A front end that has handled all that a client had sent spares every request a change of tasks."""
-        while self._to_attend:
-            self._to_attend.pop().attend()
+        self._admission.attend()
 
-    def _check(self, request: InferenceRequest) -> tuple[Model, Mapping[str, Tensor], int, int]:
-        """The model that a request is for, and the request's checked inputs, rows and bytes."""
-        if self._exiting:
-            model = self._repository.find_draining(request)
-            if model is None:
-                raise UnavailableError(
-                    f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
-                    "inference requests"
-                )
-        else:
-            model = self._repository.find_for(request)
-        inputs, rows = model.validator.check(request)
-        nbytes = 0
-        for tensor in inputs.values():
-            nbytes += tensor.nbytes
-        return model, inputs, rows, nbytes
+    def lease(self, name: str = "", version: int = LATEST) -> Lease:
+        """What a request is to hold of the server-wide budget while it arrives; for `submit`, or to be closed.
 
-    def _check_again(self, request: InferenceRequest, nbytes: int) -> tuple[Model, Mapping[str, Tensor], int]:
-        """While the request waited for room, for which the budget has been taken, its model was replaced."""
-        accepted = False
-        try:
-            model, inputs, rows, _ = self._check(request)
-            accepted = True
-        finally:
-            if not accepted:
-                self._budget.release(nbytes)
-        return model, inputs, rows
+        Args:
+            name, version: of the model, if the request is for one and that is known. Then the model's share is looked
+                at from the beginning, and not only when the request is submitted.
+        """
+        return self._budget.lease(self._repository.share(name, version) if name else None)
 
-    def _queue(
-        self,
-        model: Model,
-        request: InferenceRequest,
-        inputs: Mapping[str, Tensor],
-        rows: int,
-        nbytes: int,
-        received_ns: int,
-        attended: bool = False,
-    ) -> Reply:
-        """Hand a request, for which the budget has been taken, to its model's scheduler."""
-        if self._on_request is not None:
-            self._on_request(request, rows)
-        reply = Reply(self._budget, nbytes, many=model.config.decoupled)
-        job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
-        traced = None if request.trace is None else TracedReply(request.trace, job, self._clock)
-        accepted = False
-        try:
-            scheduler = model.scheduler
-            prompt = scheduler.prompt and not attended
-            scheduler.submit(job, attended=attended or prompt)
-            accepted = True
-        finally:
-            if not accepted:
-                self._budget.release(nbytes)
-        if traced is not None:
-            traced.begin()
-        if attended and scheduler not in self._to_attend:
-            self._to_attend.append(scheduler)
-        reply.attach(job, scheduler.cancel)
-        if prompt:
-            scheduler.attend()
-        return reply
+    def model_has_room(self, name: str, version: int = LATEST) -> bool:
+        """Whether the number of its requests in flight lets a model take one more; yes, if there is no such model."""
+        share = self._repository.share(name, version)
+        return share is None or not self._budget.full(share)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Ask a model that answers once. Cancelling this cancels the request.

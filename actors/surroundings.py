@@ -9,6 +9,7 @@ from ..engine.clock import Clock
 from ..engine.gpu.discovery import NO_GPUS, Gpus
 from ..engine.options import ServerOptions
 from ..engine.repository.agent_registry import AgentRegistry
+from .budget import InflightBudget
 from .cache_access import CacheAccess
 from .executors import Executors
 from .rate_limiter import RateLimiter
@@ -22,6 +23,7 @@ class Surroundings:
     clock: Clock
     executors: Executors
     backends: BackendRegistry
+    budget: InflightBudget
     limiter: RateLimiter | None = None
     cache: CacheAccess | None = None
     agents: AgentRegistry = field(default_factory=AgentRegistry)

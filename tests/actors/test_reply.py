@@ -25,8 +25,9 @@ class Case:
 
     def __init__(self, *, many: bool = False) -> None:
         self.budget = InflightBudget(10, 1000)
-        assert self.budget.acquire_nowait(7)
-        self.reply = Reply(self.budget, 7, many=many)
+        share = self.budget.share("m")
+        assert self.budget.take_nowait(share, 7)
+        self.reply = Reply(share, 7, many=many)
         self.cancelled: list[Job] = []
         self.job = Job(InferenceRequest("m"), {}, 1, "m", 1, self.reply)
         self.reply.attach(self.job, self.cancelled.append)

@@ -166,10 +166,10 @@ async def test_ordering_is_preserved_across_instances(autojump_clock, open_serve
     assert sorted(answered) == [(0, 0.6), (1, 0.6), (2, 0.6)]
 
 
-async def test_at_the_budget_callers_wait_instead_of_being_refused(
+async def test_beyond_a_models_share_of_the_budget_callers_wait_instead_of_being_refused(
     autojump_clock, open_server, simulated, request_for
 ) -> None:
-    async with open_server(simulated(Profile(1.0)), max_inflight_requests=2) as server:
+    async with open_server(simulated(Profile(1.0)), max_inflight_requests=4) as server:
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(server.infer, request_for())
@@ -299,12 +299,15 @@ async def test_arrivals_are_told_each_once_when_there_is_room(
     def tell(request: InferenceRequest, rows: int) -> None:
         arrivals.append((request.id, rows))
 
-    async with open_server(simulated(Profile(1.0)), on_request=tell, max_inflight_requests=1) as server:
+    models = [simulated(Profile(1.0)), simulated(Profile(1.0), name="other")]
+    async with open_server(*models, on_request=tell, max_inflight_requests=1) as server:
         first = server.submit_nowait(request_for(id="first", rows=2))
-        assert server.submit_nowait(request_for(id="waiting")) is None
+        assert server.submit_nowait(request_for("other", id="waiting")) is None
+        with pytest.raises(UnavailableError, match="model 'm' has too many requests in flight: 1 requests, "):
+            server.submit_nowait(request_for(id="refused"))
         assert arrivals == [("first", 2)]
         await first.response()
-        await server.infer(request_for(id="waiting"))
+        await server.infer(request_for("other", id="waiting"))
         with pytest.raises(InvalidArgumentError):
             server.submit_nowait(request_for(rows=99))
     assert arrivals == [("first", 2), ("waiting", 1)]

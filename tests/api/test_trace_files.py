@@ -161,9 +161,8 @@ def test_a_call_that_has_to_wait_for_room_is_one_trace(open_world: Callable[...,
     ):
         client.async_infer("plain", inputs(), heard, request_id="a", parameters={"script": "wait:go say!"})
         wait_for_begin(world, "a")
-        client.async_infer("plain", inputs(), heard, request_id="b")
-        client.async_infer("plain", inputs(), heard, request_id="c")
-        client.async_infer("plain", inputs(), heard, request_id="d")
+        for request_id in "bcd":
+            client.async_infer("queued", inputs(shape=(1, 2)), heard, request_id=request_id)
         client.get_server_metadata()  # by then the others have come
         world.script.open("go")
         assert [answers.get(timeout=60) for _ in range(4)] == [None] * 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,9 +64,12 @@ class GatedServer:
 
 
 @asynccontextmanager
-async def gated_server(repository: Path, **options: Any) -> AsyncIterator[GatedServer]:
-    (repository / "gated" / "1").mkdir(parents=True)
-    (repository / "gated" / "config.pbtxt").write_text(CONFIG)
+async def gated_server(
+    repository: Path, models: Sequence[str] = ("gated",), **options: Any
+) -> AsyncIterator[GatedServer]:
+    for name in models:
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(CONFIG)
     gate = threading.Event()
     begun: list[str] = []
     cancelled: list[str] = []

@@ -91,8 +91,8 @@ def traced_world(folder: Path, serve: Callable[..., Any], tracing: TraceConfig, 
         yield World(live, folder, script)
 
 
-def inputs(name: str = "IN") -> list[grpcclient.InferInput]:
-    array = np.array([1, 2], np.float32)
+def inputs(name: str = "IN", shape: tuple[int, ...] = (2,)) -> list[grpcclient.InferInput]:
+    array = np.array([1, 2], np.float32).reshape(shape)
     tensor = grpcclient.InferInput(name, array.shape, "FP32")
     tensor.set_data_from_numpy(array)
     return [tensor]

@@ -89,7 +89,7 @@ def test_so_does_the_model_of_a_call_that_had_to_wait(tmp_path: Path) -> None:
     with scripted_server(tmp_path, options, max_inflight_requests=1) as server, stub_for(server.url) as stub:
         first = stub.ModelInfer.future(infer_request(script="wait:first say!", request_id="first"))
         server.until(lambda: "first" in server.script.begun)
-        second = stub.ModelInfer.future(infer_request(), metadata=SCRIPT)
+        second = stub.ModelInfer.future(infer_request("queued"), metadata=SCRIPT)
         server.until(lambda: server.server.budget_statistics().waiting)
         server.script.open("first")
         first.result(PATIENCE_S)

@@ -197,13 +197,13 @@ def test_a_defect_in_an_answer_costs_its_call_and_not_the_model(
 
 
 def test_calls_wait_while_the_budget_is_used_up(tmp_path: Path) -> None:
-    """They are not refused; and what fails after waiting fails like anything else."""
+    """Those to a model that has nothing in flight; what fails after waiting fails like anything else."""
     with scripted_server(tmp_path, max_inflight_requests=1) as server, stub_for(server.url) as stub:
         first = stub.ModelInfer.future(infer_request(script="wait:first say!", request_id="first"))
         server.until(lambda: "first" in server.script.begun)
-        second = stub.ModelInfer.future(infer_request(request_id="second", values=[7]))
-        third = stub.ModelInfer.future(infer_request(script="fail:oops", request_id="third"))
-        gone = stub.ModelInfer.future(infer_request(request_id="gone"))
+        second = stub.ModelInfer.future(infer_request("queued", request_id="second", values=[7]))
+        third = stub.ModelInfer.future(infer_request("queued", script="fail:oops", request_id="third"))
+        gone = stub.ModelInfer.future(infer_request("queued", request_id="gone"))
         server.until(lambda: server.server.budget_statistics().waiting == 3)
         gone.cancel()
         server.until(lambda: server.server.budget_statistics().waiting == 2)
@@ -212,6 +212,19 @@ def test_calls_wait_while_the_budget_is_used_up(tmp_path: Path) -> None:
         assert values_of(second.result(PATIENCE_S)) == [7]
         assert third.exception(PATIENCE_S).details() == "oops"
         assert "gone" not in server.script.begun
+
+
+def test_a_model_that_has_its_share_of_the_budget_in_flight_refuses(tmp_path: Path) -> None:
+    with scripted_server(tmp_path, max_inflight_requests=4) as server, stub_for(server.url) as stub:
+        hung = [
+            stub.ModelInfer.future(infer_request(script="wait:end say!", request_id=request_id)) for request_id in "ab"
+        ]
+        server.until(lambda: sorted(server.script.begun) == ["a", "b"])
+        text = "model 'plain' has too many requests in flight: 2 requests, 8 bytes; try again later"
+        assert ending(stub.ModelInfer, infer_request()) == (grpc.StatusCode.UNAVAILABLE, text)
+        assert values_of(stub.ModelInfer(infer_request("queued"))) == [1]
+        server.script.open("end")
+        assert [values_of(each.result(PATIENCE_S)) for each in hung] == [[1], [1]]
 
 
 def test_a_front_end_that_drains_refuses_inferences_and_answers_the_rest(tmp_path: Path) -> None:

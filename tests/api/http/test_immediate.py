@@ -37,10 +37,10 @@ def infer(value: float, request_id: str = "", *, model: str = "gated", headers: 
     return head % (model.encode(), headers, len(text)) + text
 
 
-def answered(value: float, request_id: str) -> bytes:
+def answered(value: float, request_id: str, *, model: str = "gated") -> bytes:
     return (
-        b'{"id":"%b","model_name":"gated","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[1,1],'
-        b'"data":[%b]}]}' % (request_id.encode(), str(value).encode())
+        b'{"id":"%b","model_name":"%b","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[1,1],'
+        b'"data":[%b]}]}' % (request_id.encode(), model.encode(), str(value).encode())
     )
 
 
@@ -113,7 +113,7 @@ async def test_a_request_for_which_there_is_no_room_waits_and_is_one_line_of_the
     tmp_path: Path, long_way: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        gated_server(tmp_path, max_inflight_requests=1) as gated,
+        gated_server(tmp_path, ("gated", "other"), max_inflight_requests=1) as gated,
         await connect(gated.http) as first,
         await connect(gated.http) as second,
     ):
@@ -122,12 +122,31 @@ async def test_a_request_for_which_there_is_no_room_waits_and_is_one_line_of_the
         with caplog.at_level(logging.DEBUG, "trireme.api.http"):
             await first.send_all(infer(1, "1"))
             await until(lambda: gated.begun == ["1"])
-            await second.send_all(infer(2, "2"))
-            await until(lambda: long_way == [b"/v2/models/gated/infer"])
+            await second.send_all(infer(2, "2", model="other"))
+            await until(lambda: long_way == [b"/v2/models/other/infer"])
             gated.gate.set()
-            assert [(await each.next()).body for each in answers] == [answered(1.0, "1"), answered(2.0, "2")]
+            wanted = [answered(1.0, "1"), answered(2.0, "2", model="other")]
+            assert [(await each.next()).body for each in answers] == wanted
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("HTTP request: ")]
-    assert told == ["HTTP request: POST /v2/models/gated/infer"] * 2
+    assert told == [f"HTTP request: POST /v2/models/{name}/infer" for name in ("gated", "other")]
+
+
+async def test_a_model_that_has_its_share_of_the_budget_in_flight_refuses(tmp_path: Path) -> None:
+    async with gated_server(tmp_path, ("gated", "other"), max_inflight_requests=4) as gated:
+        streams = [await connect(gated.http) for _ in range(4)]
+        answers = [await warm(stream) for stream in streams]
+        for stream, number in zip(streams[:2], "12", strict=True):
+            await stream.send_all(infer(1, number))
+        await until(lambda: gated.server.budget_statistics().requests == 2)
+        await streams[2].send_all(infer(3, "3"))
+        refused = await answers[2].next()
+        text = b"model 'gated' has too many requests in flight: 2 requests, 8 bytes; try again later"
+        assert (refused.status, refused.body) == (503, b'{"error":"%b"}' % text)
+        await streams[3].send_all(infer(4, "4", model="other"))
+        gated.gate.set()
+        assert (await answers[3].next()).body == answered(4.0, "4", model="other")
+        for stream in streams:
+            await stream.aclose()
 
 
 async def test_a_request_that_comes_in_pieces_is_answered(gated: GatedServer, long_way: list[bytes]) -> None:

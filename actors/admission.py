@@ -1,0 +1,163 @@
+"""How requests get into the server: checked, admitted to the server-wide budget, queued at their model's scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..engine.clock import Clock
+from ..engine.errors import UnavailableError, request_prefix
+from ..engine.job import Job
+from ..engine.request import InferenceRequest
+from ..engine.tensor import Tensor
+from ..engine.tracing.following import TracedReply
+from .budget import InflightBudget
+from .cached import Door
+from .lease import Lease, ModelShare
+from .model import Model
+from .recursion import refuse_recursion
+from .reply import Reply
+from .repository import Repository
+
+
+class Admission:
+    """The methods are those of `InferenceServer`, which says what they promise.
+
+    Args:
+        on_request: see `InferenceServer`.
+
+    Attributes:
+        stopping: only running sequences may go on.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        budget: InflightBudget,
+        clock: Clock,
+        on_request: Callable[[InferenceRequest, int], None] | None,
+    ) -> None:
+        self.stopping = False
+        self._repository = repository
+        self._budget = budget
+        self._clock = clock
+        self._on_request = on_request
+        self._to_attend: list[Door] = []
+
+    async def submit(self, request: InferenceRequest, lease: Lease | None) -> Reply:
+        received_ns = self._clock.now_ns()
+        accepted = False
+        try:
+            model, inputs, rows, nbytes = self._check(request)
+            budget, share = self._budget, model.share
+            holder = share if lease is None else lease
+            taking = budget.take(share, nbytes) if lease is None else budget.submit(lease, share, nbytes)
+            if await taking and not model.ready:
+                model, inputs, rows = self._check_again(request, holder, nbytes)
+            reply = self._queue(model, request, inputs, rows, nbytes, received_ns, holder)
+            accepted = True
+        finally:
+            if lease is not None and not accepted:
+                lease.close()
+        return reply
+
+    def submit_nowait(self, request: InferenceRequest, attended: bool, lease: Lease | None) -> Reply | None:
+        if lease is not None:
+            return self._submit_leased(request, attended, lease)
+        received_ns = self._clock.now_ns()
+        model, inputs, rows, nbytes = self._check(request)
+        share = model.share
+        if not self._budget.take_nowait(share, nbytes):
+            return None
+        return self._queue(model, request, inputs, rows, nbytes, received_ns, share, attended)
+
+    def _submit_leased(self, request: InferenceRequest, attended: bool, lease: Lease) -> Reply | None:
+        received_ns = self._clock.now_ns()
+        refused = True
+        reply = None
+        try:
+            model, inputs, rows, nbytes = self._check(request)
+            if self._budget.submit_nowait(lease, model.share, nbytes):
+                reply = self._queue(model, request, inputs, rows, nbytes, received_ns, lease, attended)
+            refused = False
+        finally:
+            if refused:
+                lease.close()
+        return reply
+
+    def submit_inner(self, request: InferenceRequest) -> Reply:
+        received_ns = self._clock.now_ns()
+        model, inputs, rows, nbytes = self._check(request)
+        if request.callers:
+            refuse_recursion(request, model)
+        share = model.share
+        self._budget.take_anyway(share, nbytes)
+        return self._queue(model, request, inputs, rows, nbytes, received_ns, share, attended=True)
+
+    def attend(self) -> None:
+        while self._to_attend:
+            self._to_attend.pop().attend()
+
+    def _check(self, request: InferenceRequest) -> tuple[Model, Mapping[str, Tensor], int, int]:
+        """The model that a request is for, and the request's checked inputs, rows and bytes."""
+        if self.stopping:
+            model = self._repository.find_draining(request)
+            if model is None:
+                raise UnavailableError(
+                    f"{request_prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new "
+                    "inference requests"
+                )
+        else:
+            model = self._repository.find_for(request)
+        inputs, rows = model.validator.check(request)
+        nbytes = 0
+        for tensor in inputs.values():
+            nbytes += tensor.nbytes
+        return model, inputs, rows, nbytes
+
+    def _check_again(
+        self, request: InferenceRequest, holder: ModelShare | Lease, nbytes: int
+    ) -> tuple[Model, Mapping[str, Tensor], int]:
+        """While the request waited for room, which it has got, its model was replaced."""
+        accepted = False
+        try:
+            model, inputs, rows, _ = self._check(request)
+            accepted = True
+        finally:
+            if not accepted:
+                holder.release(nbytes)
+        return model, inputs, rows
+
+    def _queue(
+        self,
+        model: Model,
+        request: InferenceRequest,
+        inputs: Mapping[str, Tensor],
+        rows: int,
+        nbytes: int,
+        received_ns: int,
+        holder: ModelShare | Lease,
+        attended: bool = False,
+    ) -> Reply:
+        """Hand a request, for which the budget has been taken, to its model's scheduler."""
+        if self._on_request is not None:
+            self._on_request(request, rows)
+        reply = Reply(holder, nbytes, many=model.config.decoupled)
+        job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
+        traced = None if request.trace is None else TracedReply(request.trace, job, self._clock)
+        accepted = False
+        try:
+            scheduler = model.scheduler
+            prompt = scheduler.prompt and not attended
+            scheduler.submit(job, attended=attended or prompt)
+            accepted = True
+        finally:
+            if not accepted:
+                holder.release(nbytes)
+        if traced is not None:
+            traced.begin()
+        if attended and scheduler not in self._to_attend:
+            self._to_attend.append(scheduler)
+        reply.attach(job, scheduler.cancel)
+        if prompt:
+            scheduler.attend()
+        return reply

@@ -1,0 +1,91 @@
+"""What one model, and what one request, holds of the server-wide budget (`budget` has the rules)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..engine.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from .budget import InflightBudget
+
+
+class ModelShare:
+    """What one model has in flight. The budget alone changes it.
+
+    Attributes:
+        name: of the model, for refusals.
+        requests: in flight.
+        plain_bytes: of its plain requests.
+        lease_bytes: of its leases, those included that still grow.
+        overdrawn: the one of its leases that rule 4 lets pass.
+    """
+
+    __slots__ = ("_budget", "lease_bytes", "name", "overdrawn", "plain_bytes", "requests")
+
+    def __init__(self, budget: InflightBudget, name: str) -> None:
+        self._budget = budget
+        self.name = name
+        self.requests = 0
+        self.plain_bytes = 0
+        self.lease_bytes = 0
+        self.overdrawn: Lease | None = None
+
+    def release(self, nbytes: int) -> None:
+        """A plain request of `nbytes` has its final answer."""
+        self._budget.release(self, nbytes)
+
+    def refusal(self) -> UnavailableError:
+        """What a request is told that rule 5 refuses."""
+        return UnavailableError(
+            f"model '{self.name}' has too many requests in flight: {self.requests} requests, "
+            f"{self.plain_bytes + self.lease_bytes} bytes; try again later"
+        )
+
+    def __repr__(self) -> str:
+        return f"<ModelShare of {self.name}: {self.requests} requests, {self.plain_bytes + self.lease_bytes} bytes>"
+
+
+class Lease:
+    """What one request holds from the first byte of its body until its final answer.
+
+    One task at a time may wait in `grow`, and nobody may close the lease meanwhile.
+
+    Attributes:
+        nbytes: held now.
+        share: of the request's model, once that is known.
+        submitted: it is the share of a request in flight.
+    """
+
+    __slots__ = ("_budget", "_closed", "nbytes", "share", "submitted")
+
+    def __init__(self, budget: InflightBudget, share: ModelShare | None) -> None:
+        self._budget = budget
+        self._closed = False
+        self.share = share
+        self.nbytes = 0
+        self.submitted = False
+
+    def grow_nowait(self, nbytes: int) -> bool:
+        """Take more bytes for this request, if there is room and nobody waits who comes first."""
+        assert not self._closed, "a closed lease cannot grow"
+        return self._budget.grow_nowait(self, nbytes)
+
+    async def grow(self, nbytes: int) -> None:
+        """Take more bytes, waiting for them if need be. Cancelled, it has taken nothing."""
+        if not self.grow_nowait(nbytes):
+            await self._budget.grow(self, nbytes)
+
+    def close(self) -> None:
+        """Give all back; may be called again."""
+        if not self._closed:
+            self._closed = True
+            self._budget.end(self)
+
+    def release(self, _nbytes: int) -> None:
+        """`close`, for whoever holds either a lease or a `ModelShare`."""
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "submitted" if self.submitted else "open"
+        return f"<Lease {state}, {self.nbytes} bytes>"
