@@ -3,6 +3,7 @@
 #   make serve      install into .venv and serve model_repository/ on port 8000
 #   make serve-all  the same with every framework, and the digits network once for each
 #   make test       install the test tools as well and run the tests
+#   make test-slow  run those that take long
 #   make lint       ruff and pyright
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
 #   make models     write the small models again          (model_repository/make_*.py)
@@ -16,7 +17,7 @@ TRAIN := .venv-train
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine actors api proto simulations
 
-.PHONY: serve serve-all test lint proto models train clean
+.PHONY: serve serve-all test test-slow lint proto models train clean
 
 serve: $(VENV)/serve.stamp
 	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
@@ -28,8 +29,12 @@ framework_repository/digits_openvino: $(VENV)/all.stamp framework_repository/mak
 	$(BIN)/python -B framework_repository/make_digits_twins.py
 	touch $@
 
+# A file's tests run in one process, one after the other: they share servers.
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest $(FLAGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(FLAGS)
+
+test-slow: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m slow $(FLAGS)
 
 lint: $(VENV)/dev.stamp
 	mkdir -p .pyright/trireme

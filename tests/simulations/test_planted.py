@@ -66,6 +66,7 @@ def test_a_planted_bug_is_found_within_a_thousand_seeds(bug: str) -> None:
     assert clean.violation is None, "the seed finds the planted bug, not another one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", ["lost-reply", "reordered-sequence", "exceeded-batch"])
 def test_what_is_found_shrinks_to_a_few_requests_and_still_shows_the_bug(bug: str) -> None:
     found = next(found for found in hunt(SEEDS, bug=bug) if found.violation is not None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from trireme.simulations.coverage import REACHABLE, holes
 from trireme.simulations.events import PhaseBegan, RequestSubmitted
 from trireme.simulations.hunt import hunt
@@ -11,6 +13,7 @@ from trireme.simulations.plan import Fault, ModelPlan, Plan, RequestPlan
 from trireme.simulations.play import drain_bound_s, play
 
 SEEDS = range(1, 201)
+MORE_SEEDS = range(201, 2001)
 MS = 1_000_000
 
 
@@ -27,6 +30,12 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
     assert set(counts) - set(REACHABLE) == {"requests", "steps"}, (
         "what is counted is on the list of what can be reached"
     )
+
+
+@pytest.mark.slow
+def test_no_invariant_is_broken_by_many_more_seeds() -> None:
+    broken = [f"seed {found.seed}: {found.violation}" for found in hunt(MORE_SEEDS, jobs=2) if found.violation]
+    assert not broken, "\n".join([*broken, "see one: python -m trireme.simulations --seed N"])
 
 
 def test_two_processes_play_a_seed_alike(run_python) -> None:

@@ -101,6 +101,7 @@ def test_a_file_that_is_no_package_is_refused(models: Any, begin: Any, pytorch_c
     assert text.startswith("failed to load model 'm': ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles models with g++, which is not there")
 def test_a_compiled_package_answers_as_its_program(
     models: Any, begin: Any, pytorch_config: Any, tensor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
