@@ -85,6 +85,8 @@ class GpuCoverage:
             self._copied_in[event.batch] = None
         elif event.engine == _OUT:
             self._copied_in.pop(event.batch, None)
+        if event.kernel.endswith("not pinned"):
+            self._count("pinned memory used up")
         if _COMPUTE in engines and len(set(engines)) > 1:
             both = _IN in engines and _OUT in engines
             self._count("copies both ways beside a computation" if both else "a copy beside a computation")
@@ -98,11 +100,9 @@ class GpuCoverage:
     def _kernel_ended(self, event: KernelEnded) -> None:
         running = self._running[event.gpu]
         self._running[event.gpu] = [each for each in running if each.stream != event.stream]
-        if event.batch in self._lost and event.kernel == "out":
+        if event.batch in self._lost and event.kernel.startswith("out"):
             self._count("landed after its instance was lost")
 
     def _delivered(self, event: ReplyDelivered) -> None:
-        if "pinned memory has no room" in event.error:
-            self._count("pinned memory used up")
-        elif "has no room for" in event.error:
+        if "has no room for" in event.error:
             self._count("a GPU's memory used up")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..engine.gpu.device import Event, OutOfDeviceMemoryError, SickDeviceError, Stream
-from ..engine.gpu.pinned_pool import PinnedPool
+from ..engine.gpu.pinned_pool import PinnedPool, is_pinned
 from .device import SimulatedGpu
 from .gpu import Engine, Operation
 
@@ -164,6 +164,7 @@ class SimulatedStream:
     def _copy(
         self, name: str, engine: Engine, nbytes: int, bytes_per_s: float, host: np.ndarray, array: SimulatedArray
     ) -> None:
+        name = name if is_pinned(host) or not nbytes else f"{name}, not pinned"
         operation = Operation(name, round(nbytes / bytes_per_s * 1e9), engine, 1, self.device.batch)
         self._put(operation, (host, array))
 
@@ -257,6 +258,9 @@ class SimulatedDevice:
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         self.check()
         return self._pinned_pool.take(HostBlock, tuple(shape), np.dtype(dtype))
+
+    def relieved(self, array: np.ndarray) -> np.ndarray:
+        return self._pinned_pool.relieved(array)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> SimulatedArray:
         self.check()

@@ -69,6 +69,7 @@ class CupyDevice:
         self.events: EventStock[Any] = EventStock(cupy.cuda.Event)
         self._cupy = cupy
         self._pinned = pinned
+        self.relieved = pinned.relieved
         self._pool = cupy.cuda.MemoryPool()
         self._streams = StreamStock(self._make_stream)
         self._probe: Any = None
@@ -87,8 +88,11 @@ class CupyDevice:
             return self._cupy.cuda.Stream(non_blocking=True, priority=priority)
 
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        with self.active():
-            return self._pinned(shape, np.dtype(dtype))
+        try:
+            with self.active():
+                return self._pinned.take(shape, np.dtype(dtype))
+        except OutOfDeviceMemoryError:  # the driver gives no more, though the pool might
+            return np.empty(tuple(shape), np.dtype(dtype))
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
         dtype = np.dtype(dtype)

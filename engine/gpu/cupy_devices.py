@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from ..errors import UnavailableError
@@ -71,7 +70,7 @@ class CupyDevices:
         if index not in range(count):
             raise UnavailableError(f"there is no GPU {index}: CUDA knows {count}, numbered from 0")
         if self._pinned is None or self._callbacks is None:
-            self._pinned = partial(self._pool.take, pinned_blocks(cupy))
+            self._pinned = Pinned(self._pool, pinned_blocks(cupy))
             self._callbacks = HostCallbacks(self._load_driver())
         limit_bytes = self._device_bytes.get(index, 0)
         return CupyDevice(cupy, index, self._pinned, self._callbacks, self._captures, limit_bytes)

@@ -7,7 +7,8 @@ Rules:
  1. Nothing here waits for the device, but for `Event.elapsed_ns`, `Stream.drain`, `Device.capture` and what allocates
     when the pool is exhausted.
  2. An array that is used by a stream lives until the stream has done with it: whoever enqueues holds it until then.
- 3. Host memory that is copied from or to is pinned, or the copy would be waited for.
+ 3. Host memory that is copied from or to is pinned. Where it is not, the copy is right, but who enqueues it waits for
+    it: the only exception to rule 1, for when pinned memory has run out.
 """
 
 from __future__ import annotations
@@ -136,9 +137,15 @@ class Device(Protocol):
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """Pinned host memory, from a pool that it goes back to when nothing refers to it any more.
 
+        Where the pool is full it is ordinary memory, which can be used in the same way (rule 3).
+
         Raises:
-            OutOfDeviceMemoryError: the pool's limit is reached.
+            OutOfDeviceMemoryError: there is no memory at all.
         """
+        ...
+
+    def relieved(self, array: np.ndarray) -> np.ndarray:
+        """What to answer with: a pinned array, or a copy of it where pinned memory is scarce. Nothing is enqueued."""
         ...
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:

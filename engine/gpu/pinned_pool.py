@@ -4,14 +4,19 @@ Rules:
  1. Memory comes in blocks of a few sizes. One that nothing refers to any more is used again for the next array of its
     size, not given back to the driver.
  2. All blocks together, used and unused, are no larger than the limit. Where the limit is in the way, unused ones are
-    given back to the driver first.
+    given back to the driver first. Where that does not suffice, an array is in ordinary memory: copies from and to it
+    are slower, and the thread that enqueues them waits for them, but nobody's batch fails because of what others hold.
  3. The limit is one for everybody, but blocks are not: a framework knows only those that it got from the driver itself.
  4. A block goes back when the last view of its array is gone, on whatever thread that happens. That may be anywhere, in
     the middle of this code too: so what goes back only lines up, and the next one who takes sorts it in.
+ 5. Answers are views of pinned memory until a client has taken them. When more than half of the limit is in use they
+    are copied out of it first (`relieved`), so that slow clients do not hold what all models need; but for large ones,
+    since that happens on the event loop.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import weakref
@@ -21,9 +26,11 @@ from typing import Protocol
 
 import numpy as np
 
-from .device import OutOfDeviceMemoryError
+_log = logging.getLogger("trireme.gpu")
 
 DEFAULT_LIMIT_BYTES = 1 << 28
+LARGEST_COPY_BYTES = 1 << 18
+"""Of an answer that is copied out (rule 5): less than a tenth of a millisecond's work."""
 
 _SMALLEST_BYTES = 4096
 
@@ -40,8 +47,6 @@ class PinnedBlock(Protocol):
 
 Allocate = Callable[[int], PinnedBlock]
 """Gets that many bytes from the driver, a framework's way."""
-Pinned = Callable[[Sequence[int], np.dtype], np.ndarray]
-"""`PinnedPool.take` for one framework."""
 
 
 class PinnedPool:
@@ -58,6 +63,7 @@ class PinnedPool:
         self._returned: deque[tuple[Allocate, int, PinnedBlock]] = deque()
         self._held_bytes = 0
         self._used_bytes = 0
+        self._warned = False
 
     @property
     def used_bytes(self) -> int:
@@ -71,9 +77,6 @@ class PinnedPool:
 
         Args:
             allocate: where its block is from; always the same object for one framework.
-
-        Raises:
-            OutOfDeviceMemoryError: rule 2.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if not nbytes:
@@ -83,20 +86,35 @@ class PinnedPool:
             self._sort_in()
             unused = self._unused.get((allocate, size))
             block = unused.pop() if unused else self._new(allocate, size)
+            if block is None:
+                return np.empty(shape, dtype)
             self._used_bytes += size
         lease = _Lease(block.ptr, nbytes)
         weakref.finalize(lease, self._returned.append, (allocate, size, block)).atexit = False
         return np.asarray(lease).view(dtype).reshape(shape)
 
-    def _new(self, allocate: Allocate, size: int) -> PinnedBlock:
+    def relieved(self, array: np.ndarray) -> np.ndarray:
+        """Rule 5: the array, or a copy of it in ordinary memory."""
+        if array.nbytes > LARGEST_COPY_BYTES or self.used_bytes * 2 <= self.limit_bytes or not is_pinned(array):
+            return array
+        return array.copy()
+
+    def _new(self, allocate: Allocate, size: int) -> PinnedBlock | None:
+        """None by rule 2."""
         if self._held_bytes + size > self.limit_bytes:
             self._unused.clear()
             self._held_bytes = self._used_bytes
         if self._held_bytes + size > self.limit_bytes:
-            raise OutOfDeviceMemoryError(
-                f"the pool of pinned memory has no room for {size} bytes: {self._used_bytes} of its {self.limit_bytes} "
-                "bytes are in use"
-            )
+            if not self._warned:
+                _log.warning(
+                    "the pool of pinned memory has no room for %d bytes: %d of its %d bytes are in use. While that is "
+                    "so, copies to and from GPUs are slower; --pinned-memory-pool-byte-size makes it larger",
+                    size,
+                    self._used_bytes,
+                    self.limit_bytes,
+                )
+            self._warned = True
+            return None
         block = allocate(size)
         self._held_bytes += size
         return block
@@ -106,6 +124,31 @@ class PinnedPool:
             allocate, size, block = self._returned.popleft()
             self._unused.setdefault((allocate, size), []).append(block)
             self._used_bytes -= size
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    """Whether an array is in a block of a pool."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return isinstance(owner.base, _Lease)
+
+
+class Pinned:
+    """A pool as one framework uses it.
+
+    Args:
+        allocate: the framework's way to the driver.
+    """
+
+    def __init__(self, pool: PinnedPool, allocate: Allocate) -> None:
+        self.relieved = pool.relieved
+        self._pool = pool
+        self._allocate = allocate
+
+    def take(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """See `PinnedPool.take`."""
+        return self._pool.take(self._allocate, shape, dtype)
 
 
 class _Lease:

@@ -28,16 +28,18 @@ to these (a captured graph's are copied first, on the stream): they are copied o
 class Flight:
     """A batch that was launched."""
 
-    __slots__ = ("_computed", "_error", "_held", "_landed", "_outputs")
+    __slots__ = ("_computed", "_device", "_error", "_held", "_landed", "_outputs")
 
     def __init__(
         self,
+        device: Device,
         outputs: list[np.ndarray],
         computed: tuple[Event, Event] | None,
         landed: Event,
         held: object,
         error: BaseException | None,
     ) -> None:
+        self._device = device
         self._outputs = outputs
         self._computed = computed
         self._landed = landed
@@ -57,7 +59,7 @@ class Flight:
         device says, up to now. What only the device needed goes back.
 
         Returns:
-            Pinned arrays, one for each result, for as long as somebody refers to them.
+            Arrays, one for each result, for as long as somebody refers to them; pinned, unless that is scarce.
 
         Raises:
             OutOfDeviceMemoryError: there was not enough memory for the batch.
@@ -72,7 +74,8 @@ class Flight:
         batch.marks[Phase.OUTPUT_START] = output_ns
         batch.marks[Phase.INFER_START] = output_ns - begun.elapsed_ns(computed)
         self._held = None
-        return self._outputs
+        outputs, self._outputs = self._outputs, []
+        return [self._device.relieved(output) for output in outputs]
 
     def _take_error(self) -> BaseException:
         error, self._error = self._error, None
@@ -124,7 +127,7 @@ class Pipeline:
             for stream in (self._copies_in, self.compute, self._copies_out):
                 stream.drain()
             raise
-        return Flight(outputs, computed, landed, held, error)
+        return Flight(self.device, outputs, computed, landed, held, error)
 
     def _enqueue(
         self, inputs: Sequence[np.ndarray], compute: Compute, held: list[object], outputs: list[np.ndarray]

@@ -175,6 +175,7 @@ class TorchDevice:
         self.callbacks = callbacks
         self.place = torch.device("cuda", index)
         self._pinned = pinned
+        self.relieved = pinned.relieved
         self._limit_bytes = memory_limit_bytes
         self._loaded_bytes = 0
         self._dropped: list[int] = []  # bytes of what was loaded, and is not taken off yet
@@ -195,8 +196,11 @@ class TorchDevice:
         return self.torch.cuda.ExternalStream(handle, device=self.index)
 
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        with self.errors():
-            return self._pinned(shape, np.dtype(dtype))
+        try:
+            with self.errors():
+                return self._pinned.take(shape, np.dtype(dtype))
+        except OutOfDeviceMemoryError:  # the driver gives no more, though the pool might
+            return np.empty(tuple(shape), np.dtype(dtype))
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
         with self.errors():

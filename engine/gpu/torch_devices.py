@@ -74,7 +74,7 @@ class TorchDevices:
             self._driver = _driver(library)
             self._callbacks = HostCallbacks(library)
         if self._pinned is None:
-            self._pinned = partial(self._pool.take, pinned_blocks(torch))
+            self._pinned = Pinned(self._pool, pinned_blocks(torch))
         limit_bytes = self._device_bytes.get(index, 0)
         make_stream = partial(self._driver.create_stream, index)
         return TorchDevice(torch, index, self._callbacks, self._pinned, make_stream, self._captures, limit_bytes)

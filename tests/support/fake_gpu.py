@@ -78,6 +78,8 @@ class FakeGpus:
 
     Attributes:
         sick: CUDA's error number, if the devices have failed; then nothing more is done.
+        pageable: how often memory that is not pinned was copied from or to; None where that is a `Misuse`, because the
+            subject is not to do it. Such a copy reads at once, and the caller waits until it has been written.
         transient: error numbers of the next calls, each of which is about that call alone.
         done: names of the operations that were done, in order.
         failures: what went wrong on the thread of `started`; raised at its end.
@@ -87,6 +89,7 @@ class FakeGpus:
         self.count = count
         self.memory_bytes = memory_bytes
         self.sick: int | None = None
+        self.pageable: int | None = None
         self.transient: deque[int] = deque()
         self.now_ns = 0
         self._order = None if seed is None else random.Random(seed)
@@ -141,6 +144,39 @@ class FakeGpus:
     def unpin(self, address: int) -> None:
         with self._changed:
             del self._pinned[address]
+
+    def is_pinned(self, address: int, nbytes: int) -> bool:
+        with self._changed:
+            return any(start <= address and address + nbytes <= start + size for start, size in self._pinned.items())
+
+    def source(self, address: int, nbytes: int) -> Callable[[], np.ndarray]:
+        """What a copy from the host's memory reads, when its time has come."""
+        if self.pageable is None or self.is_pinned(address, nbytes):
+            self.host(address, nbytes)
+            return lambda: self.host(address, nbytes)
+        self.pageable += 1
+        staged = ctypes.string_at(address, nbytes)
+        return lambda: np.frombuffer(staged, np.uint8)
+
+    def copied_out(self, handle: int, target: int, nbytes: int, read: Callable[[], np.ndarray], cost_ns: int) -> None:
+        """Enqueue a copy to the host's memory of what is read when its time has come."""
+        if self.pageable is None or self.is_pinned(target, nbytes):
+            self.host(target, nbytes)[:] = EARLY
+
+            def copy() -> None:
+                self.host(target, nbytes)[:] = read()
+
+            self.enqueue(handle, Operation("copy out", copy, cost_ns))
+            return
+        self.pageable += 1
+
+        def write() -> None:
+            ctypes.memmove(target, read().tobytes(), nbytes)
+
+        self.enqueue(handle, Operation("copy out", write, cost_ns))
+        over = FakeEvent(self.stream(handle).device)
+        self.record(handle, over)
+        self.wait(over)
 
     def host(self, address: int, nbytes: int) -> np.ndarray:
         """Pinned memory of the host, as bytes to read and to write."""
@@ -227,22 +263,20 @@ class FakeGpus:
     def copy_in(self, handle: int, address: int, source: int, nbytes: int) -> None:
         device = self.stream(handle).device
 
+        read = self.source(source, nbytes)
+
         def copy() -> None:
-            self.memory(address, nbytes, device)[:] = self.host(source, nbytes)
+            self.memory(address, nbytes, device)[:] = read()
 
         self.memory(address, nbytes, device)
-        self.host(source, nbytes)
         self.enqueue(handle, Operation("copy in", copy, _STEP_NS + nbytes // _BYTES_PER_NS))
 
     def copy_out(self, handle: int, target: int, address: int, nbytes: int) -> None:
         device = self.stream(handle).device
 
-        def copy() -> None:
-            self.host(target, nbytes)[:] = self.memory(address, nbytes, device)
-
         self.memory(address, nbytes, device)
-        self.host(target, nbytes)[:] = EARLY
-        self.enqueue(handle, Operation("copy out", copy, _STEP_NS + nbytes // _BYTES_PER_NS))
+        cost_ns = _STEP_NS + nbytes // _BYTES_PER_NS
+        self.copied_out(handle, target, nbytes, lambda: self.memory(address, nbytes, device), cost_ns)
 
     def copy(self, handle: int, source: int, target: int, nbytes: int) -> None:
         device = self.stream(handle).device

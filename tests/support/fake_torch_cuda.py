@@ -144,13 +144,12 @@ class HostTensor(torch.Tensor):
         stream = owner.cuda.current()
         if stream.device != place.index:
             raise Misuse(f"a copy to GPU {place.index} on a stream of GPU {stream.device}")
-        owner.gpus.host(plain.data_ptr(), plain.nbytes)
+        read = owner.gpus.source(plain.data_ptr(), plain.nbytes)
         late = owner.cuda.computer.tensor(place.index, plain.to("meta"))
-        memory, address, nbytes, shape, dtype = late.memory, plain.data_ptr(), plain.nbytes, plain.shape, plain.dtype
+        memory, shape, dtype = late.memory, plain.shape, plain.dtype
 
         def copy() -> None:
-            source = owner.gpus.host(address, nbytes).copy()
-            memory.numbers = torch.from_numpy(source).view(dtype).reshape(shape)
+            memory.numbers = torch.from_numpy(read().copy()).view(dtype).reshape(shape)
 
         owner.gpus.enqueue(stream.handle, Operation("copy in", copy))
         return late
@@ -169,14 +168,12 @@ class HostTensor(torch.Tensor):
         assert source.shape == plain.shape
         if not plain.nbytes:
             return self
-        owner.gpus.host(plain.data_ptr(), plain.nbytes)
-        memory, address, nbytes = source.memory, plain.data_ptr(), plain.nbytes
+        memory = source.memory
 
-        def copy() -> None:
-            numbers = memory.read(stream.handle, False).contiguous()
-            owner.gpus.host(address, nbytes)[:] = numbers.view(-1).view(torch.uint8).numpy()
+        def read() -> np.ndarray:
+            return memory.read(stream.handle, False).contiguous().view(-1).view(torch.uint8).numpy()
 
-        owner.gpus.enqueue(stream.handle, Operation("copy out", copy))
+        owner.gpus.copied_out(stream.handle, plain.data_ptr(), plain.nbytes, read, 1000)
         return self
 
 

@@ -11,6 +11,7 @@ from fake_torch_cuda import FakeTorch
 from trireme.engine.backends.services import Services
 from trireme.engine.gpu.device import OutOfDeviceMemoryError
 from trireme.engine.gpu.limits import GpuLimits
+from trireme.engine.gpu.pinned_pool import is_pinned
 
 
 def test_devices_are_made_with_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,8 +25,7 @@ def test_devices_are_made_with_the_limits(monkeypatch: pytest.MonkeyPatch) -> No
     device = services.gpus.get(1)
     held = device.pinned((4096,), np.dtype(np.uint8))
     assert services.pinned_used_bytes() == 4096
-    with pytest.raises(OutOfDeviceMemoryError, match="pinned"):
-        device.pinned((8192,), np.dtype(np.uint8))
+    assert not is_pinned(device.pinned((8192,), np.dtype(np.uint8)))
     with pytest.raises(OutOfDeviceMemoryError):
         device.empty((2 << 20,), np.dtype(np.uint8))
     del held
@@ -42,8 +42,7 @@ def test_all_frameworks_together_keep_to_the_limit_of_pinned_memory(monkeypatch:
     monkeypatch.setattr(services.torch_gpus, "_load_driver", lambda: torch.driver)
     first, second = services.gpus.get(0), services.torch_gpus.get(torch, 0)
     held = first.pinned((8192,), np.dtype(np.uint8))
-    with pytest.raises(OutOfDeviceMemoryError, match="pinned memory has no room for 4096 bytes: 8192 of its 8192"):
-        second.pinned((1,), np.dtype(np.uint8))
+    assert not is_pinned(second.pinned((1,), np.dtype(np.uint8)))
     del held
     array = second.pinned((1024,), np.dtype(np.float32))
     array[...] = 3
