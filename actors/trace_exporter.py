@@ -67,7 +67,7 @@ class TraceExporter:
         self.identities = Identities(ids.generate_trace_id, ids.generate_span_id)
         self._offset_ns = unix_offset_ns(clock)
         self._resource = Resource.create(dict(options.resource))
-        self._exporter = OTLPSpanExporter(endpoint=options.url)
+        self._exporter = OTLPSpanExporter(endpoint=_with_scheme(options.url))
         self._queue: deque[Span] = deque(maxlen=options.max_queue_size)
         self._news = trio.lowlevel.ParkingLot()
         self._exported = self._failed = self._dropped = 0
@@ -169,3 +169,8 @@ class TraceExporter:
 
     def __repr__(self) -> str:
         return f"<TraceExporter to {self._options.url}: {len(self._queue)} spans wait, {self._exported} exported>"
+
+
+def _with_scheme(url: str) -> str:
+    """The URL of a collector; ``http`` if it names no scheme, as in ``localhost:4318/v1/traces``."""
+    return url if "://" in url else f"http://{url}"

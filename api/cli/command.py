@@ -54,8 +54,9 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         UsageError: two flags contradict each other, or this version cannot do what one of them makes sure of.
     """
     _check_restrictions(flags)
-    _check_supported(flags)
+    _check_combinations(flags)
     _check_ports(flags)
+    _check_supported(flags)
     for name in ("hang-limit-secs", "restart-window-secs"):
         if not flags[name] >= 0:  # NaN is not, either
             raise UsageError(f"Error: --{name} must not be negative. Got {flags[name]}")
@@ -81,7 +82,13 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
 
 
 def _check_supported(flags: ParsedFlags) -> None:
-    """What would do harm if it silently did nothing is refused."""
+    """What would mislead if it did nothing is refused."""
+    for flag in flags.without_effect():
+        if flag.refused:
+            raise UsageError(f"Error: --{flag.name} cannot be used in this version: {flag.missing}.")
+
+
+def _check_combinations(flags: ParsedFlags) -> None:
     if "load-model" in flags and flags["model-control-mode"] != "explicit":
         raise UsageError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if "*" in flags["load-model"] and len(flags["load-model"]) > 1:
@@ -189,9 +196,16 @@ def _cache_config(flags: ParsedFlags) -> dict[str, dict[str, str]]:
 
 
 def _deprecations(flags: ParsedFlags) -> Iterator[str]:
-    for name in flags.given:
-        if instead := flags.flags[name].instead:
-            yield f"Warning: '--{name}' is deprecated. Please use '{instead}' instead."
+    """Triton's lines, one for each time that a deprecated flag is given."""
+    for name, values in flags.given.items():
+        flag = flags.flags[name]
+        if flag.instead:
+            yield from [f"Warning: '--{name}' {flag.deprecated} Please use '{flag.instead}' instead."] * len(values)
+    if flags["disable-auto-complete-config"] and flags.given.get("strict-model-config", [True])[-1] is False:
+        yield (
+            "Warning: Overriding deprecated '--strict-model-config' from False to True in favor of "
+            "'--disable-auto-complete-config'!"
+        )
 
 
 def _warnings(flags: ParsedFlags) -> Iterator[str]:

@@ -163,7 +163,7 @@ _HTTP = Group(
         Flag(
             "http-header-forward-pattern",
             Kind("<string>", read_pattern),
-            "Regular expression; HTTP headers whose names match it become parameters of the inference request.",
+            "Regular expression (RE2); HTTP headers whose names match it become parameters of the inference request.",
             "",
         ),
         Flag(

@@ -21,7 +21,9 @@ class Flag:
         repeatable: every value counts, not just the last.
         missing: why it has no effect in this version; empty for a flag that works.
         idle: the value that asks for nothing, so that giving it needs no warning.
+        refused: asking for what is missing is an error, because serving without it would mislead. Otherwise a warning.
         instead: a deprecated flag's replacement.
+        deprecated: what is said of it at start, before its replacement.
     """
 
     name: str
@@ -31,7 +33,9 @@ class Flag:
     repeatable: bool = False
     missing: str = ""
     idle: Any = None
+    refused: bool = False
     instead: str = ""
+    deprecated: str = "has been deprecated!"
 
 
 @dataclass(frozen=True, slots=True)

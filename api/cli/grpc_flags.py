@@ -30,7 +30,7 @@ GRPC = Group(
         Flag(
             "grpc-header-forward-pattern",
             Kind("<string>", read_pattern),
-            "Regular expression; metadata whose keys match it become parameters of the inference request.",
+            "Regular expression (RE2); metadata whose keys match it become parameters of the inference request.",
             "",
         ),
         Flag(

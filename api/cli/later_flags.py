@@ -1,6 +1,7 @@
 """tritonserver's flags for what this version has not got: read and checked as ever, so that start scripts keep working.
 
-Giving one of them a value that asks for something brings a warning; `Flag.missing` says what is not there.
+`Flag.missing` says what is not there. Giving one of them a value that asks for it is an error where clients would find
+nothing to talk to (`Flag.refused`), and a warning where it only tunes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ HTTP_LATER = (
 _SAGEMAKER = Group(
     "Sagemaker",
     (
-        Flag("allow-sagemaker", BOOLEAN, "Whether to serve SageMaker.", False, missing=_NO_SAGEMAKER, idle=False),
+        Flag(
+            "allow-sagemaker",
+            BOOLEAN,
+            "Whether to serve SageMaker.",
+            False,
+            missing=_NO_SAGEMAKER,
+            idle=False,
+            refused=True,
+        ),
         Flag("sagemaker-port", PORT, "Port to listen on for SageMaker.", 8080, missing=_NO_SAGEMAKER),
         Flag(
             "sagemaker-safe-port-range",
@@ -59,7 +68,15 @@ _SAGEMAKER = Group(
 _VERTEX = Group(
     "Vertex",
     (
-        Flag("allow-vertex-ai", BOOLEAN, "Whether to serve Vertex AI.", False, missing=_NO_VERTEX, idle=False),
+        Flag(
+            "allow-vertex-ai",
+            BOOLEAN,
+            "Whether to serve Vertex AI.",
+            False,
+            missing=_NO_VERTEX,
+            idle=False,
+            refused=True,
+        ),
         Flag("vertex-ai-port", PORT, "Port to listen on for Vertex AI.", 8080, missing=_NO_VERTEX),
         Flag("vertex-ai-thread-count", INTEGER, "Threads for Vertex AI, in tritonserver.", 8, missing=_NO_VERTEX),
         Flag("vertex-ai-default-model", STRING, "The model that requests are for.", "", missing=_NO_VERTEX, idle=""),
@@ -148,6 +165,8 @@ DEPRECATED = Group(
             "Size of the response cache.",
             0,
             instead="--cache-config local,size=<bytes>",
+            deprecated="has been deprecated! This will default to the 'local' cache implementation with the provided "
+            "byte size for its config.",
         ),
         *DEPRECATED_TRACE_FLAGS,
     ),

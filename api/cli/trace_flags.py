@@ -95,18 +95,49 @@ TRACING = Group(
     ),
 )
 
+_DEPRECATED = "has been deprecated and will be removed in future releases."
+
 DEPRECATED_TRACE_FLAGS = (
-    Flag("trace-file", STRING, "File for traces.", "", instead="--trace-config triton,file="),
+    Flag(
+        "trace-file",
+        STRING,
+        "File for traces.",
+        "",
+        instead="--trace-config triton,file=<filepath>",
+        deprecated=_DEPRECATED,
+    ),
     Flag(
         "trace-level",
         Kind("<string>", read_trace_level),
         "What is traced.",
         repeatable=True,
-        instead="--trace-config level=",
+        instead="--trace-config level=<OFF|TIMESTAMPS|TENSORS>",
+        deprecated=_DEPRECATED,
     ),
-    Flag("trace-rate", INTEGER, "Every how many requests one is traced.", 1000, instead="--trace-config rate="),
-    Flag("trace-count", INTEGER, "How many traces are taken.", UNLIMITED, instead="--trace-config count="),
-    Flag("trace-log-frequency", INTEGER, "Traces a file.", 0, instead="--trace-config triton,log-frequency="),
+    Flag(
+        "trace-rate",
+        INTEGER,
+        "Every how many requests one is traced.",
+        1000,
+        instead="--trace-config rate=<rate value>",
+        deprecated=_DEPRECATED,
+    ),
+    Flag(
+        "trace-count",
+        INTEGER,
+        "How many traces are taken.",
+        UNLIMITED,
+        instead="--trace-config count=<count value>",
+        deprecated=_DEPRECATED,
+    ),
+    Flag(
+        "trace-log-frequency",
+        INTEGER,
+        "Traces a file.",
+        0,
+        instead="--trace-config triton,log-frequency=<log frequency value>",
+        deprecated=_DEPRECATED,
+    ),
 )
 
 

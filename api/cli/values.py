@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ...engine.errors import InvalidArgumentError
 from ...engine.scheduling.resources import ExplicitResource
+from ..request_parameters import compile_forward_pattern
 from ..restrictions import RESTRICTABLE, Restriction
 
 INT32_MAX = 2**31 - 1
@@ -109,11 +111,11 @@ def read_port(text: str) -> int:
 
 
 def read_pattern(text: str) -> str:
-    """A regular expression, matched without regard to case."""
+    """A regular expression of RE2."""
     try:
-        re.compile(text, re.IGNORECASE)
-    except re.error as error:
-        raise BadValueError(f"invalid regular expression '{text}': {error}") from error
+        compile_forward_pattern(text)
+    except InvalidArgumentError as error:
+        raise BadValueError(error.message) from error
     return text
 
 

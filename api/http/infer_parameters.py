@@ -5,13 +5,12 @@ Rules: http.md §4.3 for the JSON member ``parameters``, §4.11 for headers that
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.request import InferenceRequest, ParameterValue
-from ..request_parameters import RESERVED_PREFIX, check_forwarded_name
+from ..request_parameters import RESERVED_PREFIX, HeaderPattern, check_forwarded_name
 from . import json_reader
 from .asgi import HEADER_NAMES, Headers, Scope
 from .json_access import converted
@@ -58,7 +57,7 @@ def read_parameters(value: Any, request: InferenceRequest) -> bool:
     return binary_output
 
 
-def forward_headers(scope: Scope, pattern: re.Pattern[str], request: InferenceRequest) -> None:
+def forward_headers(scope: Scope, pattern: HeaderPattern, request: InferenceRequest) -> None:
     """Make parameters of the headers whose name `pattern` is found in, under the names that the client gave them.
 
     Raises:
@@ -68,7 +67,7 @@ def forward_headers(scope: Scope, pattern: re.Pattern[str], request: InferenceRe
     received: Sequence[bytes] = scope.get(HEADER_NAMES) or [name for name, _ in headers]
     for raw_name, (_, raw_value) in zip(received, headers, strict=True):
         name = raw_name.decode("utf-8", "surrogateescape")
-        if pattern.search(name) is None:
+        if not pattern.matches(name):
             continue
         check_forwarded_name(name)
         request.parameters[name] = raw_value.decode("utf-8", "surrogateescape")

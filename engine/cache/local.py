@@ -16,7 +16,9 @@ from .interface import EntryTooLargeError, ResponseCache
 OVERHEAD_BYTES = 320
 """What an entry takes besides its own bytes: its key, its place in the order, the objects around them."""
 
-_SMALLEST_BYTES = 2 * OVERHEAD_BYTES
+_SMALLEST_BYTES = 128
+"""What Triton's cache takes before it holds anything. In one that is hardly larger nothing fits; the log says so."""
+
 _NAME = "Failed to initialize LocalCache"
 
 
@@ -27,7 +29,7 @@ class LocalCache(ResponseCache):
         settings: ``size``, in bytes.
 
     Raises:
-        InvalidArgumentError: there is no such setting, or another one, or no room for any entry.
+        InvalidArgumentError: there is no such setting, or another one, or it is too small.
     """
 
     blocking: ClassVar[bool] = False
@@ -37,7 +39,7 @@ class LocalCache(ResponseCache):
     def __init__(self, settings: Mapping[str, str], clock: Clock) -> None:
         super().__init__(settings, clock)
         self.size = _size(settings)
-        self.largest_entry = self.size - OVERHEAD_BYTES
+        self.largest_entry = max(0, self.size - OVERHEAD_BYTES)
         self._entries: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
         self._used = 0

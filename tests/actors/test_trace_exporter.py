@@ -81,6 +81,13 @@ async def test_a_full_batch_does_not_wait_for_the_schedule(receiver: Receiver) -
         assert len(await in_thread(receiver.spans)) == 1
 
 
+async def test_a_url_without_a_scheme_is_http(receiver: Receiver) -> None:
+    """``localhost:4318/v1/traces``, as Triton's documentation writes it."""
+    async with exporting(receiver.url.removeprefix("http://"), NEVER_MS, batch=1) as it:
+        it.trace()
+        assert len(await in_thread(receiver.spans)) == 1
+
+
 async def test_closing_exports_what_waits(receiver: Receiver) -> None:
     async with exporting(receiver.url, NEVER_MS, batch=2) as it:
         it.trace(1)

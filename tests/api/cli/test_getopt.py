@@ -194,7 +194,7 @@ def test_complaints(words: str, complaint: str) -> None:
         (
             "--http-header-forward-pattern=(",
             "--http-header-forward-pattern",
-            "invalid regular expression '(': missing ), unterminated subpattern at position 0",
+            "invalid header forward pattern '(': missing ): (",
         ),
     ],
 )

@@ -347,7 +347,7 @@ def test_deprecated_flags_are_warned_about_on_stderr(start_serve: Callable) -> N
     serve = start_serve("--strict-model-config=true")
     assert serve.wait() == 1
     assert serve.stderr.startswith(
-        "Warning: '--strict-model-config' is deprecated. Please use '--disable-auto-complete-config' instead.\n"
+        "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead.\n"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 from collections.abc import Callable
 from contextlib import closing
@@ -59,10 +60,25 @@ def test_hits_and_misses_are_told(start_serve: Callable, repository: Path, flag:
     assert "| cache_enabled                    | 1 " in serve.stdout
 
 
+def test_a_cache_in_which_nothing_fits_is_served_without(start_serve: Callable, repository: Path) -> None:
+    """As in Triton: every request is a miss, and the log says why nothing is kept."""
+    config = repository / "simple" / "config.pbtxt"
+    config.write_text(config.read_text() + "\nresponse_cache { enable: true }\n")
+    serve = start_serve(f"--model-repository={repository}", "--cache-config=local,size=200")
+    port, metrics_port = serve.ports()
+    inputs = [{"name": name, "shape": [1, 16], "datatype": "INT32", "data": [1] * 16} for name in ("INPUT0", "INPUT1")]
+    for _ in range(2):
+        get(port, "/v2/models/simple/infer", json.dumps({"inputs": inputs}))
+    assert 'nv_cache_num_misses_per_model{model="simple",version="1"} 2' in get(metrics_port, "/metrics")
+    serve.signal(signal.SIGTERM)
+    assert serve.wait() == 0
+    assert len(re.findall(r"Failed to insert key \[\w+\] into response cache: ", serve.stderr)) == 2
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--cache-config=local,size=10"], "Failed to initialize LocalCache: 'size' is at least 640 bytes, got 10"),
+        (["--cache-config=local,size=10"], "Failed to initialize LocalCache: 'size' is at least 128 bytes, got 10"),
         (
             ["--cache-config=local,size=10000", "--cache-config=redis,host=h"],
             "found multiple cache configurations, but only a single cache is currently supported",

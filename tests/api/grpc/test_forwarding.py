@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from http_fakes import FakeServer
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.grpc.forwarding import forward_metadata
+from trireme.api.request_parameters import HeaderPattern
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.request import InferenceRequest
 
@@ -23,7 +23,7 @@ RESERVED = ["sequence_id", "sequence_start", "sequence_end", "priority", "timeou
 
 def forwarded(pattern: str, *metadata: tuple[str, str | bytes], user_agent: str | None = None) -> dict[str, Any]:
     request = InferenceRequest("m", parameters={"own": 1})
-    forward_metadata(head_of("", metadata, user_agent), re.compile(pattern, re.IGNORECASE), request)
+    forward_metadata(head_of("", metadata, user_agent), HeaderPattern(pattern), request)
     return request.parameters
 
 
@@ -56,6 +56,11 @@ def test_names_that_mean_something_to_the_server_are_refused(key: str) -> None:
         forwarded(".*", (key, "x"))
     assert refused.value.message == f"Header '{key}' is reserved for Triton usage and cannot be forwarded."
     assert key not in forwarded("other", (key, "x")), "what is not forwarded may be called anything"
+
+
+def test_case_counts_where_the_pattern_says_so() -> None:
+    assert "my_header" in forwarded("MY_HEADER", ("my_header", "x"))
+    assert "my_header" not in forwarded("(?-i)MY_HEADER", ("my_header", "x"))
 
 
 def test_a_pattern_that_is_none() -> None:

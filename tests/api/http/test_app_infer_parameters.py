@@ -139,6 +139,13 @@ async def test_headers_are_forwarded_if_their_name_matches_anywhere() -> None:
     }
 
 
+async def test_case_counts_where_the_pattern_says_so() -> None:
+    """The idiom of Triton's documentation, which Python's regular expressions do not know."""
+    client = HttpClient(FakeServer(), header_forward_pattern="(?-i)MY_HEADER.*")
+    assert (await client.infer(fp32_request(), headers={"MY_HEADER_1": "1", "my_header_2": "2"})).status == 200
+    assert client.server.submitted[0].parameters == {"MY_HEADER_1": "1"}
+
+
 async def test_a_forwarded_header_overrides_a_parameter_of_its_name() -> None:
     client = HttpClient(FakeServer(), header_forward_pattern="X-FWD")
     assert (await client.infer(fp32_request(parameters={"x-fwd-a": "json"}), headers={"x-fwd-a": "1"})).status == 200

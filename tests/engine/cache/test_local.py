@@ -98,8 +98,8 @@ def test_it_tells_the_metrics_what_triton_tells() -> None:
     [
         ({}, "Failed to initialize LocalCache: config didn't contain a valid 'size' field."),
         ({"size": "many"}, "Failed to initialize LocalCache: 'size' is a number of bytes, not 'many'"),
-        ({"size": "100"}, "Failed to initialize LocalCache: 'size' is at least 640 bytes, got 100"),
-        ({"size": "-5"}, "Failed to initialize LocalCache: 'size' is at least 640 bytes, got -5"),
+        ({"size": "100"}, "Failed to initialize LocalCache: 'size' is at least 128 bytes, got 100"),
+        ({"size": "-5"}, "Failed to initialize LocalCache: 'size' is at least 128 bytes, got -5"),
         ({"size": "1000", "host": "x"}, "Failed to initialize LocalCache: it has no setting 'host', only 'size'"),
     ],
 )
