@@ -422,58 +422,6 @@ def test_without_a_file_nothing_is_traced_and_that_is_said() -> None:
     assert exporting.warnings == ("Tensor level tracing is not supported by the mode: opentelemetry",)
 
 
-def test_deprecated_flags_name_their_replacement() -> None:
-    assert command("--trace-rate=5").deprecations == (
-        (
-            "Warning: '--trace-rate' has been deprecated and will be removed in future releases. Please use "
-            "'--trace-config rate=<rate value>' instead."
-        ),
-    )
-
-
-STRICT = "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
-OVERRIDING = (
-    "Warning: Overriding deprecated '--strict-model-config' from False to True in favor of "
-    "'--disable-auto-complete-config'!"
-)
-
-
-@pytest.mark.parametrize(
-    ("words", "lines", "auto_complete"),
-    [
-        ("--strict-model-config=true", [STRICT], False),
-        ("--strict-model-config=false", [STRICT], True),
-        ("--strict-model-config=true --strict-model-config=false", [STRICT, STRICT], True),
-        ("--strict-model-config=true --disable-auto-complete-config", [STRICT], False),
-        ("--strict-model-config=false --disable-auto-complete-config", [STRICT, OVERRIDING], False),
-        ("--disable-auto-complete-config", [], False),
-    ],
-)
-def test_strict_model_config_warns_as_triton_does(words: str, lines: list[str], auto_complete: bool) -> None:
-    """The lines of 2.51."""
-    made = command(*words.split())
-    assert (list(made.deprecations), made.server.auto_complete) == (lines, auto_complete)
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ("--allow-sagemaker=true", "--allow-sagemaker cannot be used in this version: the SageMaker front end is not"),
-        ("--allow-vertex-ai=1", "--allow-vertex-ai cannot be used in this version: the Vertex AI front end is not"),
-    ],
-)
-def test_front_ends_that_are_not_there_are_refused(words: str, reason: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        command(*words.split())
-    assert refused.value.message.startswith(f"Error: {reason} served yet")
-
-
-def test_what_only_tunes_is_a_warning() -> None:
-    """Also about front ends that nobody asked for."""
-    words = "--allow-sagemaker=false --allow-vertex-ai=off --sagemaker-port=1234 --http-thread-count=4"
-    assert [line.split()[0] for line in command(*words.split()).warnings] == ["--sagemaker-port", "--http-thread-count"]
-
-
 def test_the_usage_text_names_every_flag_under_its_group() -> None:
     text = usage_text("trireme serve", GROUPS)
     assert text.startswith("Usage: trireme serve [options]\n  --help\n\tShow this text.\n\nServer:\n  --id <string>\n")
