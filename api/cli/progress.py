@@ -7,12 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.text import Text
-
-from ...engine.description import ModelState
-from ..logging import LineHandler, Streams, Write
+from ..logging import LineHandler, Streams
 
 OnLoad = Callable[[str, int, str], None]
 
@@ -29,41 +24,13 @@ def load_display(log: LineHandler) -> Iterator[OnLoad]:
     if not sys.stderr.isatty():
         yield lambda _model, _version, _state: None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    from .load_board import load_progress  # only here: a service has no terminal, and needs nothing that draws
+
+    with load_progress() as (board, above):
         before = log.log
         if before is log.console:
-            above = _above(progress.console)
             log.log = Streams(above if os.isatty(1) else before.ordinary, above)
         try:
-            yield LoadBoard(progress).update
+            yield board.update
         finally:
             log.log = before
-
-
-def _above(console: Console) -> Write:
-    return lambda line: console.print(Text(line.decode(errors="replace").rstrip("\n")), soft_wrap=True)
-
-
-class LoadBoard:
-    """A line for each version that is loading, under one that counts."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._loading: dict[tuple[str, int], TaskID] = {}
-        self._ready = self._failed = 0
-        self._total = progress.add_task("looking for models")
-
-    def update(self, model: str, version: int, state: str) -> None:
-        """A version's state is now `state`, the name of a `ModelState`."""
-        line = self._loading.pop((model, version), None)
-        if line is not None:
-            self._progress.remove_task(line)
-        if state == ModelState.LOADING.value:
-            self._loading[model, version] = self._progress.add_task(f"  {model}, version {version}")
-        elif line is not None:
-            self._ready += state == ModelState.READY.value
-            self._failed += state != ModelState.READY.value
-        counts = f"loading models: {self._ready} ready, {len(self._loading)} loading"
-        counts += f", {self._failed} failed" if self._failed else ""
-        self._progress.update(self._total, description=counts, refresh=True)

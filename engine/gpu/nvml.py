@@ -5,13 +5,18 @@ Nothing of it is touched before it is needed, and a machine without GPUs is noth
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
 logger = logging.getLogger("trireme.gpu")
+
+_LIBRARY = "libnvidia-ml.so.1"
+_BINDING = "pynvml"
 
 
 @contextmanager
@@ -33,9 +38,22 @@ def opened_nvml(in_vain: str, log: logging.Logger = logger) -> Iterator[Any]:
             nvml.nvmlShutdown()
 
 
-def _initialised(in_vain: str, log: logging.Logger) -> Any:
+def _library_is_there() -> bool:
+    """Whether the driver's library can be loaded. Asking costs a hundredth of importing the binding."""
+    if _BINDING in sys.modules:
+        return True
     try:
-        nvml: Any = import_module("pynvml")
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def _initialised(in_vain: str, log: logging.Logger) -> Any:
+    if not _library_is_there():
+        return None
+    try:
+        nvml: Any = import_module(_BINDING)
     except ImportError as error:
         log.warning("%s: %s", in_vain, error)
         return None
