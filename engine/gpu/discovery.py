@@ -4,9 +4,12 @@ Rules:
  1. A GPU has the number that CUDA gives it: its place among those that ``CUDA_VISIBLE_DEVICES`` lets CUDA see.
  2. It may be used if its compute capability is at least the one that is asked for, to a hundredth.
  3. Where there is no driver, or no library to ask, there are no GPUs. A GPU that does not say what it can is not used.
+ 4. A GPU that is divided (MIG) cannot be used as a whole: it stands for its first part. A part may be named by its own
+    UUID, or in the old way by its GPU's UUID and the numbers of its GPU and compute instance. A process can use one
+    part, so CUDA sees nothing after the first.
 
 NVML numbers GPUs by their place on the bus, CUDA by their speed unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set; so it
-must be set where a machine has GPUs of several kinds. Parts of a GPU (MIG) are not looked for.
+must be set where a machine has GPUs of several kinds.
 
 Written after NVML's reference and tested against a stand-in for its binding; no GPU has seen it yet.
 """
@@ -35,7 +38,7 @@ class Gpu:
 
     Attributes:
         index: CUDA's number for it.
-        uuid: ``GPU-…``, as NVML names it; empty if it does not tell.
+        uuid: ``GPU-…``, or ``MIG-…`` of a part, as NVML names it; empty if it does not tell.
         compute_capability: major and minor.
         memory_bytes: what it has; 0 if it does not tell.
         name: of the product.
@@ -126,10 +129,14 @@ def find_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
         except nvml.NVMLError as error:
             logger.warning("GPUs cannot be used: %s", error)
             return ()
-        uuids = [_uuid(nvml, handle) for handle in handles]
+        listed = [_list(nvml, handle) for handle in handles]
         gpus = []
-        for index, number in enumerate(cuda_order(uuids, visible)):
-            gpu = _describe(nvml, index, handles[number], uuids[number] or "")
+        for index, (number, at) in enumerate(cuda_order([names for names, _ in listed], visible)):
+            names, parts = listed[number]
+            if at is None:
+                gpu = _describe(nvml, index, handles[number], names.uuid or "")
+            else:
+                gpu = _describe(nvml, index, parts[at], names.parts[at][0], handles[number])
             if gpu is None:
                 logger.warning("GPU %d does not say what it can, and is not used", index)
             else:
@@ -137,40 +144,98 @@ def find_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...]:
         return tuple(gpus)
 
 
-def cuda_order(uuids: Sequence[str | None], visible: str | None) -> list[int]:
-    """NVML's numbers of the GPUs that CUDA sees, in CUDA's order.
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What ``CUDA_VISIBLE_DEVICES`` may call a GPU.
+
+    Attributes:
+        uuid: None if it is not known.
+        divided: rule 4.
+        parts: of each part its UUID, and what it is called in the old way.
+    """
+
+    uuid: str | None
+    divided: bool = False
+    parts: tuple[tuple[str, str], ...] = ()
+
+
+Place = tuple[int, int | None]
+"""NVML's number of a GPU; and of a part of it, or None for the whole."""
+
+
+def cuda_order(gpus: Sequence[Names], visible: str | None) -> list[Place]:
+    """What CUDA sees, in CUDA's order (rules 1 and 4).
 
     Args:
-        uuids: by NVML's numbers; None for one that is not known.
+        gpus: by NVML's numbers.
         visible: ``CUDA_VISIBLE_DEVICES``: numbers and beginnings of UUIDs, up to the first that names no GPU, or
             several; None if all are visible.
     """
-    if visible is None:
-        return list(range(len(uuids)))
-    order = []
-    for word in visible.split(","):
-        told = word.strip()
-        if told.isascii() and told.isdigit():
-            fitting = [int(told)] if int(told) < len(uuids) else []
-        else:
-            fitting = [number for number, uuid in enumerate(uuids) if told and uuid and uuid.startswith(told)]
+    order: list[Place] = []
+    for word in map(str, range(len(gpus))) if visible is None else visible.split(","):
+        fitting = _named(gpus, word.strip())
         if len(fitting) != 1:
             break
-        order += fitting
+        number, at = fitting[0]
+        if at is None and gpus[number].divided:
+            if not gpus[number].parts:
+                continue
+            at = 0
+        order.append((number, at))
+        if at is not None:
+            break
     return order
+
+
+def _named(gpus: Sequence[Names], told: str) -> list[Place]:
+    if told.isascii() and told.isdigit():
+        return [(int(told), None)] if int(told) < len(gpus) else []
+    if not told:
+        return []
+    whole: list[Place] = [(number, None) for number, gpu in enumerate(gpus) if gpu.uuid and gpu.uuid.startswith(told)]
+    return whole or [
+        (number, at)
+        for number, gpu in enumerate(gpus)
+        for at, (uuid, old) in enumerate(gpu.parts)
+        if uuid.startswith(told) or old == told
+    ]
 
 
 def _handle(nvml: Any, number: int) -> Any:
     return _ask(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(number))
 
 
-def _uuid(nvml: Any, handle: Any) -> str | None:
-    return None if handle is None else _ask(nvml, lambda: nvml.nvmlDeviceGetUUID(handle))
+def _list(nvml: Any, handle: Any) -> tuple[Names, list[Any]]:
+    """What a GPU is called, and the handles of its parts."""
+    if handle is None:
+        return Names(None), []
+    uuid = _ask(nvml, lambda: nvml.nvmlDeviceGetUUID(handle))
+    modes = _ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))  # now, and after the next reset
+    if not modes or not modes[0]:
+        return Names(uuid), []
+    names, parts = [], []
+    for at in range(_ask(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
+        part = _ask(nvml, lambda at=at: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, at))
+        own = part and _ask(nvml, lambda part=part: nvml.nvmlDeviceGetUUID(part))
+        if not own:
+            continue  # so many there may be, not are
+        numbers = [
+            _ask(nvml, lambda ask=ask, part=part: ask(part))
+            for ask in (nvml.nvmlDeviceGetGpuInstanceId, nvml.nvmlDeviceGetComputeInstanceId)
+        ]
+        names.append((own, f"MIG-{uuid}/{numbers[0]}/{numbers[1]}"))
+        parts.append(part)
+    return Names(uuid, True, tuple(names)), parts
 
 
-def _describe(nvml: Any, index: int, handle: Any, uuid: str) -> Gpu | None:
-    """Rule 3: None for a GPU that does not say what it can."""
-    capability = None if handle is None else _ask(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
+def _describe(nvml: Any, index: int, handle: Any, uuid: str, whole: Any = None) -> Gpu | None:
+    """Rule 3: None for a GPU that does not say what it can.
+
+    Args:
+        whole: of a part, the GPU: what it can, that one says.
+    """
+    able = whole or handle
+    capability = None if able is None else _ask(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(able))
     if capability is None:
         return None
     memory = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))

@@ -23,7 +23,8 @@ class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801 - the library's name
 
 @dataclass
 class FakeGpu:
-    """Attributes: what it says, in NVML's units; `silent` names the functions that end in an error."""
+    """Attributes: what it says, in NVML's units; `silent` names the functions that end in an error; `parts` are those
+    that it is divided into, None for a GPU that is not."""
 
     uuid: str
     utilization_percent: int = 0
@@ -35,6 +36,22 @@ class FakeGpu:
     capability: tuple[int, int] = (9, 0)
     name: str = "NVIDIA Test"
     silent: set[str] = field(default_factory=set)
+    parts: tuple[FakePart | None, ...] | None = None
+
+
+@dataclass
+class FakePart:
+    """A part of a GPU (MIG), by its place among those that there may be: NVML has a handle for it that it does not
+    take everywhere."""
+
+    uuid: str
+    instances: tuple[int, int] = (1, 0)
+    total_bytes: int = 0
+    used_bytes: int = 0
+    name: str = "NVIDIA Test MIG 1g.5gb"
+    silent: frozenset[str] = frozenset(
+        {"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"}
+    )
 
 
 class FakeNvml:
@@ -76,10 +93,37 @@ class FakeNvml:
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:  # noqa: N802
         self._check_open()
-        for gpu in self.gpus:
-            if gpu.uuid == uuid:
-                return self._answer("nvmlDeviceGetHandleByUUID", gpu, lambda found: found)
+        parts: list[Any] = [part for gpu in self.gpus for part in gpu.parts or () if part]
+        for each in (*self.gpus, *parts):
+            if each.uuid == uuid:
+                return self._answer("nvmlDeviceGetHandleByUUID", each, lambda found: found)
         raise NVMLError("Not Found")
+
+    def nvmlDeviceGetMigMode(self, handle: FakeGpu) -> list[int]:  # noqa: N802
+        def modes(gpu: FakeGpu) -> list[int]:
+            if not isinstance(gpu, FakeGpu):
+                raise NVMLError("Not Supported")
+            return [int(gpu.parts is not None)] * 2
+
+        return self._answer("nvmlDeviceGetMigMode", handle, modes)
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: FakeGpu) -> int:  # noqa: N802
+        return self._answer("nvmlDeviceGetMaxMigDeviceCount", handle, lambda gpu: len(gpu.parts or ()))
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: FakeGpu, index: int) -> FakePart:  # noqa: N802
+        def part(gpu: FakeGpu) -> FakePart:
+            found = (gpu.parts or ())[index]
+            if found is None:
+                raise NVMLError("Not Found")
+            return found
+
+        return self._answer("nvmlDeviceGetMigDeviceHandleByIndex", handle, part)
+
+    def nvmlDeviceGetGpuInstanceId(self, handle: Any) -> int:  # noqa: N802
+        return self._answer("nvmlDeviceGetGpuInstanceId", handle, lambda part: part.instances[0])
+
+    def nvmlDeviceGetComputeInstanceId(self, handle: Any) -> int:  # noqa: N802
+        return self._answer("nvmlDeviceGetComputeInstanceId", handle, lambda part: part.instances[1])
 
     def nvmlDeviceGetName(self, handle: FakeGpu) -> str:  # noqa: N802
         return self._answer("nvmlDeviceGetName", handle, lambda gpu: gpu.name)
@@ -117,9 +161,10 @@ class FakeNvml:
         if self.open < 1:
             raise NVMLError("Uninitialized")
 
-    def _answer(self, name: str, handle: FakeGpu, say: Callable[[FakeGpu], Any]) -> Any:
+    def _answer(self, name: str, handle: Any, say: Callable[[Any], Any]) -> Any:
         self._check_open()
-        if not any(handle is gpu for gpu in self.gpus):
+        parts = [part for gpu in self.gpus for part in gpu.parts or ()]
+        if not any(handle is known for known in (*self.gpus, *parts)):
             raise NVMLError("Invalid Argument")
         if name in handle.silent:
             raise NVMLError("GPU is lost")

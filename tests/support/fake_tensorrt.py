@@ -48,6 +48,7 @@ class FakeTensorRT(SimpleNamespace):
 
     Attributes:
         contexts: all execution contexts that live.
+        refuses_profiles: whether no profile can be set, for lack of memory, say.
         waits: whether somebody else lets the device go on, while a call waits for it.
     """
 
@@ -60,6 +61,7 @@ class FakeTensorRT(SimpleNamespace):
         self.contexts: list[Context] = []
         self.reads: list[int] = []
         self.waits = False
+        self.refuses_profiles = False
         super().__init__(
             __version__=VERSION,
             DataType=DataType,
@@ -219,9 +221,9 @@ class Context:
         self._gpus.stream(stream_handle)
         if self.flying:
             raise Misuse("a profile is changed while a batch is computed")
-        if profile_index not in range(self.engine.num_optimization_profiles):
+        if profile_index not in range(self.engine.num_optimization_profiles) or self.engine.trt.refuses_profiles:
             self.engine.trt.error(f"setOptimizationProfileAsync: no profile {profile_index}")
-            return False
+            raise RuntimeError("Error in set optimization profile async.")  # never False
         self.profile = profile_index
         self._stream = stream_handle
         self._shapes.clear()

@@ -27,7 +27,7 @@ from trireme.engine.gpu.torch_devices import TorchDevices
 
 _BORROWED = {
     *("Tensor", "device", "dtype", "is_tensor", "inference_mode", "no_grad", "nn", "load", "compile"),
-    *("set_num_threads", "set_num_interop_threads", "get_num_interop_threads", "backends", "export", "_inductor"),
+    *("set_num_threads", "set_num_interop_threads", "get_num_interop_threads", "backends", "_inductor"),
     *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16", "uint16"),
     *("utils", "__version__"),
 }
@@ -58,6 +58,8 @@ class FakeTorch:
         )
         self.cuda = _Cuda(self)
         self._C = _Bindings(self.cuda)
+        passes = SimpleNamespace(move_to_device_pass=lambda program, place: _MovedProgram(self, program, place))
+        self.export = SimpleNamespace(load=torch.export.load, passes=passes)
         self.jit = SimpleNamespace(
             Error=torch.jit.Error, optimized_execution=vars(torch.jit)["optimized_execution"], load=self._load
         )
@@ -129,6 +131,20 @@ class FakeTorch:
         if map_location is None or map_location.type != "cuda":
             return module
         return self.move(module, map_location.index)
+
+
+class _MovedProgram:
+    """An ``ExportedProgram`` whose tensors are on a GPU. Tensors that it makes by itself are not, in this stand-in."""
+
+    def __init__(self, owner: FakeTorch, program: Any, place: str) -> None:
+        self.call_spec = program.call_spec
+        self._owner = owner
+        self._program = program
+        self._place = torch.device(place)
+
+    def module(self) -> Any:
+        module = self._program.module()
+        return module if self._place.type == "cpu" else self._owner.move(module, self._place.index)
 
 
 class HostTensor(torch.Tensor):

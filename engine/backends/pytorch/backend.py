@@ -224,7 +224,8 @@ class PyTorchModel(LoadedModel):
         torch, name, names = self._torch, self._config.name, self._names
         if self._config.platform == _EXPORTED:
             with self._reading_program:
-                return load_exported(torch, path, name, names, device or torch.device("cpu"))
+                alone = not self._settings.share_weights
+                return load_exported(torch, path, name, names, device or torch.device("cpu"), alone=alone)
         if self._is_python:
             module = self._compiled(load_python_module(torch, path, name, device), path)
             return python_program(torch, module, names, device)

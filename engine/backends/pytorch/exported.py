@@ -1,13 +1,23 @@
-"""Exported programs, ``model.pt2``: written by ``torch.export.save``, or compiled by AOTInductor (backends.md §3.2)."""
+"""Exported programs, ``model.pt2``: written by ``torch.export.save``, or compiled by AOTInductor (backends.md §3.2).
+
+Rules:
+ 1. A program has devices written into it, where it makes tensors of its own. So all of it is moved to the instance's
+    device, which moving the module that it becomes would not do.
+ 2. A compiled one is loaded for the GPU of its instance, or it would be on the first. One that is an instance's own
+    runs without the locks that guard it against other threads: with them, a run waits for the one before it to be
+    computed, and holds the interpreter's lock meanwhile.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, UnavailableError
 from . import naming
 from .library import error_types, load_error
 from .program import Program, TensorNames, Values
@@ -47,23 +57,30 @@ class ExportedProgram(Program):
         return [leaves[at] for at in self._outputs]
 
 
-def load_exported(torch: Any, path: Path, model_name: str, names: TensorNames, device: Any) -> ExportedProgram:
+def load_exported(
+    torch: Any, path: Path, model_name: str, names: TensorNames, device: Any, *, alone: bool = True
+) -> ExportedProgram:
     """Read a program, and have it ready to run on `device`.
+
+    Args:
+        alone: it is for one instance; otherwise several run it at a time.
 
     Raises:
         InternalError: torch cannot read it.
         InvalidArgumentError: it does not fit the configuration, or was compiled for another kind of device.
+        UnavailableError: torch is too old to load it where it is to be.
     """
     try:
         compiled = _is_compiled(path)
         if compiled:
-            loaded = torch._inductor.aoti_load_package(str(path))
+            loaded = _load_compiled(torch, path, device, alone)
             in_spec, out_spec = map(torch.utils._pytree.treespec_loads, loaded.loader.get_call_spec())
             made_for = loaded.get_metadata().get("AOTI_DEVICE_KEY", device.type)
         else:
-            program = torch.export.load(str(path))
+            passes = getattr(torch.export, "passes", None) or importlib.import_module("torch.export.passes")
+            program = passes.move_to_device_pass(torch.export.load(str(path)), str(device))
             in_spec, out_spec = program.call_spec.in_spec, program.call_spec.out_spec
-            loaded = program.module().to(device)
+            loaded = program.module()
             made_for = device.type
     except (*error_types(torch), zipfile.BadZipFile, OSError) as error:
         raise load_error(model_name, error) from error
@@ -73,6 +90,16 @@ def load_exported(torch: Any, path: Path, model_name: str, names: TensorNames, d
             f"'{device.type}'"
         )
     return ExportedProgram(torch, loaded, in_spec, out_spec, model_name, names, device)
+
+
+def _load_compiled(torch: Any, path: Path, device: Any, alone: bool) -> Any:
+    """Rule 2."""
+    load = torch._inductor.aoti_load_package
+    if device.index is None:
+        return load(str(path), run_single_threaded=alone)
+    if "device_index" not in inspect.signature(load).parameters:
+        raise UnavailableError(f"compiled programs on GPUs need PyTorch 2.8 or later, not {torch.__version__}")
+    return load(str(path), run_single_threaded=alone, device_index=device.index)
 
 
 def _is_compiled(path: Path) -> bool:

@@ -103,8 +103,11 @@ class EngineContext:
             )
             if self._context is None:
                 raise self._failure("unable to create TensorRT context", errors)
-            if not self._context.set_optimization_profile_async(profile.index, stream.handle):
-                raise self._failure(f"Can not set the specified optimization profile {profile} for {instance}", errors)
+            try:
+                self._context.set_optimization_profile_async(profile.index, stream.handle)
+            except RuntimeError as error:  # which says nothing: the log does
+                text = f"Can not set the specified optimization profile {profile} for {instance}"
+                raise self._failure(text, errors) from error
 
     def enqueue(self, run: Run, stream: Stream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
         """Enqueue a batch that the profile allows; gives what will hold the results.

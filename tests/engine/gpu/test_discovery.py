@@ -6,9 +6,10 @@ import logging
 import sys
 
 import pytest
-from fake_nvml import FakeGpu, FakeNvml, NVMLError, NVMLError_DriverNotLoaded, NVMLError_LibraryNotFound
+from fake_nvml import FakeGpu, FakeNvml, FakePart, NVMLError, NVMLError_DriverNotLoaded, NVMLError_LibraryNotFound
 
-from trireme.engine.gpu.discovery import Gpu, Gpus, cuda_order, find_gpus, usable_gpus
+from trireme.engine.gpu.discovery import Gpu, Gpus, Names, cuda_order, find_gpus, usable_gpus
+from trireme.engine.gpu.load_guard import memory_in_use
 
 GIB = 1 << 30
 
@@ -33,6 +34,45 @@ def test_every_gpu_is_described(library: FakeNvml) -> None:
     assert library.open == 0, "the library is closed again"
 
 
+DIVIDED = [
+    Names("GPU-aa"),
+    Names("GPU-ab", True, (("MIG-1", "MIG-GPU-ab/1/0"), ("MIG-2", "MIG-GPU-ab/5/0"))),
+    Names("GPU-c", True),
+    Names("GPU-d", True, (("MIG-3", "MIG-GPU-d/1/0"),)),
+]
+
+
+@pytest.mark.parametrize(
+    ("visible", "order"),
+    [
+        (None, [(0, None), (1, 0)]),
+        ("0", [(0, None)]),
+        ("MIG-2", [(1, 1)]),
+        ("MIG-2,MIG-1", [(1, 1)]),
+        ("MIG-GPU-ab/5/0", [(1, 1)]),
+        ("MIG-GPU-ab/6/0", []),
+        ("GPU-ab,0", [(1, 0)]),
+        ("GPU-c,0", [(0, None)]),
+        ("0,MIG-3,1", [(0, None), (3, 0)]),
+        ("MIG-", []),
+    ],
+)
+def test_a_divided_gpu_stands_for_a_part_of_it(visible: str | None, order: list[tuple[int, int | None]]) -> None:
+    assert cuda_order(DIVIDED, visible) == order
+
+
+def test_a_part_of_a_gpu_is_found_and_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it can is what its GPU can; how much memory it has, it says itself."""
+    part = FakePart("MIG-9f", total_bytes=5 * GIB, used_bytes=GIB, name="NVIDIA H100 MIG 1g.5gb")
+    fake = FakeNvml(FakeGpu("GPU-a", total_bytes=80 * GIB, parts=(None, FakePart("MIG-88", (2, 0)), part, None)))
+    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
+    found = Gpu(0, "MIG-9f", (9, 0), 5 * GIB, "NVIDIA H100 MIG 1g.5gb")
+    assert find_gpus({"CUDA_VISIBLE_DEVICES": "MIG-9f"}) == (found,)
+    assert [gpu.uuid for gpu in find_gpus({"CUDA_VISIBLE_DEVICES": "MIG-GPU-a/2/0"})] == ["MIG-88"]
+    assert [gpu.uuid for gpu in find_gpus({})] == ["MIG-88"]
+    assert memory_in_use(found) == (GIB, 5 * GIB)
+
+
 @pytest.mark.parametrize(
     ("visible", "order"),
     [
@@ -53,7 +93,9 @@ def test_every_gpu_is_described(library: FakeNvml) -> None:
 )
 def test_gpus_are_numbered_as_cuda_sees_them(visible: str | None, order: list[int]) -> None:
     """By number or by the beginning of a UUID, up to the first that names none, or several."""
-    assert cuda_order(["GPU-aa", "GPU-ab", None, "GPU-c"], visible) == order
+    assert cuda_order([Names(uuid) for uuid in ("GPU-aa", "GPU-ab", None, "GPU-c")], visible) == [
+        (number, None) for number in order
+    ]
 
 
 @pytest.mark.parametrize(("visible", "uuids"), [("2,0", ["GPU-c", "GPU-a"]), ("GPU-b", ["GPU-b"]), ("", []), ("7", [])])

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree
 from torch_modules import Scale, Tree
 
 from trireme.engine.backends.pytorch import PyTorchBackend
+from trireme.engine.backends.pytorch.exported import load_exported
+from trireme.engine.backends.pytorch.program import TensorNames
 from trireme.engine.datatypes import FP32
-from trireme.engine.errors import InternalError, InvalidArgumentError
+from trireme.engine.errors import InternalError, InvalidArgumentError, UnavailableError
+
+_AOTI_LOAD = torch._inductor.aoti_load_package
 
 PLATFORM = 'platform: "torch_aoti"'
 
@@ -113,6 +121,85 @@ def test_a_compiled_package_answers_as_its_program(
     runner = begin(pytorch_config(PLATFORM, tensors(["ARGS[0]"], ["RESULT"])))
     (answer,) = runner.run({"ARGS[0]": tensor("ARGS[0]", FP32, [[1, 2]] * 3)})
     assert answer["RESULT"].tolist() == [[2.0, 4.0]] * 3
+
+
+class Counting(torch.nn.Module):
+    """Makes a tensor of its own, on a device that is written into the program then."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(2, device=x.device)
+
+
+def test_a_program_is_moved_with_the_devices_that_are_written_into_it(models: Any) -> None:
+    export(models, Counting(), torch.ones(2, 2))
+    elsewhere = torch.device("meta")
+    path = models.files.version_directory / "model.pt2"
+    program = load_exported(torch, path, "m", TensorNames(("ARGS[0]",), ("RESULT",)), elsewhere)
+    (result,) = program.run({"ARGS[0]": torch.ones(2, 2, device=elsewhere)})
+    assert result.device == elsewhere
+
+
+class Loader:
+    """What ``aoti_load_package`` gives."""
+
+    def __init__(self) -> None:
+        _, args = _pytree.tree_flatten(((1,), {}))
+        _, result = _pytree.tree_flatten(1)
+        self.loader = self
+        self._specs = [_pytree.treespec_dumps(spec) for spec in (args, result)]
+
+    def get_call_spec(self) -> list[str]:
+        return self._specs
+
+    def get_metadata(self) -> dict[str, str]:
+        return {"AOTI_DEVICE_KEY": "cuda"}
+
+
+def compiled(models: Any, load: Any, device: str, **options: bool) -> None:
+    path = models.files.version_directory / "model.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data/aotinductor/model/x.so", b"")
+    stand_in = SimpleNamespace(
+        _inductor=SimpleNamespace(aoti_load_package=load), utils=torch.utils, jit=torch.jit, __version__="2.7.1"
+    )
+    load_exported(stand_in, path, "m", TensorNames(("ARGS[0]",), ("RESULT",)), torch.device(device), **options)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_compiled_program_is_loaded_for_its_gpu_and_without_locks_unless_it_is_shared(
+    models: Any, alone: bool
+) -> None:
+    told: list[tuple[bool, int]] = []
+
+    def load(path: str, run_single_threaded: bool = False, device_index: int = -1) -> Loader:
+        told.append((run_single_threaded, device_index))
+        return Loader()
+
+    assert inspect.signature(load).parameters.keys() == inspect.signature(_AOTI_LOAD).parameters.keys()
+    compiled(models, load, "cuda:1", alone=alone)
+    assert told == [(alone, 1)]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_program_that_instances_share_keeps_its_locks(
+    models: Any, pytorch_config: Any, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    export(models, Scale(), torch.ones(2, 2))
+    told: list[bool] = []
+
+    def load(*args: Any, alone: bool) -> Any:
+        told.append(alone)
+        return load_exported(*args, alone=alone)
+
+    monkeypatch.setattr("trireme.engine.backends.pytorch.backend.load_exported", load)
+    flag = 'parameters { key: "ENABLE_WEIGHT_SHARING" value { string_value: "true" } }' if shared else ""
+    PyTorchBackend({}).load(pytorch_config(f"{PLATFORM} {flag}", tensors(["ARGS[0]"], ["RESULT"])), models.files)
+    assert told == [not shared]
+
+
+def test_a_torch_that_cannot_choose_the_gpu_is_too_old(models: Any) -> None:
+    with pytest.raises(UnavailableError, match=r"on GPUs need PyTorch 2.8 or later, not 2.7.1"):
+        compiled(models, lambda path, run_single_threaded=False: Loader(), "cuda:0")
 
 
 def test_programs_may_be_loaded_at_the_same_time(models: Any, pytorch_config: Any) -> None:

@@ -101,6 +101,15 @@ def test_a_profile_that_is_not_there(machine: Any) -> None:
     )
 
 
+def test_a_profile_that_cannot_be_set(machine: Any) -> None:
+    """The binding raises, and only the log says why."""
+    machine.trt.refuses_profiles = True
+    error = machine.refusal(three_profiles(), machine.config(tensors=WIDE))
+    assert str(error) == (
+        "Can not set the specified optimization profile default[0] for m_0: setOptimizationProfileAsync: no profile 0"
+    )
+
+
 def test_a_configuration_that_fixes_what_a_profile_does_not_allow(machine: Any) -> None:
     error = machine.refusal(three_profiles(), machine.config(tensors=WIDE.replace("-1", "9")))
     assert error.status_text == (
