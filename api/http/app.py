@@ -1,16 +1,15 @@
 """The ASGI application: requests in, facade calls, answers out.
 
-It is what every HTTP connection of the server runs, whoever parses the protocol: the HTTP/1.1 loop or hypercorn's
-HTTP/2. It needs nothing from them but ASGI; two things it says beyond ASGI are ignored where they are not understood:
-the key ``reason`` (bytes) of ``http.response.start``, and header names that are not all lower case.
+It is what every HTTP connection of the server runs, over HTTP/1.1 or HTTP/2. Of a client that leaves, or resets its
+stream, it is told by cancellation. Otherwise it needs nothing but ASGI; two things that it says beyond ASGI are ignored
+where they are not understood: the key ``reason`` (bytes) of ``http.response.start``, and header names that are not all
+lower case.
 """
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
-
-import trio
 
 from ...engine.errors import TriremeError
 from ...engine.log_context import about
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ...actors.socket_readiness import Readiness
     from ..logging import Log
-
-_ENDING_WITH_CONNECTION = ("1.1", "1.0")
-"""HTTP versions whose requests end with their connection, so that whoever runs the connection cancels them."""
 
 _log = logging.getLogger(__name__)
 
@@ -93,13 +89,9 @@ class HttpApplication:
                 body = await _read_body(message, receive)
             if body is None:
                 return
-            if scope["http_version"] in _ENDING_WITH_CONNECTION:
-                answer = await self._answer(match, scope, body)
-            else:
-                answer = await self._answer_unless_gone(match, scope, body, receive, send)
+            answer = await self._answer(match, scope, body)
             if not isinstance(answer, Answer):
-                if answer is not None:
-                    await answer.send(send)
+                await answer.send(send)
                 return
         await _send(send, answer, with_body=method != "HEAD")
 
@@ -123,20 +115,6 @@ class HttpApplication:
             _log.exception(text, scope["method"], scope["raw_path"], extra=about(match.name))
             return unexpected_failure(request.error_media)
 
-    async def _answer_unless_gone(
-        self, match: Match, scope: Scope, body: Buffer, receive: Receive, send: Send
-    ) -> Answer | None:
-        """The same, but None as soon as the client gives up: one HTTP/2 stream can end while its connection lives. For
-        the same reason a streamed answer is sent here; then there is no other."""
-        answer = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
-            answer = await self._answer(match, scope, body)
-            if isinstance(answer, StreamedAnswer):
-                await answer.send(send)
-            nursery.cancel_scope.cancel()
-        return answer if isinstance(answer, Answer) else None
-
 
 async def _read_body(message: Message, receive: Receive) -> Buffer | None:
     """The whole body, of which `message` is the beginning; None if the client left before its end."""
@@ -147,12 +125,6 @@ async def _read_body(message: Message, receive: Receive) -> Buffer | None:
             return b"".join(parts)
         message = await receive()
     return None
-
-
-async def _cancel_when_gone(receive: Receive, cancel_scope: trio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    cancel_scope.cancel()
 
 
 async def _send(send: Send, answer: Answer, with_body: bool) -> None:

@@ -29,6 +29,7 @@ import orjson
 import trio
 
 from ...engine.tensor import Buffer
+from ..http2.frames import PREFACE
 from ..sockets.limits import Limits
 from ..sockets.roster import Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
@@ -38,7 +39,7 @@ from .h1_exchange import READ_BYTES, Exchange
 from .h1_heads import HeadMemory
 from .h1_parser import Refusal, Request, RequestParser
 from .h1_response import ResponseEncoder, ResponseState, error_response, whole_response
-from .hypercorn_bridge import HTTP2_PREFACE, serve_http2
+from .h2_connection import H2Front
 from .immediate import ImmediateCall, ImmediateInfer
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Connection:
         transport: the accepted connection.
         roster: where the connection is entered while it lives.
         client, server: (address, port) of both ends, for the scope.
+        http2: serves clients that begin to speak HTTP/2.
         immediate: answers requests without a task; None for none.
         heads: of requests that clients may repeat.
     """
@@ -62,6 +64,7 @@ class Connection:
         "_client",
         "_encoder",
         "_farewell",
+        "_http2",
         "_immediate",
         "_parser",
         "_roster",
@@ -80,10 +83,12 @@ class Connection:
         roster: Roster,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
+        http2: H2Front,
         immediate: ImmediateInfer | None = None,
         heads: HeadMemory | None = None,
     ) -> None:
         self._app = app
+        self._http2 = http2
         self._immediate = immediate if isinstance(transport, PlainTransport) and transport.listens else None
         self._call: ImmediateCall | None = None
         self._unsent: list[Buffer] = []
@@ -92,7 +97,7 @@ class Connection:
         self._client = client
         self._server = server
         self._scope = trio.CancelScope()
-        self._parser = RequestParser(roster.limits, allow_h2c=isinstance(transport, PlainTransport), heads=heads)
+        self._parser = RequestParser(roster.limits, heads=heads)
         self._encoder: ResponseEncoder | None = None
         self._farewell: Refusal | None = None
         self.phase = Phase.IDLE
@@ -116,8 +121,6 @@ class Connection:
         self._end()
 
     def abort(self) -> None:
-        if self.phase is Phase.HTTP2:
-            self._transport.shut_down()  # hypercorn shields its sends from cancellation; this ends them
         self._end()
 
     def _end(self) -> None:
@@ -140,7 +143,7 @@ class Connection:
                 # The boundary to the application: a bug in a handler costs its own connection, never the server.
                 log.exception("error while serving %s", self._client)
                 self._farewell = Refusal(500, "internal error")
-            if self._farewell is not None and self.phase is not Phase.HTTP2:
+            if self._farewell is not None:
                 self._scope = trio.CancelScope()
                 with self._scope, contextlib.suppress(PeerGoneError):
                     await self._say_farewell(self._farewell)
@@ -162,21 +165,18 @@ class Connection:
                 return
         self.enter(Phase.IDLE)
         data = await self._first_bytes()
-        if data.startswith(HTTP2_PREFACE):
+        if data.startswith(PREFACE):
             await self._hand_over(data)
             return
         self._parser.feed(data)
         while (request := await self._next_request()) is not None:
-            if request.upgrade:
-                await self._hand_over(request.head() + self._parser.leftover)
-                return
             if not await self._answer(request):
                 return
 
     async def _first_bytes(self) -> bytes:
         """Enough to tell HTTP/2's preface from a request; empty if the client left."""
         data = await self._transport.receive(READ_BYTES)
-        while data and len(data) < len(HTTP2_PREFACE) and HTTP2_PREFACE.startswith(data):
+        while data and len(data) < len(PREFACE) and PREFACE.startswith(data):
             if self.phase is not Phase.HEAD:
                 self.enter(Phase.HEAD)
             more = await self._transport.receive(READ_BYTES)
@@ -304,9 +304,11 @@ class Connection:
             await trio.lowlevel.checkpoint()
         return True
 
-    async def _hand_over(self, replay: bytes) -> None:
-        self.enter(Phase.HTTP2)
-        await serve_http2(self._app, self._transport, replay, self.limits)
+    async def _hand_over(self, received: bytes) -> None:
+        """The client speaks HTTP/2, of which `received` is the beginning: another connection takes this one's place."""
+        connection = self._http2.connection(self._transport, self._roster, self._client, self._server)
+        self._roster.replace(self, connection)
+        await connection.run(received)
 
     async def _say_farewell(self, refusal: Refusal) -> None:
         """Tells the client why its connection ends, unless a response has begun already."""

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_to_bytes
 
 import httptools
 import trio
 
 from ...engine.tensor import Buffer
-from .asgi import HEADER_NAMES, Message
+from .asgi import HEADER_NAMES, Message, http_scope
 from .h1_parser import Request
 from .h1_response import ResponseEncoder, ResponseMessageError, ResponseState
 
 if TYPE_CHECKING:
     from .connection import Connection
 
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
 _CONTINUE: list[Buffer] = [b"HTTP/1.1 100 Continue\r\n\r\n"]
 READ_BYTES = 65_536
 
@@ -36,30 +34,17 @@ class Exchange:
         )
 
     def scope(self, client: tuple[str, int] | None, server: tuple[str, int] | None) -> Message:
-        """The ASGI scope. ``raw_path`` is what the client sent, ``path`` its decoded form."""
+        """The ASGI scope."""
         request = self._request
         target = request.target
         if not target.startswith(b"/") and b"://" in target:  # absolute form, as sent to proxies
             with contextlib.suppress(httptools.HttpParserInvalidURLError):  # then no route will match it
                 url = httptools.parse_url(target)
                 target = (url.path or b"/") + (b"?" + url.query if url.query else b"")
-        raw_path, _, query = target.partition(b"?")
-        path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
-        return {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": request.http_version,
-            "method": request.method,
-            "scheme": self._connection.scheme,
-            "path": path.decode("utf-8", "replace"),
-            "raw_path": raw_path,
-            "query_string": query,
-            "root_path": "",
-            "headers": request.headers,
-            HEADER_NAMES: request.header_names,
-            "client": client,
-            "server": server,
-        }
+        scheme = self._connection.scheme
+        scope = http_scope(request.http_version, request.method, scheme, target, request.headers, client, server)
+        scope[HEADER_NAMES] = request.header_names
+        return scope
 
     async def receive(self) -> Message:
         """``http.request`` with the next piece of the body. After the whole body it waits for the end of the

@@ -5,7 +5,8 @@ Rule 2: After a failure nothing more comes out. The requests before it stand and
 Rule 3: A malformed request fails silently (the connection closes with no bytes, http.md §1). A head over the limit
         is 431. A body whose length is ambiguous is 400: that is how requests are smuggled past a proxy.
 Rule 4: Whatever a client sends, what is held for it is bounded by the head limit and the size of one feed.
-Rule 5: ``Upgrade: h2c`` without a body ends HTTP/1.1 here. Any other upgrade is ignored, as HTTP allows.
+Rule 5: An upgrade is ignored, as HTTP allows. To HTTP/2 in particular: a proxy that lets the request for it through
+        would pass on whatever follows, unseen.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..sockets.limits import Limits
 from .h1_heads import HeadMemory
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
-_NOTED_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"http2-settings"))
+_NOTED_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,6 @@ class Request:
         pieces: arrived pieces of the body; whoever takes them clears the list.
         complete: the whole body has arrived.
         bypass: the rest of the body is received past the parser.
-        upgrade: the client asks to go on in HTTP/2 (h2c).
     """
 
     __slots__ = (
@@ -58,7 +58,6 @@ class Request:
         "pieces",
         "remaining",
         "target",
-        "upgrade",
     )
 
     def __init__(
@@ -80,7 +79,6 @@ class Request:
         self.pieces: list[Buffer] = []
         self.complete = False
         self.bypass = False
-        self.upgrade = False
 
     def again(self, body: bytes) -> Request:
         """A complete request with the same head and another body."""
@@ -103,23 +101,19 @@ class RequestParser:
 
     Args:
         limits: of heads, trailers and chunks.
-        allow_h2c: whether a request may end HTTP/1.1 by ``Upgrade: h2c``. Not over TLS.
         heads: of requests that clients may repeat.
 
     Attributes:
         requests: requests whose head is complete, oldest first. The last one's body may still be arriving.
         failure: set when nothing more can be read.
-        leftover: bytes after a request that ends HTTP/1.1 (its `upgrade` is set).
     """
 
     __slots__ = (
-        "_allow_h2c",
         "_begun",
         "_body_request",
         "_chunk_begins",
         "_chunks",
         "_expects_continue",
-        "_has_settings",
         "_head_bytes",
         "_heads",
         "_limits",
@@ -128,20 +122,16 @@ class RequestParser:
         "_received",
         "_remaining",
         "_stalled_bytes",
-        "_upgrade",
         "_url",
         "failure",
-        "leftover",
         "requests",
     )
 
-    def __init__(self, limits: Limits, *, allow_h2c: bool = True, heads: HeadMemory | None = None) -> None:
+    def __init__(self, limits: Limits, *, heads: HeadMemory | None = None) -> None:
         self._limits = limits
-        self._allow_h2c = allow_h2c
         self._heads = heads
         self.requests: list[Request] = []
         self.failure: Refusal | None = None
-        self.leftover = b""
         self._received: list[tuple[bytes, bytes]] = []
         self.restart()
 
@@ -209,9 +199,8 @@ class RequestParser:
     def _after_upgrade(self, rest: bytes) -> bytes:
         """Decides about a request at which httptools stopped. Returns the bytes to go on with."""
         request = self.requests[-1]
-        if request.upgrade or request.method == "CONNECT":
+        if request.method == "CONNECT":
             request.keep_alive = False
-            self.leftover = rest
             self.failure = Refusal()
             return b""
         # Ignored upgrade. httptools has skipped the body, so the request is read again without the header.
@@ -230,8 +219,6 @@ class RequestParser:
         self._chunk_begins = False
         self._remaining: int | None = 0
         self._expects_continue = False
-        self._upgrade = b""
-        self._has_settings = False
 
     def on_url(self, url: bytes) -> None:
         self._url = self._url + url if self._url else url
@@ -266,12 +253,8 @@ class RequestParser:
                 self.failure = Refusal(400, "ambiguous request length: the only Transfer-Encoding known is chunked")
                 raise ValueError("transfer encoding")
             self._remaining = None
-        elif name == b"expect":
-            self._expects_continue = value.lower() == b"100-continue"
-        elif name == b"upgrade":
-            self._upgrade = value.lower()
         else:
-            self._has_settings = True
+            self._expects_continue = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -293,13 +276,6 @@ class RequestParser:
         request.keep_alive = parser.should_keep_alive()
         request.expects_continue = self._expects_continue and http_version == "1.1"
         request.remaining = self._remaining
-        request.upgrade = (
-            self._allow_h2c
-            and self._upgrade == b"h2c"
-            and self._has_settings
-            and self._remaining == 0
-            and parser.should_upgrade()
-        )
         self._body_request = request
         self._progress = True
         self.requests.append(request)

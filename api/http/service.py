@@ -9,6 +9,7 @@ from .app import HttpApplication
 from .asgi import AsgiApp
 from .connection import Connection
 from .h1_heads import HeadMemory
+from .h2_connection import H2Front
 
 
 class HttpService(Service):
@@ -23,6 +24,7 @@ class HttpService(Service):
         super().__init__(options, readiness)
         self._app = app
         self._heads = HeadMemory()
+        self._http2 = H2Front.of(app, options.limits)
 
     def connection(
         self,
@@ -31,8 +33,11 @@ class HttpService(Service):
         server: tuple[str, int] | None,
         roster: Roster,
     ) -> Connection:
-        return Connection(self._app, transport, roster, client, server, self._immediate, self._heads)
+        return Connection(self._app, transport, roster, client, server, self._http2, self._immediate, self._heads)
 
     def attend(self) -> None:
         if self._immediate is not None:
             self._immediate.attend()
+
+    async def accompany(self) -> None:
+        await self._http2.group.accompany(self._roster)

@@ -32,6 +32,7 @@ _GREETING_BYTES = 24 + 9
 """HTTP/2's preface, and the header of the frame that must follow it."""
 _READ_BYTES = 65_536
 _FEW_EVENTS = 8
+_NOTHING = memoryview(b"")
 _ENDING = (Phase.ENDING, Phase.CLOSING)
 
 
@@ -231,6 +232,8 @@ class Http2Connection(ABC, Generic[H, C]):
             if not count:
                 return False
             few = self._take_in(view[:count])
+            if core.has_unread:
+                await self._take_in_rest()
             if count < len(view):
                 view = usual
             else:
@@ -244,6 +247,8 @@ class Http2Connection(ABC, Generic[H, C]):
         """Takes in what comes while `_read` waits, in the task that watches all sockets. False: `_read` is to go on."""
         transport = self._transport
         assert isinstance(transport, PlainTransport), "only these have a listener"
+        if self.core.has_unread:
+            return True  # `_go_on` looks for more when it has taken that in
         view = self._group.buffer[:_READ_BYTES]
         count = transport.receive_now(view)
         if count <= 0:
@@ -254,7 +259,21 @@ class Http2Connection(ABC, Generic[H, C]):
             # The same defect as in `run`, and the same price.
             log.exception("error while serving %s", self._client)
             self._end()
+        if self.core.has_unread:
+            self._start(self._go_on, transport)
+            return True
         return not transport.has_more
+
+    async def _go_on(self, transport: PlainTransport) -> None:
+        await self._take_in_rest()
+        if transport.has_more:
+            transport.wake()
+
+    async def _take_in_rest(self) -> None:
+        """Takes in what was too much at once. In between, others have their turn."""
+        while self.core.has_unread:
+            await trio.lowlevel.checkpoint()
+            self._take_in(_NOTHING)
 
     def _take_in(self, data: memoryview) -> bool:
         """Does what the data says. True if that is little, for so much data."""

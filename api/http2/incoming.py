@@ -24,6 +24,8 @@ from .settings import check, server_preface
 from .shutdown import PING_PAYLOAD, Phase, Shutdown
 from .streams import MISFITS, Stream, Streams, Verdict
 
+_TINY_DATA_BYTES = 64
+
 
 class Incoming(Generic[H]):
     """The state of a connection, and the frames that change it. Arguments and attributes as for `Http2Server`."""
@@ -39,6 +41,7 @@ class Incoming(Generic[H]):
         "_keepalive",
         "_leaving",
         "_limits",
+        "_meaningless",
         "_now_s",
         "_open",
         "_pings",
@@ -53,6 +56,8 @@ class Incoming(Generic[H]):
         "_shutdown",
         "_streams",
         "_table_lowered",
+        "_tiny_data",
+        "_unread",
         "next_timer_s",
         "terminated",
     )
@@ -72,11 +77,14 @@ class Incoming(Generic[H]):
         self._pings = Budget(limits.pings, "too_many_pings", now_s)
         self._settings = Budget(limits.settings, "too many SETTINGS", now_s)
         self._empty_frames = Budget(limits.empty_frames, "too many empty DATA frames", now_s)
+        self._meaningless = Budget(limits.meaningless_frames, "too many frames without a meaning", now_s)
+        self._tiny_data = Budget(limits.tiny_data, "too many tiny DATA frames", now_s)
         self._connection_left = limits.connection_window_bytes
         self._connection_returned = 0
         self._half_connection = limits.connection_window_bytes // 2
         self._half_stream = limits.stream_window_bytes // 2
         self._events: list[Event[H]] = []
+        self._unread = b""
         self._leaving = False  # the client has sent GOAWAY
         self._table_lowered = False
         self._requests = self._refused = self._resets_received = self._resets_sent = 0
@@ -205,6 +213,8 @@ class Incoming(Generic[H]):
         elif not size:
             self._empty_frames.spend(self._now_s)
             return
+        elif size < _TINY_DATA_BYTES and not left:
+            self._tiny_data.spend(self._now_s)
         stream.unconsumed += size
         self._events.append(DataReceived(stream_id, piece, end_stream, size))
 
@@ -252,6 +262,9 @@ class Incoming(Generic[H]):
         if stream.queue is None or not stream.queue.ending:
             self._events.append(StreamEnded(stream_id))
 
+    def on_unknown(self) -> None:
+        self._meaningless.spend(self._now_s)
+
     def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if kind == WINDOW_UPDATE:
             self._on_window_update(stream_id, frames.read_word(payload) & MAX_WINDOW_BYTES)
@@ -264,6 +277,8 @@ class Incoming(Generic[H]):
                 self._on_settings(check(payload))
         elif kind == frames.GOAWAY:
             self._leaving = True
+        else:  # PRIORITY
+            self._meaningless.spend(self._now_s)
         self._stop_if_left()
 
     def _on_window_update(self, stream_id: int, increment: int) -> None:

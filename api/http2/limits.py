@@ -59,12 +59,16 @@ class Http2Limits:
         cached_block_bytes: the largest header block that is remembered.
         control_backlog_bytes: control frames that the client has provoked and not yet read.
         unread_pieces: pieces of output that the client has not read when it asks for still more; a small answer is one.
+        frames_at_once: frames that one call of `Http2Server.receive` takes in.
         settings_in_frame: settings in one SETTINGS frame.
         goaway_ack_timeout_s: how long a graceful GOAWAY waits for a sign that the client has read it.
+        idle_goaway_ack_timeout_s: the same, if nothing is open.
         resets: streams reset by the client, or because of it.
         pings: PINGs between which the server sent neither data nor headers.
         settings: SETTINGS frames.
         empty_frames: DATA frames without data and without END_STREAM.
+        meaningless_frames: PRIORITY, and frames of unknown types.
+        tiny_data: DATA frames of less than 64 bytes that do not end their streams. Streams of gRPC have such.
         tiny_frames: DATA frames of less than 1 KiB to which a small window forces the server.
         keepalive: see there.
     """
@@ -81,12 +85,16 @@ class Http2Limits:
     cached_block_bytes: int = 2048
     control_backlog_bytes: int = 65_536
     unread_pieces: int = 65_536
+    frames_at_once: int = 1024
     settings_in_frame: int = 64
     goaway_ack_timeout_s: float = 5.0
+    idle_goaway_ack_timeout_s: float = 1.0
     resets: Rate = Rate(8192, 1000.0)
     pings: Rate = Rate(1000, 100.0)
     settings: Rate = Rate(100, 10.0)
     empty_frames: Rate = Rate(1000, 100.0)
+    meaningless_frames: Rate = Rate(1000, 100.0)
+    tiny_data: Rate = Rate(65_536, 50_000.0)
     tiny_frames: Rate = Rate(4096, 1000.0)
     keepalive: KeepaliveOptions = field(default_factory=KeepaliveOptions)
 

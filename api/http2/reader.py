@@ -6,6 +6,7 @@ Rule 2: A DATA frame is passed on as it arrives, never assembled. Every other fr
 Rule 3: Sizes, stream ids and the order of header blocks are checked as soon as a frame's header is there, before any
         of its payload is held.
 Rule 4: Every offence here is the connection's fault.
+Rule 5: No more than so many frames are taken at once: however small they are, others get their turn.
 
 What is expected next:
 
@@ -84,6 +85,10 @@ class FrameSink(Protocol):
 
     def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None: ...
 
+    def on_unknown(self) -> None:
+        """A frame of unknown type has begun; its payload is skipped."""
+        ...
+
     def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """Any other frame, of a known type, with a payload of legal size."""
         ...
@@ -136,14 +141,18 @@ class FrameReader:
         """Bytes received and neither passed on nor dropped."""
         return len(self._held) + self._block_bytes
 
-    def feed(self, data: bytes | memoryview, sink: FrameSink) -> None:
+    def feed(self, data: bytes | memoryview, sink: FrameSink) -> int:
         """Takes in the next bytes, which are not referred to afterwards.
+
+        Returns:
+            How many of them: all, unless `Http2Limits.frames_at_once` frames were in them. The rest is to be fed later.
 
         Raises:
             ConnectionFault: by a frame's form, or from `sink`.
         """
         size = len(data)
         at = 0
+        frames_left = self._limits.frames_at_once
         if size <= _SMALL_READ_BYTES:
             data = bytes(data)  # pieces of bytes are cheaper to cut than pieces of a view
         while at < size:
@@ -166,7 +175,14 @@ class FrameReader:
                 else:
                     break
                 at = end
+                frames_left -= 1
+                if not frames_left:
+                    return at
             at = self._step(data, at, sink)
+            frames_left -= 1
+            if not frames_left:
+                return at
+        return at
 
     def _step(self, data: bytes | memoryview, at: int, sink: FrameSink) -> int:
         """Takes what is expected next, or the part of it that has come. Returns where it went on to."""
@@ -241,6 +257,7 @@ class FrameReader:
             if not length:
                 self._data(b"", 0, sink)
         elif kind not in SHAPES:
+            sink.on_unknown()
             self._expect = Expect.SKIP
             self._next_frame(not length)
         else:

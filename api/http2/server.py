@@ -48,14 +48,23 @@ class Http2Server(Incoming[H]):
     # ---- bytes ----
 
     def receive(self, data: bytes | memoryview, now_s: float) -> list[Event[H]]:
-        """Takes in what the client has sent, and says what it means. `data` is not referred to afterwards."""
+        """Takes in what the client has sent, and says what it means. `data` is not referred to afterwards.
+
+        If `has_unread`, there was more in it than is understood at once: call again, with nothing if nothing more has
+        come, after others have had their turn.
+        """
         if self.terminated:
             return []
         self._now_s = now_s
         self._keepalive.heard_s = now_s
         events = self._events = []
+        if self._unread:
+            data = self._unread + data
+            self._unread = b""
         try:
-            self._reader.feed(data, self)
+            taken = self._reader.feed(data, self)
+            if taken < len(data):
+                self._unread = bytes(data[taken:])
         except ConnectionFault as fault:
             self.abort(fault.code, fault.debug)
             events.append(Terminated(fault.code, fault.debug))
@@ -63,6 +72,11 @@ class Http2Server(Incoming[H]):
             self._end()
             events.append(Terminated(ErrorCode.NO_ERROR, "the client has said goodbye"))
         return events
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether a part of what was received waits for the next call of `receive`."""
+        return bool(self._unread) and not self.terminated
 
     @property
     def has_output(self) -> bool:
@@ -134,7 +148,9 @@ class Http2Server(Incoming[H]):
     def go_away(self, now_s: float, debug: str = "") -> None:
         """Begins to leave gracefully: open streams are finished, soon new ones are refused (see `shutdown`)."""
         if not self.terminated:
-            self._queue(self._shutdown.begin(now_s + self._limits.goaway_ack_timeout_s, debug))
+            limits = self._limits
+            timeout_s = limits.goaway_ack_timeout_s if self._open else limits.idle_goaway_ack_timeout_s
+            self._queue(self._shutdown.begin(now_s + timeout_s, debug))
             self._set_timer()
 
     @property
@@ -188,7 +204,7 @@ class Http2Server(Incoming[H]):
             refused=self._refused,
             resets_received=self._resets_received,
             resets_sent=self._resets_sent,
-            held_bytes=self._reader.held_bytes,
+            held_bytes=self._reader.held_bytes + len(self._unread),
             unconsumed_bytes=sum([stream.unconsumed for stream in streams]),
             pending_bytes=sum([stream.queue.pending for stream in streams if stream.queue is not None]),
             cached_heads=len(self._headers.heads),

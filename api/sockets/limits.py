@@ -18,6 +18,8 @@ class Limits:
             handshake.
         idle_timeout_s: between requests. None, because Triton never closes an idle connection.
         body_timeout_s: between two reads of a body that the application waits for. Answered with 408.
+        body_rate, body_grace_s: bytes a second that a body must arrive with on average, once the application has waited
+            for it so many seconds. Answered with 408.
         write_timeout_s: between two writes to a client that does not read its response.
         linger_timeout_s: how long a connection that is closed early still takes in what the client is sending, so that
             the client gets to read the answer instead of a reset.
@@ -34,6 +36,8 @@ class Limits:
     head_timeout_s: float = 30.0
     idle_timeout_s: float | None = None
     body_timeout_s: float = 60.0
+    body_rate: int = 1024
+    body_grace_s: float = 20.0
     write_timeout_s: float = 60.0
     linger_timeout_s: float = 2.0
     body_chunks: int = 65_536

@@ -39,7 +39,6 @@ class Phase(enum.Enum):
     SENDING = "waiting for the client to read"
     ENDING = "cancelled"
     CLOSING = "saying goodbye"
-    HTTP2 = "handed over to hypercorn"
     CALLS = "serving calls"
 
 
@@ -119,7 +118,6 @@ class Roster:
             Phase.SENDING: limits.write_timeout_s,
             Phase.ENDING: None,
             Phase.CLOSING: limits.linger_timeout_s,
-            Phase.HTTP2: None,
             Phase.CALLS: None,
         }
 
@@ -146,6 +144,11 @@ class Roster:
     def remove(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._announce()
+
+    def replace(self, connection: Connection, successor: Connection) -> None:
+        """`successor` serves the client from now on."""
+        self._connections.discard(connection)
+        self._connections.add(successor)
 
     def _announce(self) -> None:
         self._changed.set()

@@ -6,7 +6,6 @@ conflict detectors, task-local checks and extra checkpoints cost more than the r
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Callable
 from typing import Protocol
@@ -54,10 +53,6 @@ class Transport(Protocol):
 
     async def close_gracefully(self) -> None:
         """Closes in the protocol's manner, when everything has been said."""
-        ...
-
-    def shut_down(self) -> None:
-        """Makes whoever sends or receives on the connection fail."""
         ...
 
     def close(self) -> None:
@@ -155,11 +150,6 @@ class PlainTransport:
         """There may be more to read, or the end."""
         return self._watch.ready
 
-    def release(self) -> socket.socket:
-        """The socket, for somebody else to read."""
-        self._watch.close()
-        return self.sock
-
     def send_now(self, buffers: list[Buffer]) -> list[Buffer]:
         try:
             if len(buffers) == 1:
@@ -190,10 +180,6 @@ class PlainTransport:
 
     async def close_gracefully(self) -> None:
         self.close()
-
-    def shut_down(self) -> None:
-        with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         if self.sock.fileno() != -1:
@@ -253,10 +239,6 @@ class TlsTransport:
 
     async def close_gracefully(self) -> None:
         await self.stream.aclose()
-
-    def shut_down(self) -> None:
-        with contextlib.suppress(OSError):
-            self.stream.transport_stream.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.stream.transport_stream.socket.close()

@@ -23,7 +23,7 @@ MAY_IMPORT = {
 LIBRARY = tuple(MAY_IMPORT)
 FOLDERS = (*LIBRARY, "tests", "benchmarks", "model_repository")
 
-EVENT_LOOPS_AND_SOCKETS = {"trio", "anyio", "hypercorn", "httptools", "h2", "socket", "ssl", "select", "selectors"}
+EVENT_LOOPS_AND_SOCKETS = {"trio", "anyio", "httptools", "h2", "socket", "ssl", "select", "selectors"}
 ASYNCIO = {"asyncio", "trio_asyncio", "uvloop", "aiohttp", "grpclib.server"}
 
 MAX_FILE_LINES = 500

@@ -123,7 +123,10 @@ class RawPeer:
 
     def say(self, *pieces: bytes) -> list[Any]:
         """Sends bytes in one read; returns the events."""
-        return self.server.receive(b"".join(pieces), self.now_s)
+        events = self.server.receive(b"".join(pieces), self.now_s)
+        while self.server.has_unread:
+            events += self.server.receive(b"", self.now_s)
+        return events
 
     def sent(self) -> list[Frame]:
         """What the server has sent since this was last asked."""

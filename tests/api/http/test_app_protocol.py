@@ -68,27 +68,6 @@ async def test_a_client_that_leaves_before_the_end_of_its_body_gets_no_answer(cl
     assert client.server.submitted == []
 
 
-@pytest.mark.parametrize("http_version", ["2", "3"])
-async def test_a_stream_that_its_client_resets_is_cancelled(client: HttpClient, http_version: str) -> None:
-    """Only the stream ends, so nobody but the application can notice."""
-    client.server.gate = trio.Event()
-    messages = [{"type": "http.request", "body": PLAIN, "more_body": False}]
-
-    async def receive() -> Any:
-        if messages:
-            return messages.pop(0)
-        while not client.server.replies:
-            await trio.lowlevel.checkpoint()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        pytest.fail(f"nothing was to be sent, got {message}")
-
-    with trio.fail_after(5):
-        await client.app(client.scope("POST", PATH, None, http_version), receive, send)
-    assert client.server.replies[0].cancelled
-
-
 async def test_http2_answers_are_the_same(client: HttpClient) -> None:
     first = await client.ask("POST", PATH, PLAIN)
     second = await client.ask("POST", PATH, PLAIN, http_version="2")
@@ -98,7 +77,7 @@ async def test_http2_answers_are_the_same(client: HttpClient) -> None:
 
 
 async def test_cancelling_the_application_cancels_the_request(client: HttpClient) -> None:
-    """That is how the HTTP/1.1 loop says that the client has gone."""
+    """That is how a connection says that the client has gone, or has reset the request's stream."""
     client.server.gate = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.ask, "POST", PATH, PLAIN)

@@ -16,8 +16,8 @@ GET = b"GET / HTTP/1.1\r\n"
 LIMITS = Limits(head_bytes=1024, body_chunks=3)
 
 
-def parse(*pieces: bytes, limits: Limits = LIMITS, allow_h2c: bool = True) -> RequestParser:
-    parser = RequestParser(limits, allow_h2c=allow_h2c)
+def parse(*pieces: bytes, limits: Limits = LIMITS) -> RequestParser:
+    parser = RequestParser(limits)
     for piece in pieces:
         parser.feed(piece)
     return parser
@@ -110,7 +110,7 @@ POST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n"
         (POST + b"Expect: 100-continue\r\n\r\nab", 0),
         (b"POST / HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nab", 0),
         (GET + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0),
-        (GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n", 0),
+        (GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n", 1),
     ],
 )
 def test_only_usual_heads_are_remembered(data: bytes, learnt: int) -> None:
@@ -298,40 +298,23 @@ def test_body_arrives_in_pieces_and_counts_down() -> None:
     assert not parser.between_requests
 
 
-def test_h2c_upgrade_ends_http_1() -> None:
-    head = GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
-    parser = parse(GET + b"\r\n" + head + b"after")
-    assert [each.upgrade for each in parser.requests] == [False, True]
-    assert parser.leftover == b"after"
-    rebuilt = parse(parser.requests[1].head())
-    assert rebuilt.requests[0].upgrade
-    assert rebuilt.requests[0].headers == parser.requests[1].headers
-
-
 @pytest.mark.parametrize(
     ("upgrade", "body"),
     [
         (b"Upgrade: websocket\r\n", b"abc"),
         (b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n", b"abc"),
+        (b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n", b""),
         (b"Upgrade: h2c\r\n", b""),
     ],
 )
-def test_other_upgrades_are_ignored(upgrade: bytes, body: bytes) -> None:
+def test_upgrades_are_ignored(upgrade: bytes, body: bytes) -> None:
     """The request is served as if it had not asked, body and successors included."""
     length = b"Content-Length: %d\r\n" % len(body) if body else b""
     parser = parse(GET + b"Connection: Upgrade\r\n" + upgrade + length + b"\r\n" + body + GET + b"\r\n")
     assert parser.requests[0].header_names[0] == b"Connection"
     assert b"Upgrade" not in parser.requests[0].header_names
     assert [b"".join(each.pieces) for each in parser.requests] == [body, b""]
-    assert not any(each.upgrade for each in parser.requests)
     assert all(each.complete for each in parser.requests)
-    assert parser.failure is None
-
-
-def test_h2c_is_ignored_over_tls() -> None:
-    head = GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
-    parser = parse(head, allow_h2c=False)
-    assert not parser.requests[0].upgrade
     assert parser.failure is None
 
 

@@ -7,7 +7,7 @@ from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, TRAILERS, RawPeer, call, 
 
 from trireme.api.http2 import frames
 from trireme.api.http2.errors import ConnectionFault, ErrorCode
-from trireme.api.http2.events import RequestReceived, StreamReset, Terminated
+from trireme.api.http2.events import DataReceived, RequestReceived, StreamReset, Terminated
 from trireme.api.http2.guard import Budget
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions, Rate
 
@@ -105,8 +105,11 @@ def test_impossible_limits() -> None:
         (EMPTY_SETTINGS, Http2Limits(settings=FEW)),
         (data(1), Http2Limits(empty_frames=FEW)),
         (data(1, b"", padding=200), Http2Limits(empty_frames=FEW)),
+        (data(1, b"x"), Http2Limits(tiny_data=FEW)),
+        (frames.frame(frames.PRIORITY, 0, 1, bytes(5)), Http2Limits(meaningless_frames=FEW)),
+        (frames.frame(0xBE, 0, 7, b"what"), Http2Limits(meaningless_frames=FEW)),
     ],
-    ids=["ping", "settings", "empty data", "padding"],
+    ids=["ping", "settings", "empty data", "padding", "crumbs", "priority", "unknown"],
 )
 def test_flood(flood: bytes, limits: Http2Limits) -> None:
     peer = RawPeer(limits)
@@ -118,6 +121,36 @@ def test_flood(flood: bytes, limits: Http2Limits) -> None:
     assert not peer.server.terminated, "two seconds have earned two more"
     peer.say(flood)
     assert peer.goaway().code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_data_that_is_not_tiny_costs_nothing() -> None:
+    """Nor does the last of a request, nor a large frame that comes in small pieces."""
+    peer = RawPeer(Http2Limits(tiny_data=Rate(1, 0.0)))
+    peer.say(headers(1), *[data(1, bytes(64))] * 20)
+    for stream_id in range(3, 43, 2):
+        peer.say(headers(stream_id), data(stream_id, b"x", end_stream=True))
+    large = data(1, bytes(1000))
+    for at in range(0, len(large), 60):
+        peer.say(large[at : at + 60])
+    assert not peer.server.terminated
+
+
+@pytest.mark.parametrize("size", [1, 9, 10, 100, 1 << 20])
+def test_no_more_frames_are_taken_at_once_than_may_be(size: int) -> None:
+    """The rest waits, in order, for the next call."""
+    server = RawPeer(Http2Limits(frames_at_once=10)).server
+    said = headers(1) + b"".join(data(1, b"%04d" % number) for number in range(100)) + data(1, b"", end_stream=True)
+    heard: list[bytes] = []
+    for at in range(0, len(said), size):
+        events = server.receive(said[at : at + size], 0.0)
+        while True:
+            assert len(events) <= 10
+            heard += [event.data for event in events if isinstance(event, DataReceived)]
+            if not server.has_unread:
+                break
+            events = server.receive(b"", 0.0)
+    assert b"".join(heard) == b"".join(b"%04d" % number for number in range(100))
+    assert server.statistics().held_bytes == 0
 
 
 @pytest.mark.parametrize("flood", [PING, EMPTY_SETTINGS, headers(1), data(1, b"x")])

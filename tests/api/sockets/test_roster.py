@@ -62,7 +62,6 @@ def running() -> Iterator[FakeConnection]:
         (Phase.IDLE, None),
         (Phase.APP, None),
         (Phase.ENDING, None),
-        (Phase.HTTP2, None),
         (Phase.CALLS, None),
     ],
 )

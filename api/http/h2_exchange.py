@@ -1,0 +1,180 @@
+"""One HTTP/2 request and its response, as the ASGI app sees them: the scope, `take` and `send`.
+
+Rule 1: `send` returns when the client's windows, and its socket, have let through what was sent. A client that lets
+        nothing through for `Limits.write_timeout_s` loses the stream.
+Rule 2: Whoever ends an exchange from outside cancels its scope. The app sees trio's `Cancelled`, as over HTTP/1.1.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...engine.tensor import Buffer
+from ..http2.errors import ErrorCode
+from .asgi import Message
+from .h1_parser import Refusal
+from .h1_response import ResponseMessageError, ResponseState
+from .h2_body import RequestBody
+from .h2_heads import CONTINUE, RequestHead, response_block
+
+if TYPE_CHECKING:
+    from .h2_connection import H2Connection
+
+
+class Exchange:
+    """One request and its response: the app's `take` (ASGI's receive) and `send`.
+
+    Attributes:
+        scope: of the app.
+        state: how much of the response has been sent.
+        gone: nobody wants the response any more.
+        refusal: what to answer instead of the app, once it has unwound.
+    """
+
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_expects_continue",
+        "_headers",
+        "_left",
+        "_news",
+        "_pending",
+        "_sends_since_s",
+        "_status",
+        "gone",
+        "head",
+        "refusal",
+        "scope",
+        "state",
+        "stream_id",
+    )
+
+    def __init__(self, connection: H2Connection, stream_id: int, head: RequestHead) -> None:
+        self._connection = connection
+        self._body = RequestBody(head.content_length, connection.limits, partial(connection.consumed, stream_id))
+        self._news = trio.lowlevel.ParkingLot()
+        self._expects_continue = head.expects_continue
+        self._status = 200
+        self._headers = b""
+        self._left: int | None = None  # of the response's announced length
+        self._pending = 0
+        self._sends_since_s: float | None = None  # when the client has last let something through
+        self.stream_id = stream_id
+        self.head = head
+        self.scope = trio.CancelScope()
+        self.state = ResponseState.START
+        self.gone = False
+        self.refusal: Refusal | None = None
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.stream_id}: {self.head.method} {self.head.target!r}, response {self.state.value}>"
+
+    # ---- told by the connection ----
+
+    def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+        self._expects_continue = False
+        if not self._body.add(data, flow_bytes):
+            self._malformed()
+        elif end_stream:
+            self.request_ended()
+
+    def request_ended(self) -> None:
+        if not self._body.end():
+            self._malformed()
+
+    def drained(self) -> None:
+        self._news.unpark_all()
+
+    def cancel(self) -> None:
+        self.gone = True
+        self.scope.cancel()
+
+    def _malformed(self) -> None:
+        """The body is not as long as its content-length says (RFC 9113 §8.1.1)."""
+        self._connection.core.reset(self.stream_id, ErrorCode.PROTOCOL_ERROR)
+        self.cancel()
+
+    def look_at_clock(self, now_s: float) -> None:
+        """Gives up a client that sends its body, or takes the response, too slowly."""
+        if self._body.is_late(now_s):
+            self.refusal = Refusal(408, "request body did not arrive in time")
+            self.scope.cancel()
+        elif self._sends_since_s is not None:
+            pending = self._connection.core.pending(self.stream_id)
+            if pending != self._pending:
+                self._pending = pending
+                self._sends_since_s = now_s
+            elif now_s - self._sends_since_s > self._connection.limits.write_timeout_s:
+                self._connection.core.reset(self.stream_id, ErrorCode.CANCEL)
+                self.cancel()
+
+    # ---- for the app ----
+
+    async def take(self) -> Message:
+        """``http.request`` with the next piece of the body. After the whole body it waits for the end of the stream,
+        which cancels it; after the response it is ``http.disconnect``."""
+        if self.state is ResponseState.DONE:
+            return {"type": "http.disconnect"}
+        if self.gone:
+            await trio.lowlevel.checkpoint()  # raises Cancelled: what has come is not to be believed
+        if self._expects_continue:
+            self._expects_continue = False
+            self._connection.core.send_headers(self.stream_id, CONTINUE)
+            self._connection.mark(1)
+        body, more = await self._body.next()
+        return {"type": "http.request", "body": body, "more_body": more}
+
+    async def send(self, message: Message) -> None:
+        """``http.response.start`` and ``http.response.body``."""
+        kind = message["type"]
+        if kind == "http.response.body":
+            await self._send_body(message)
+        elif kind != "http.response.start":
+            raise ResponseMessageError(f"unknown message type {kind!r}")
+        elif self.state is not ResponseState.START:
+            raise ResponseMessageError(f"http.response.start in state {self.state.value}")
+        else:
+            self._status = message["status"]
+            headers = [(name.lower(), value) for name, value in message.get("headers", ())]
+            self._left = next((int(value) for name, value in headers if name == b"content-length"), None)
+            self._headers = response_block(self._status, headers)
+            self.state = ResponseState.HEAD
+
+    async def _send_body(self, message: Message) -> None:
+        body: Buffer = message.get("body", b"")
+        last = not message.get("more_body", False)
+        if type(body) is not bytes:
+            body = memoryview(body).cast("B")
+        if self.state not in (ResponseState.HEAD, ResponseState.BODY):
+            raise ResponseMessageError(f"http.response.body in state {self.state.value}")
+        allowed = self.head.method != "HEAD" and self._status not in (204, 304)
+        if self._left is not None and allowed:
+            self._left -= len(body)
+            if self._left < 0 or (last and self._left):
+                raise ResponseMessageError(f"the body does not have the length in its Content-Length: {message!r:.200}")
+        core = self._connection.core
+        if self.state is ResponseState.HEAD:
+            core.send_headers(self.stream_id, self._headers, not allowed or (last and not body))
+        if allowed and (body or last):
+            core.send_data(self.stream_id, [body], last)
+        self.state = ResponseState.DONE if last else ResponseState.BODY
+        self._connection.mark(1)
+        await self._until_sent()
+        if not last:
+            await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
+
+    async def _until_sent(self) -> None:
+        connection = self._connection
+        self._pending = connection.core.pending(self.stream_id)
+        if self._pending:
+            self._sends_since_s = trio.current_time()
+            try:
+                while connection.core.pending(self.stream_id):
+                    await self._news.park()
+            finally:
+                self._sends_since_s = None
+        if connection.blocked:
+            await connection.until_unblocked()
