@@ -84,6 +84,14 @@ class RunningSum(torch.nn.Module):
         return new, new
 
 
+class Spelling(torch.nn.Module):
+    """Y and the new state are all texts of the sequence so far, one after the other."""
+
+    def forward(self, text: list[str], old: list[str]) -> tuple[list[str], list[str]]:
+        new = [old[at] + text[at] for at in range(len(text))]
+        return new, new
+
+
 class GradientSpy(torch.nn.Module):
     """One where the result would carry a gradient, or was made in inference mode."""
 

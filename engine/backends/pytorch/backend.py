@@ -121,6 +121,8 @@ class PyTorchModel(LoadedModel):
         if settings.inter_op_threads:
             inter_op.ask(torch, config.name, settings.inter_op_threads)
         _set_jit(torch, settings)
+        for line in settings.lines(config):
+            _log.info("%s", line)
         self._spare: tuple[str, int, Program] | None = None
         self._spare = (first.kind, first.device_id, self._program(first))
 
@@ -163,7 +165,8 @@ class PyTorchModel(LoadedModel):
 
     @property
     def _has_strings(self) -> bool:
-        return any(tensor.datatype is BYTES for tensor in (*self._config.input, *self._config.output))
+        tensors = (*self._config.input, *self._config.output, *self._sequences.states, *self._sequences.controls)
+        return any(tensor.datatype is BYTES for tensor in tensors)
 
     def close(self) -> None:
         self._spare = None
@@ -183,16 +186,17 @@ class PyTorchModel(LoadedModel):
     def _check_datatypes(self) -> None:
         name = self._config.name
         text = self._config.platform != _EXPORTED and not self._is_python
-        for tensor in self._config.input:
-            check_datatype(tensor.datatype, "input", tensor.name, name, text=text)
-            if text and tensor.datatype.size == 0 and len(tensor.dims) != 1:
+        inputs = [("input", tensor.name, tensor.datatype, tensor.dims) for tensor in self._config.input]
+        inputs += [("state", state.input_name, state.datatype, state.dims) for state in self._sequences.states]
+        inputs += [("control input", each.name, each.datatype, (1,)) for each in self._sequences.controls]
+        for role, tensor_name, datatype, dims in inputs:
+            check_datatype(datatype, role, tensor_name, name, text=text)
+            if datatype is BYTES and len(dims) != 1:
                 raise InvalidArgumentError(
-                    f"Triton only supports 1 dimensional List of String as input for '{tensor.name}' for model '{name}'"
+                    f"Triton only supports 1 dimensional List of String as input for '{tensor_name}' for model '{name}'"
                 )
         for tensor in self._config.output:
             check_datatype(tensor.datatype, "output", tensor.name, name, text=text)
-        for state in self._sequences.states:
-            check_datatype(state.datatype, "state", state.input_name, name, text=False)
 
     def _take_spare(self, spec: InstanceSpec) -> Program | None:
         if self._spare is None or self._spare[:2] != (spec.kind, spec.device_id):
@@ -210,7 +214,12 @@ class PyTorchModel(LoadedModel):
             load = partial(self._load, device, self._find(spec))
         if not self._settings.share_weights:
             return load()
-        return self._shared.setdefault(str(device), self._shared.get(str(device)) or load())
+        shared = self._shared.get(str(device))
+        if shared is None:
+            shared = self._shared[str(device)] = load()
+        else:
+            _log.info("Reusing TorchScript model for instance '%s'", self._config.name)
+        return shared
 
     def _gpu(self, spec: InstanceSpec) -> TorchDevice:
         try:

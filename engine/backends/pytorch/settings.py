@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,29 @@ class Settings:
             mixed_precision=_mixed_precision(known.get("AUTOMATIC_MIXED_PRECISION", "")),
             compile=_compile_options(known),
         )
+
+    def lines(self, config: ModelConfig) -> Iterator[str]:
+        """What the log says of them at a load, in Triton's words; of the last ones only what the configuration gives.
+
+        Args:
+            config: of the same model.
+        """
+        switches = [
+            ("Optimized execution", self.optimized_execution, True),
+            ("Cache Cleaning", self.clean_cache, True),
+            ("Inference Mode", self.inference_mode, True),
+            ("cuDNN", self.cudnn, True),
+            ("Tensor fuser", self.tensor_fuser, self.tensor_fuser is not None),
+            ("Weight sharing", self.share_weights, "ENABLE_WEIGHT_SHARING" in config.parameters),
+            ("Jit profiling", self.jit_profiling, self.jit_profiling is not None),
+            ("Jit executor", self.jit_executor, self.jit_executor is not None),
+        ]
+        for what, on, given in switches:
+            if given:
+                yield f"{what} is {'enabled' if on else 'disabled'} for model instance '{config.name}'"
+        for what, count in (("Intra", self.intra_op_threads), ("Inter", self.inter_op_threads)):
+            if count:
+                yield f"{what} op thread count is set to {count} for model instance '{config.name}'"
 
 
 def _mixed_precision(value: str) -> str:
