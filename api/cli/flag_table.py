@@ -175,6 +175,22 @@ _HTTP = Group(
             "Most bytes that a request's body may have, also after decompression.",
             67108864,
         ),
+        Flag(
+            "http-max-json-values",
+            Kind("<integer>", in_range(read_int64, 1, INT64_MAX, "Error: --http-max-json-values must be at least 1.")),
+            "Most values that the JSON of a request may have, besides plain tensor data in large arrays.",
+            1 << 20,
+        ),
+        Flag(
+            "http-max-compression-ratio",
+            Kind(
+                "<integer>",
+                in_range(read_int, 0, INT32_MAX, "Error: --http-max-compression-ratio must not be negative."),
+            ),
+            "Most bytes that one byte of a request's compressed body may become, beyond the first 16 MiB; 0 for any "
+            "number.",
+            1000,
+        ),
         Flag("http-use-ssl", BOOLEAN, "Serve HTTPS. Needs --http-server-cert and --http-server-key.", False),
         Flag("http-server-cert", STRING, "File with the server's certificate chain, PEM.", ""),
         Flag("http-server-key", STRING, "File with the server's private key, PEM.", ""),

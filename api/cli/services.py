@@ -74,6 +74,8 @@ def http_settings(flags: ParsedFlags) -> HttpSettings:
             header_forward_pattern=flags["http-header-forward-pattern"],
             allow_client_shm=flags["allow-client-shm"],
             restrictions=flags["http-restricted-api"],
+            max_json_values=flags["http-max-json-values"],
+            max_compression_ratio=flags["http-max-compression-ratio"],
             allowed_origins=flags["http-allowed-origins"],
             allowed_hosts=flags["http-allowed-hosts"],
         ),

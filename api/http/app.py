@@ -114,6 +114,8 @@ class HttpApplication:
             text = "unexpected failure while handling %s %s"
             _log.exception(text, scope["method"], scope["raw_path"], extra=about(match.name))
             return unexpected_failure(request.error_media)
+        finally:
+            request.release()
 
 
 async def _read_body(message: Message, receive: Receive) -> Buffer | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ...engine.errors import InvalidArgumentError
-from ...engine.tensor import Buffer
 from . import json_reader
 
 
@@ -16,22 +15,18 @@ def parse_json(text: bytes | memoryview, limit_bytes: int) -> Any:
         InvalidArgumentError: it is longer than `limit_bytes` (http.md §4.10).
         InternalError: it is not JSON.
     """
-    if len(text) > limit_bytes:
-        raise InvalidArgumentError(
-            f"request JSON size of {len(text)} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. "
-            "Use --http-max-input-size to increase the limit."
-        )
+    refuse_long(len(text), limit_bytes)
     return json_reader.parse(text)
 
 
-def parse_optional_json(body: Buffer, limit_bytes: int) -> dict[str, Any]:
-    """The object that `body` holds; empty for an empty body, or for a value of another type, which has no members.
+def refuse_long(nbytes: int, limit_bytes: int) -> None:
+    """Check the length of a JSON text (http.md §4.10).
 
     Raises:
         InvalidArgumentError: it is longer than `limit_bytes`.
-        InternalError: it is not JSON.
     """
-    if not body:
-        return {}
-    value = parse_json(memoryview(body), limit_bytes)
-    return value if type(value) is dict else {}
+    if nbytes > limit_bytes:
+        raise InvalidArgumentError(
+            f"request JSON size of {nbytes} bytes exceeds the maximum allowed input size of {limit_bytes} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )

@@ -6,6 +6,7 @@ import re
 import zlib
 
 from ...engine.errors import InvalidArgumentError, UnsupportedError
+from ...engine.tensor import Buffer
 
 SUPPORTED = "gzip, deflate"
 """What the ``Accept-Encoding`` header of an answer to an unknown compression says."""
@@ -15,33 +16,95 @@ _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _QUALITY = re.compile(r"\s*\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
-def decompress(body: bytes | memoryview, encoding: str | None, limit_bytes: int) -> bytes | memoryview:
-    """The body as it was before ``Content-Encoding``; itself when there was none.
+RATIO_FREE_BYTES = 16 << 20
+"""What comes out before the ratio of compression is looked at: zeros are packed 1,029 to 1 by honest clients, too."""
 
-    The label only says that the body is compressed; gzip or zlib is told by its first bytes. Data that neither can
-    decode gives an empty body, data that ends early gives what came before the end, and what follows the end is
-    ignored. No more than `limit_bytes` + 1 bytes are ever inflated.
+_INPUT_BYTES = 65_536
+
+
+def needs_expansion(encoding: str | None, nbytes: int) -> bool:
+    """Whether a body of `nbytes` with this ``Content-Encoding`` is compressed (exact lower case counts).
 
     Raises:
-        UnsupportedError: an unknown encoding (exact lower case counts).
-        InvalidArgumentError: nothing to decompress, or more than `limit_bytes` come out.
+        UnsupportedError: an unknown encoding.
+        InvalidArgumentError: there is nothing to decompress.
     """
     if not encoding or encoding == "identity":
-        return body
+        return False
     if encoding not in _WINDOW_BITS:
         raise UnsupportedError("Unsupported compression type")
-    if not body:
+    if not nbytes:
         raise InvalidArgumentError("nothing to be decompressed")
-    try:
-        plain = zlib.decompressobj(_AUTO_DETECT).decompress(body, limit_bytes + 1)
-    except zlib.error:
-        return b""
-    if len(plain) > limit_bytes:
-        raise InvalidArgumentError(
-            f"Decompressed data size exceeds the maximum allowed value of {limit_bytes} bytes. "
-            "Use --http-max-input-size to increase the limit."
-        )
-    return plain
+    return True
+
+
+class Expansion:
+    """A compressed body on its way back to what it was, step by step.
+
+    Gzip or zlib is told by the first bytes, whatever the label says. Data that neither can decode gives an empty body,
+    data that ends early gives what came before the end, and what follows the end is ignored.
+
+    Args:
+        body: compressed.
+        limit_bytes: most that may come out.
+        max_ratio: most bytes out for one in, once more than `RATIO_FREE_BYTES` have come out; 0 for any number.
+
+    Attributes:
+        over: all has come out.
+    """
+
+    __slots__ = ("_at", "_body", "_decompressor", "_limit_bytes", "_max_ratio", "_plain", "_rest", "over")
+
+    def __init__(self, body: memoryview, limit_bytes: int, max_ratio: float = 0.0) -> None:
+        self._body = body
+        self._limit_bytes = limit_bytes
+        self._max_ratio = max_ratio
+        self._decompressor = zlib.decompressobj(_AUTO_DETECT)
+        self._rest: Buffer = b""
+        self._at = 0
+        self._plain = bytearray()
+        self.over = False
+
+    @property
+    def plain(self) -> memoryview:
+        """What has come out so far."""
+        return memoryview(self._plain).toreadonly()
+
+    def step(self, nbytes: int) -> None:
+        """Let up to `nbytes` more come out.
+
+        Raises:
+            InvalidArgumentError: too much has come out.
+        """
+        wanted = len(self._plain) + nbytes
+        try:
+            while not self.over and len(self._plain) < wanted:
+                self._inflate(wanted - len(self._plain))
+        except zlib.error:
+            self._plain = bytearray()
+            self.over = True
+
+    def _inflate(self, nbytes: int) -> None:
+        if not self._rest:
+            self._rest = self._body[self._at : self._at + _INPUT_BYTES]
+            self._at += len(self._rest)
+        ended = not self._rest
+        piece = self._decompressor.decompress(self._rest, min(nbytes, self._limit_bytes + 1 - len(self._plain)))
+        self._rest = self._decompressor.unconsumed_tail
+        self._plain += piece
+        self.over = self._decompressor.eof or (ended and not piece)
+        out = len(self._plain)
+        if out > self._limit_bytes:
+            raise InvalidArgumentError(
+                f"Decompressed data size exceeds the maximum allowed value of {self._limit_bytes} bytes. "
+                "Use --http-max-input-size to increase the limit."
+            )
+        consumed = self._at - len(self._rest)
+        if self._max_ratio and out > max(RATIO_FREE_BYTES, self._max_ratio * consumed):
+            raise InvalidArgumentError(
+                f"{consumed} bytes of the request's compressed body unpack to more than {out}, expected at most "
+                f"{self._max_ratio:g} bytes for each, which --http-max-compression-ratio sets"
+            )
 
 
 def choose_encoding(accept_encoding: str | None) -> str | None:

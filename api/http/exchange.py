@@ -14,6 +14,7 @@ from .options import HttpOptions
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
+    from ...actors.lease import Lease
     from ..logging import Log
     from .routes import Match
 
@@ -51,15 +52,28 @@ class HttpRequest:
         body: the whole body, as received.
         error_media: Content-Type of an error answer from here on. It changes while a request is processed, because
             clients see which stage refused them (http.md §4.1).
+        lease: what it holds of the server-wide budget; None while that is nothing.
     """
 
-    __slots__ = ("body", "error_media", "match", "scope")
+    __slots__ = ("body", "error_media", "lease", "match", "scope")
 
     def __init__(self, match: Match, scope: Scope, body: Buffer) -> None:
         self.match = match
         self.scope = scope
         self.body = body
         self.error_media = match.route.error_media
+        self.lease: Lease | None = None
+
+    async def hold(self, server: InferenceServer, nbytes: int) -> None:
+        """Take more of the server-wide budget, for what the body becomes; waits for it if need be."""
+        if self.lease is None:
+            self.lease = server.lease(self.match.name, self.match.model_version())
+        await self.lease.grow(nbytes)
+
+    def release(self) -> None:
+        """Give back what was taken, unless it has become the share of a request in flight."""
+        if self.lease is not None and not self.lease.submitted:
+            self.lease.close()
 
     def headers(self) -> dict[bytes, bytes]:
         """Values by lower-case name; of a repeated header, the first."""

@@ -9,40 +9,44 @@ from ...engine.datatypes import BYTES
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError, TriremeError, request_prefix
 from ...engine.request import InferenceRequest
-from ...engine.tensor import Buffer, Tensor
+from ...engine.tensor import Tensor
+from ...engine.tensor_limits import TensorLimits
 from . import json_reader
-from .bodies import parse_json
 from .infer_parameters import custom_parameter
 from .json_access import converted
+from .json_pieces import LargeArray
 from .json_tensor import refuse_half
 
 _NESTED = "parameters"
 """The member whose members are handled like those of the request itself."""
 
 
-def decode_generate(body: Buffer, model: ModelDescription, version: int, limit_bytes: int) -> InferenceRequest:
-    """The request that `body` holds.
+def read_generate(
+    document: Any, model: ModelDescription, version: int, limit_bytes: int, limits: TensorLimits
+) -> InferenceRequest:
+    """The request that a body's JSON describes.
 
     A member that has the name of an input is that input, any other is a request parameter; none of the names that mean
     something to the server elsewhere (``priority``, ``sequence_id``, ``triton_…``) does so here. ``id`` is also the
     request's id.
 
     Args:
-        body: as sent.
+        document: parsed; large arrays may be `LargeArray`.
         model: whose inputs they are; their shapes follow from its configuration.
         version: as asked for in the path.
-        limit_bytes: bound on the text, and on what the tensors take together.
+        limit_bytes: bound on what the tensors take together.
+        limits: what one tensor may be like.
 
     Raises:
-        InternalError: no JSON, no object, or a value of the wrong type.
+        InternalError: no object, or a value of the wrong type.
         InvalidArgumentError: elements that do not fit an input's shape, a value that no parameter can have, too much.
+        OddTextError: large data is not plain JSON.
     """
-    document = parse_json(memoryview(body), limit_bytes)
     json_reader.members(document)
     request = InferenceRequest(model.name, version)
     if "id" in document:
         request.id = converted(json_reader.as_string, document["id"], "id")
-    reader = _Reader(request, model, limit_bytes)
+    reader = _Reader(request, model, limit_bytes, limits)
     for name, value in document.items():
         if name == _NESTED:
             reader.read_nested(value)
@@ -54,11 +58,14 @@ def decode_generate(body: Buffer, model: ModelDescription, version: int, limit_b
 class _Reader:
     """Puts members into `request`."""
 
-    def __init__(self, request: InferenceRequest, model: ModelDescription, limit_bytes: int) -> None:
+    def __init__(
+        self, request: InferenceRequest, model: ModelDescription, limit_bytes: int, limits: TensorLimits
+    ) -> None:
         self._request = request
         self._model = model
         self._inputs = {tensor.name: tensor for tensor in model.config.input}
         self._limit_bytes = limit_bytes
+        self._limits = limits
         self._read_bytes = 0
 
     def read(self, name: str, value: Any) -> None:
@@ -68,7 +75,7 @@ class _Reader:
             return
         if any(tensor.name == name for tensor in self._request.inputs):
             raise InvalidArgumentError(f"{request_prefix(self._request.id)}input '{name}' already exists in request")
-        tensor = _tensor(given, self._model.client_shape(given), value)
+        tensor = _tensor(given, self._model.client_shape(given), value, self._limits)
         self._read_bytes += tensor.nbytes
         if self._read_bytes > self._limit_bytes:
             raise InvalidArgumentError(
@@ -91,17 +98,18 @@ class _Reader:
             raise type(error)(f"{problem}: {error.message}") from None
 
 
-def _tensor(given: ModelInput, client_shape: tuple[int, ...], value: Any) -> Tensor:
+def _tensor(given: ModelInput, client_shape: tuple[int, ...], value: Any, limits: TensorLimits) -> Tensor:
     """An input from a scalar or an array, whose elements are not counted deeper than the outermost level."""
-    data = value if type(value) is list else [value]
+    data = value if type(value) is list or type(value) is LargeArray else [value]
     try:
         shape = _fitted(given.name, client_shape, len(data))
     except InvalidArgumentError:
         if given.datatype is BYTES:
-            json_reader.tensor_from_json(given.name, BYTES, (len(data),), data)  # that they are strings comes first
+            # That they are strings comes first.
+            json_reader.tensor_from_json(given.name, BYTES, (len(data),), data, limits)
         raise
     refuse_half(given.name, given.datatype)
-    return json_reader.tensor_from_json(given.name, given.datatype, shape, data)
+    return json_reader.tensor_from_json(given.name, given.datatype, shape, data, limits)
 
 
 def _fitted(name: str, shape: tuple[int, ...], count: int) -> tuple[int, ...]:

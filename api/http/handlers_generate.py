@@ -19,8 +19,8 @@ from ...engine.response import InferenceResponse
 from .asgi import Headers, Message, Send
 from .errors import error_body
 from .exchange import JSON, Context, HttpRequest, StreamedAnswer
-from .generate_request import decode_generate
 from .generate_response import encode_generate
+from .large_bodies import decode_generate
 from .load_metrics import FORMAT_HEADER, load_metrics_headers
 from .tracing import begin_trace, leave_trace
 
@@ -55,9 +55,9 @@ async def _submit(context: Context, request: HttpRequest) -> Reply:
     if context.server.tracer.active:
         trace = begin_trace(request.scope, request.match.name, headers, generates=True)
     try:
-        decoded = decode_generate(request.body, model, version, context.options.max_input_bytes)
+        decoded = await decode_generate(context, request, model, version)
         decoded.trace = trace
-        return await context.server.submit(decoded)
+        return await context.server.submit(decoded, request.lease)
     except TriremeError:
         leave_trace(request.scope)
         raise

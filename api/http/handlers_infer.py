@@ -15,14 +15,15 @@ from .exchange import JSON, TEXT, Answer, Context, HttpRequest
 from .infer_parameters import forward_headers
 from .infer_request import header_length
 from .infer_response import encode_infer
+from .large_bodies import decode, expand
 from .tracing import begin_trace, leave_trace
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
 
 _LARGE_BYTES = 65_536
-"""Bodies from this size on are packed and unpacked on a thread: zlib works without the interpreter's lock, so the other
-connections go on meanwhile."""
+"""Answers from this size on are packed on a thread: zlib works without the interpreter's lock, so the other connections
+go on meanwhile."""
 
 
 async def infer(context: Context, request: HttpRequest) -> Answer:
@@ -30,7 +31,6 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     request are JSON, those of the execution are plain text again."""
     name = request.match.name
     version = request.match.model_version()
-    limit_bytes = context.options.max_input_bytes
     server = context.server
     model = describe(server, name, version)
     headers = request.headers()
@@ -38,19 +38,18 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     encoding = headers.get(b"content-encoding")
     if encoding is not None:
         try:
-            unpack = partial(compression.decompress, memoryview(body), encoding.decode("latin-1"), limit_bytes)
-            body = unpack() if len(body) < _LARGE_BYTES else await trio.to_thread.run_sync(unpack)
+            body = await expand(context, request, encoding.decode("latin-1"))
         except UnsupportedError as error:
             return error_answer(error, request.error_media, [(b"Accept-Encoding", compression.SUPPORTED.encode())])
     json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
     request.error_media = JSON
     trace = begin_trace(request.scope, name, headers) if server.tracer.active else None
     try:
-        decoded = context.decoder.decode(body, json_length, name, version)
+        decoded = await decode(context, request, body, json_length, version)
         decoded.request.trace = trace
         if context.forward_pattern is not None:
             forward_headers(request.scope, context.forward_pattern, decoded.request)
-        reply = await server.submit(decoded.request)
+        reply = await server.submit(decoded.request, request.lease)
     except TriremeError:
         leave_trace(request.scope)
         raise

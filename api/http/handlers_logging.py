@@ -8,9 +8,9 @@ from typing import Any
 from ...engine.errors import UnavailableError
 from ..logging import FORMATS, Log, log_file_refused, log_unreachable, verbose_level
 from . import json_reader, json_writer
-from .bodies import parse_json
 from .exchange import JSON, Answer, Context, HttpRequest
 from .json_access import members_of
+from .large_bodies import read_json
 
 
 async def settings(context: Context, request: HttpRequest) -> Answer:
@@ -21,7 +21,7 @@ async def settings(context: Context, request: HttpRequest) -> Answer:
 async def change(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/logging``: all that the body asks for, or, if something in it is wrong, nothing."""
     log = _log(context)
-    log.change(**_changes(parse_json(memoryview(request.body), context.options.max_input_bytes)))
+    log.change(**_changes(await read_json(context, request)))
     return _answer(log)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 from ...engine.description import IndexEntry
 from ...engine.errors import InternalError, InvalidArgumentError, UnsupportedError
 from . import json_reader, json_writer
-from .bodies import parse_optional_json
 from .exchange import JSON, Answer, Context, HttpRequest
+from .large_bodies import read_optional_json
 
 
 async def index(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/repository[/REPO]/index``; REPO is ignored."""
-    body = parse_optional_json(request.body, context.options.max_input_bytes)
+    body = await read_optional_json(context, request)
     ready_only = body.get("ready", False)
     if type(ready_only) is not bool:
         raise InvalidArgumentError("Invalid value for 'ready': expected a boolean")
@@ -26,7 +26,7 @@ async def index(context: Context, request: HttpRequest) -> Answer:
 async def load(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/repository/models/M/load``: answered when the model is loaded."""
     _refuse_repository_name(request)
-    body = parse_optional_json(request.body, context.options.max_input_bytes)
+    body = await read_optional_json(context, request)
     await context.server.load_model(request.match.name, _load_parameters(body))
     return Answer(200, JSON)
 
@@ -34,7 +34,7 @@ async def load(context: Context, request: HttpRequest) -> Answer:
 async def unload(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/repository/models/M/unload``: answered when unloading has begun."""
     _refuse_repository_name(request)
-    await context.server.unload_model(request.match.name, _unload_dependents(context, request))
+    await context.server.unload_model(request.match.name, await _unload_dependents(context, request))
     return Answer(200, JSON)
 
 
@@ -83,10 +83,10 @@ def _file_content(name: str, text: str) -> bytes:
         raise InvalidArgumentError(f"failed to decode parameter '{name}' as base64: {error}") from error
 
 
-def _unload_dependents(context: Context, request: HttpRequest) -> bool:
+async def _unload_dependents(context: Context, request: HttpRequest) -> bool:
     """Whether the models that only this one needs go too. What cannot be read does not say so (http.md §3.8)."""
     try:
-        body = parse_optional_json(request.body, context.options.max_input_bytes)
+        body = await read_optional_json(context, request)
     except InternalError:
         return False
     parameters = body.get("parameters")

@@ -10,9 +10,9 @@ from ...engine.errors import InvalidArgumentError
 from ...engine.shared_memory import Region, RegionKind
 from ..switched_off import refuse_region_changes
 from . import json_reader, json_writer
-from .bodies import parse_json
 from .exchange import JSON, Answer, Context, HttpRequest
 from .json_access import members_of
+from .large_bodies import read_json
 
 
 async def status(context: Context, request: HttpRequest) -> Answer:
@@ -32,7 +32,7 @@ async def register(context: Context, request: HttpRequest) -> Answer:
     match = request.match
     if not match.name:
         raise InvalidArgumentError(f"'region name' is necessary to register {match.kind} shared memory region")
-    document = parse_json(memoryview(request.body), context.options.max_input_bytes)
+    document = await read_json(context, request)
     if RegionKind(match.kind) is RegionKind.CUDA:
         context.server.shared_memory.register_cuda(match.name, *_read_cuda_document(document))
     else:

@@ -7,9 +7,9 @@ from typing import Any
 from ...engine.tracing.settings import CLEAR, SettingsChange
 from ..trace_settings import check_model, file_refused, read_count, read_level, read_number, show_settings
 from . import json_reader, json_writer
-from .bodies import parse_json
 from .exchange import JSON, Answer, Context, HttpRequest
 from .json_access import members_of
+from .large_bodies import read_json
 
 
 async def settings(context: Context, request: HttpRequest) -> Answer:
@@ -22,7 +22,7 @@ async def change(context: Context, request: HttpRequest) -> Answer:
     """``POST …/trace/setting``: all that the body asks for, or, if something in it is wrong, nothing."""
     name = request.match.name
     check_model(context.server, name)
-    wanted = _read_change(parse_json(memoryview(request.body), context.options.max_input_bytes))
+    wanted = _read_change(await read_json(context, request))
     if wanted != SettingsChange():
         context.server.tracer.change(wanted, name)
     return _answer(context, name)

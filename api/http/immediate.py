@@ -22,6 +22,7 @@ from .h1_parser import Request
 from .handlers_infer import describe, infer
 from .infer_request import DecodedInfer, header_length
 from .infer_response import encode_infer
+from .json_large import ON_LOOP_BYTES
 from .routes import Match, Router
 
 _log = logging.getLogger(__name__)
@@ -97,6 +98,8 @@ class ImmediateInfer:
             pieces = request.pieces
             body: Buffer = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
+            if json_length > ON_LOOP_BYTES:
+                return False  # that is read off the event loop
             media = JSON
             decoded = context.decoder.decode(body, json_length, match.name, version)
             reply = context.server.submit_nowait(decoded.request, attended=True)

@@ -16,8 +16,10 @@ from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from .bodies import refuse_long
 from .infer_outputs import OutputForm
-from .infer_request import DecodedInfer, decode_infer
+from .infer_request import DecodedInfer, decode_document, decode_infer
+from .json_large import LargeText, infer_places
 
 _HEADS = 512
 _HEAD_BYTES = 2_048
@@ -81,6 +83,26 @@ class InferDecoder:
         if not decoded.request.id and not decoded.in_regions:
             self._remember(text, decoded, len(body) - json_length)
         return decoded
+
+    def large(self, body: Buffer, json_length: int, max_values: int) -> LargeText:
+        """Look at a large text; does not read it, and may be called on a thread.
+
+        Raises:
+            InvalidArgumentError: it is too long, or has more than `max_values` values besides plain tensor data.
+        """
+        refuse_long(json_length, self._limit_bytes)
+        return LargeText(memoryview(body)[:json_length], max_values)
+
+    def decode_large(
+        self, text: LargeText, body: Buffer, json_length: int, model_name: str, version: int
+    ) -> DecodedInfer:
+        """See `decode_infer`; may be called on a thread."""
+        blobs = memoryview(body)[json_length:]
+        limit_bytes, regions, limits = self._limit_bytes, self._regions, self._limits
+        return text.read(
+            infer_places,
+            lambda document: decode_document(document, blobs, model_name, version, limit_bytes, regions, limits),
+        )
 
     def __repr__(self) -> str:
         return f"<InferDecoder remembers {len(self._heads)} heads>"

@@ -50,7 +50,7 @@ def read_inputs(
             if place is not None:
                 tensors.append(Tensor(name, datatype, shape, place.view()))
             else:
-                tensors.append(_from_json(name, datatype, shape, members.get("data"), limit_bytes))
+                tensors.append(_from_json(name, datatype, shape, members.get("data"), limit_bytes, limits))
             continue
         size = converted(json_reader.as_unsigned, parameters["binary_data_size"], "binary_data_size")
         stop = at + size
@@ -90,12 +90,14 @@ def _read_shape(name: str, members: dict[str, Any], limits: TensorLimits) -> tup
     return tuple(dims)
 
 
-def _from_json(name: str, datatype: DataType, shape: tuple[int, ...], data: Any, limit_bytes: int) -> Tensor:
+def _from_json(
+    name: str, datatype: DataType, shape: tuple[int, ...], data: Any, limit_bytes: int, limits: TensorLimits
+) -> Tensor:
     size = bounded_product(shape) * datatype.size
     # A size beyond 64 bits has a text of its own, which the reader knows.
     if limit_bytes < size <= MAX_ELEMENTS:
         raise _too_large(name, size, limit_bytes)
-    tensor = json_reader.tensor_from_json(name, datatype, shape, data)
+    tensor = json_reader.tensor_from_json(name, datatype, shape, data, limits)
     if datatype is BYTES and tensor.nbytes > limit_bytes:
         raise _too_large(name, tensor.nbytes, limit_bytes)
     return tensor

@@ -99,6 +99,23 @@ def decode_infer(
         return _decode_raw(body, model_name, version, limit_bytes)
     view = memoryview(body)
     document = parse_json(view[:json_length], limit_bytes)
+    return decode_document(document, view[json_length:], model_name, version, limit_bytes, regions, limits)
+
+
+def decode_document(
+    document: Any,
+    blobs: memoryview,
+    model_name: str,
+    version: int,
+    limit_bytes: int,
+    regions: Regions,
+    limits: TensorLimits,
+) -> DecodedInfer:
+    """The request that a JSON document describes; see `decode_infer`.
+
+    Args:
+        blobs: the bytes that follow the text.
+    """
     members = document if type(document) is dict else {}
     request = InferenceRequest(model_name, version)
     if "id" in members:
@@ -107,7 +124,7 @@ def decode_infer(
     if "parameters" in members and read_parameters(members["parameters"], request):
         default_form = AS_BINARY
     inputs = read_member(json_reader.as_array, members, "inputs")
-    request.inputs = read_inputs(inputs, view[json_length:], model_name, limit_bytes, regions, limits)
+    request.inputs = read_inputs(inputs, blobs, model_name, limit_bytes, regions, limits)
     forms: dict[str, OutputForm] = {}
     if "outputs" in members:
         forms = read_outputs(converted(json_reader.as_array, members["outputs"], "outputs"), regions)

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from .json_pieces import count_members
 from .json_strict import parse_strictly
 from .json_tensor import tensor_from_json
 from .json_values import as_array, as_bool, as_double, as_object, as_signed, as_string, as_unsigned, member, members
@@ -51,21 +52,7 @@ def parse(body: bytes | memoryview) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
         return parse_strictly(body)
-    members = _count_members(value)
+    members = count_members(value)
     if members == body.count(b":") or members == sum(1 for _ in _MEMBER_COLON.finditer(body)):
         return value
     return parse_strictly(body)
-
-
-def _count_members(value: Any) -> int:
-    """Members of all objects in `value`, save those in arrays that do not start with an object (so: or fewer)."""
-    count = 0
-    pending = [value]
-    for item in pending:
-        kind = type(item)
-        if kind is dict:
-            count += len(item)
-            pending += item.values()
-        elif kind is list and item and type(item[0]) is dict:
-            pending += item
-    return count

@@ -32,7 +32,9 @@ from ...engine.datatypes import (
     DataType,
 )
 from ...engine.errors import InternalError, InvalidArgumentError
-from ...engine.tensor import Tensor, pack_bytes
+from ...engine.tensor import Buffer, Tensor, pack_bytes
+from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from .json_pieces import LargeArray
 from .json_strict import MAX_NESTING, NESTING_ERROR
 from .json_values import INT64_MAX, as_bool, as_double, as_signed, as_string, as_unsigned
 
@@ -65,7 +67,9 @@ _ELEMENTS = {
 }
 
 
-def tensor_from_json(name: str, datatype: DataType, shape: tuple[int, ...], data: Any) -> Tensor:
+def tensor_from_json(
+    name: str, datatype: DataType, shape: tuple[int, ...], data: Any, limits: TensorLimits = DEFAULT_LIMITS
+) -> Tensor:
     """A tensor from a JSON input.
 
     Nesting is ignored, ragged or not. Integers wrap to the width of their type. With a zero in the shape, or no
@@ -77,25 +81,30 @@ def tensor_from_json(name: str, datatype: DataType, shape: tuple[int, ...], data
         datatype: of the elements; `INVALID` is refused when there is data to read.
         shape: unsigned integers.
         data: the parsed ``data`` member, of any type.
+        limits: how many elements of type BYTES there may be.
 
     Raises:
         InternalError: not an array, an element of the wrong type, too few or too many elements.
-        InvalidArgumentError: a type that JSON cannot carry, an impossible shape, nesting that is too deep.
+        InvalidArgumentError: a type that JSON cannot carry, an impossible shape, nesting that is too deep, too many
+            strings.
+        OddTextError: large data is not plain JSON.
     """
     count = _count(name, datatype, shape)
     if not count:
         return Tensor(name, datatype, shape, b"")
-    if type(data) is not list:
+    if type(data) is not list and type(data) is not LargeArray:
         raise InternalError("Unable to parse 'data': attempt to access JSON non-array as array")
     if datatype is BYTES:
-        return _strings(name, shape, count, data)
+        return _strings(name, shape, count, data, limits)
     element = _ELEMENTS.get(datatype)
     if element is None:
         refuse_half(name, datatype)
         raise InvalidArgumentError(f"invalid datatype for input {name}")
-    array = _numbers(data, count, element)
     with np.errstate(over="ignore"):  # beyond FP32 is infinite
-        array = array.astype(datatype.storage, copy=False)
+        if isinstance(data, LargeArray):
+            array = _large_numbers(data, count, element, datatype.storage)
+        else:
+            array = _numbers(data, count, element).astype(datatype.storage, copy=False)
     return Tensor(name, datatype, shape, array=array.reshape(shape))
 
 
@@ -140,24 +149,82 @@ def _print_shape(shape: tuple[int, ...]) -> str:
 
 
 def _numbers(data: list[Any], count: int, element: _Element) -> np.ndarray:
+    array = _plain_numbers(data, element)
+    if array is None or array.size != count:
+        array = _walked_numbers(data, count, element)
+        _refuse_fewer(array.size, count)
+    return array
+
+
+def _large_numbers(data: LargeArray, count: int, element: _Element, storage: np.dtype) -> np.ndarray:
+    """The same for data that is read in pieces; cut to the width of the datatype."""
+    array = np.empty(min(count, data.values), storage)
+    filled = 0
+    for piece in data.pieces():
+        plain = [""] if isinstance(piece, bytes) else piece  # of a string, only that it is one matters
+        numbers = _plain_numbers(plain, element)
+        if numbers is None or filled + numbers.size > count:
+            numbers = _walked_numbers(plain, count - filled, element)
+        array[filled : filled + numbers.size] = numbers.astype(storage, copy=False)
+        filled += numbers.size
+    _refuse_fewer(filled, count)
+    return array
+
+
+def _plain_numbers(data: list[Any], element: _Element) -> np.ndarray | None:
+    """The elements of evenly nested lists, if all are of the right type."""
     flat, kinds = _flatten(data)
-    negative = element is _UNSIGNED and kinds == element.kinds and min(flat) < 0  # which older numpy would wrap
-    if len(flat) == count and kinds <= element.kinds and not negative:
-        try:
-            return np.array(flat, dtype=element.wide)
-        except OverflowError:  # beyond 64 bits, signed or not: refused below
-            pass
-    flat = []
+    if not kinds <= element.kinds:
+        return None
+    if element is _UNSIGNED and flat and min(flat) < 0:  # which older numpy would wrap
+        return None
+    try:
+        return np.array(flat, dtype=element.wide)
+    except OverflowError:  # beyond 64 bits, signed or not: refused by walking
+        return None
+
+
+def _walked_numbers(data: list[Any], count: int, element: _Element) -> np.ndarray:
+    flat: list[Any] = []
     try:
         _walk(data, element.access, count, 0, flat)
     except (InternalError, InvalidArgumentError) as error:
         raise type(error)(f"Unable to parse 'data': {error.message}") from None
-    if len(flat) < count:
-        raise InternalError("Failed to parse 'data' field: shape does not match true shape")
     return np.array(flat, dtype=element.wide)
 
 
-def _strings(name: str, shape: tuple[int, ...], count: int, data: list[Any]) -> Tensor:
+def _refuse_fewer(found: int, count: int) -> None:
+    if found < count:
+        raise InternalError("Failed to parse 'data' field: shape does not match true shape")
+
+
+def _strings(
+    name: str, shape: tuple[int, ...], count: int, data: list[Any] | LargeArray, limits: TensorLimits
+) -> Tensor:
+    if isinstance(data, LargeArray):
+        return Tensor(name, BYTES, shape, _large_strings(name, data, limits))
+    elements = _encoded(data)
+    limits.check_elements(name, len(elements))
+    if len(elements) != count:
+        return Tensor(name, BYTES, shape, pack_bytes(elements))
+    array = np.empty(count, dtype=object)
+    array[:] = elements
+    return Tensor(name, BYTES, shape, array=array.reshape(shape))
+
+
+def _large_strings(name: str, data: LargeArray, limits: TensorLimits) -> Buffer:
+    """Packed, however many they are."""
+    packed = bytearray()
+    found = 0
+    for piece in data.pieces():
+        elements = [piece] if isinstance(piece, bytes) else _encoded(piece)
+        packed += pack_bytes(elements)
+        found += len(elements)
+        limits.check_elements(name, found)
+    return memoryview(packed)
+
+
+def _encoded(data: list[Any]) -> list[bytes]:
     flat, kinds = _flatten(data)
     if kinds != _STRING:
         flat = []
@@ -165,12 +232,7 @@ def _strings(name: str, shape: tuple[int, ...], count: int, data: list[Any]) -> 
             _walk(data, as_string, None, 0, flat)
         except InternalError as error:
             raise InternalError(f"Unable to parse JSON bytes array: {error.message}") from None
-    elements = [text.encode("utf-8", "surrogateescape") for text in flat]
-    if len(elements) != count:
-        return Tensor(name, BYTES, shape, pack_bytes(elements))
-    array = np.empty(count, dtype=object)
-    array[:] = elements
-    return Tensor(name, BYTES, shape, array=array.reshape(shape))
+    return [text.encode("utf-8", "surrogateescape") for text in flat]
 
 
 def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:

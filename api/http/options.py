@@ -18,6 +18,8 @@ class HttpOptions:
             become request parameters (http.md §4.11). Empty: none does.
         allow_client_shm: whether clients may register shared-memory regions (http.md §6).
         restrictions: ``--http-restricted-api``: which requests need which header (http.md §8).
+        max_json_values: most values that a JSON text may have, besides plain data of tensors in large arrays.
+        max_compression_ratio: most bytes that one byte of a compressed body may become; 0 for any number.
         allowed_origins, allowed_hosts: ``--http-allowed-…``: see `OriginGuard`.
     """
 
@@ -25,5 +27,7 @@ class HttpOptions:
     header_forward_pattern: str = ""
     allow_client_shm: bool = False
     restrictions: tuple[Restriction, ...] = ()
+    max_json_values: int = 1 << 20
+    max_compression_ratio: float = 1_000.0
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()

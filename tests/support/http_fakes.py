@@ -11,6 +11,8 @@ import orjson
 import trio
 from traces import silent_tracer
 
+from trireme.actors.budget import InflightBudget
+from trireme.actors.lease import Lease
 from trireme.actors.offload import Offload
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import HEADER_NAMES
@@ -70,6 +72,7 @@ class FakeServer:
         self.shared_memory = Regions()
         self.options = ServerOptions()
         self.offload = Offload()
+        self.budget = InflightBudget(1_000, 4 << 30)
         self.tracer = silent_tracer()
         self.is_live = True
         self.is_ready = True
@@ -143,7 +146,12 @@ class FakeServer:
             raise self.control_error
         self.unloads.append((name, unload_dependents))
 
-    async def submit(self, request: InferenceRequest) -> FakeReply:
+    def lease(self, _name: str = "", _version: int = LATEST) -> Lease:
+        return self.budget.lease()
+
+    async def submit(self, request: InferenceRequest, lease: Lease | None = None) -> FakeReply:
+        if lease is not None:
+            lease.close()
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(request)

@@ -9,11 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.api.http.compression import choose_encoding, compress, decompress
+from trireme.api.http.compression import RATIO_FREE_BYTES, Expansion, choose_encoding, compress, needs_expansion
 from trireme.engine.errors import InvalidArgumentError, UnsupportedError
 
 LIMIT = 1 << 20
 TEXT = b"hello world " * 20
+
+
+def decompress(body: bytes, encoding: str | None, limit_bytes: int, ratio: float = 0.0, step: int = 1 << 16) -> bytes:
+    """The body as the front end unpacks it."""
+    if not needs_expansion(encoding, len(body)):
+        return body
+    expansion = Expansion(memoryview(body), limit_bytes, ratio)
+    while not expansion.over:
+        expansion.step(step)
+    return bytes(expansion.plain)
 
 
 @settings(deadline=None)
@@ -77,24 +87,35 @@ def test_the_limit_is_exact(encoding: str) -> None:
     )
 
 
-def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The inflater is asked for one byte more than the limit, once."""
-    asked: list[int] = []
-    genuine = zlib.decompressobj
-
-    class Spy:
-        def __init__(self, wbits: int) -> None:
-            self._inflater = genuine(wbits)
-
-        def decompress(self, body: bytes, max_length: int) -> bytes:
-            asked.append(max_length)
-            return self._inflater.decompress(body, max_length)
-
-    bomb = zlib.compress(bytes(20_000_000))
-    monkeypatch.setattr(zlib, "decompressobj", Spy)
+@pytest.mark.parametrize("step", [1_000, 1 << 16])
+def test_a_bomb_is_not_inflated(step: int) -> None:
+    """One byte more than the limit comes out, however large the steps are."""
+    expansion = Expansion(memoryview(zlib.compress(bytes(20_000_000))), 5000)
+    for _ in range(5000 // step):
+        expansion.step(step)
     with pytest.raises(InvalidArgumentError):
-        decompress(bomb, "deflate", 5000)
-    assert asked == [5001]
+        expansion.step(step)
+    assert len(expansion.plain) == 5001
+
+
+def test_much_from_little_is_refused_beyond_the_first_megabytes() -> None:
+    """Honest zeros are packed about a thousand to one."""
+    free = Expansion(memoryview(zlib.compress(bytes(RATIO_FREE_BYTES))), 1 << 30, 100)
+    free.step(1 << 30)
+    assert (free.over, len(free.plain)) == (True, RATIO_FREE_BYTES)
+    packed = zlib.compress(bytes(RATIO_FREE_BYTES + (1 << 20)))
+    with pytest.raises(InvalidArgumentError) as caught:
+        Expansion(memoryview(packed), 1 << 30, 100).step(1 << 30)
+    assert "expected at most 100 bytes for each, which --http-max-compression-ratio sets" in caught.value.message
+    for ratio in (0, 1_100):
+        Expansion(memoryview(packed), 1 << 30, ratio).step(1 << 30)
+
+
+@given(st.binary(max_size=300), st.integers(1, 40), st.booleans())
+def test_steps_make_no_difference(body: bytes, step: int, junk: bool) -> None:
+    packed = gzip.compress(body * 9) + b"junk" * junk
+    assert decompress(packed, "gzip", LIMIT, step=step) == body * 9
+    assert decompress(packed[:-9], "gzip", LIMIT, step=step) == decompress(packed[:-9], "gzip", LIMIT)
 
 
 # What the real Triton chose.

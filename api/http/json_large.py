@@ -1,0 +1,126 @@
+"""JSON texts that are read off the event loop: what they may hold, what they cost, and in which order they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from ...engine.errors import InvalidArgumentError, TriremeError
+from . import json_reader
+from .json_access import members_of
+from .json_pieces import LargeDocument, OddTextError, Places, cut
+from .json_scan import PIECE_BYTES, scan
+from .json_strict import parse_strictly
+
+T = TypeVar("T")
+
+ON_LOOP_BYTES = 32_768
+"""A text up to this size is read on the event loop, however it is made: strictly, that takes 5 ms at most."""
+
+_BYTES_A_VALUE = 64
+_BYTES_A_NUMBER = 8
+_STRICT_FACTOR = 4
+
+
+class LargeText:
+    """A JSON text, looked at and not read yet.
+
+    Args:
+        text: up to the bound on bodies.
+        max_values: ``--http-max-json-values``.
+        piece_bytes: how much of it is read in one go.
+
+    Attributes:
+        cost_bytes: what its values take while it is read, beyond the text itself.
+
+    Raises:
+        InvalidArgumentError: it has too many values, outside of the data of tensors.
+    """
+
+    def __init__(self, text: memoryview, max_values: int, piece_bytes: int = PIECE_BYTES) -> None:
+        self._text = text
+        self._max_values = max_values
+        self._found = found = scan(text, piece_bytes)
+        refuse_values(found.values, max_values)
+        in_runs = sum(run.values for run in found.runs)
+        self._values = found.values + in_runs
+        outside = len(text) - sum(run.stop - run.start for run in found.runs)
+        self.cost_bytes = found.values * _BYTES_A_VALUE + in_runs * _BYTES_A_NUMBER + outside
+
+    def read(self, places: Places, use: Callable[[Any], T]) -> T:
+        """What `use` makes of the document.
+
+        Args:
+            places: in which members large arrays may be left as text (`json_pieces.LargeArray`).
+            use: called with the document, and perhaps again with the document as the strict reader reads it.
+
+        Raises:
+            InternalError: the text is not JSON.
+            InvalidArgumentError: it is nested too deeply, or has too many values.
+            TriremeError: what `use` raises.
+        """
+        try:
+            document = cut(self._text, self._found, places)
+            return _use(document, use)
+        except OddTextError:
+            refuse_values(self._values, self._max_values)
+            return use(parse_strictly(self._text))
+
+
+def read_text(text: memoryview, max_values: int) -> Any:
+    """The value of a text of any size, by plain Python values.
+
+    Raises:
+        InternalError: it is not JSON.
+        InvalidArgumentError: it is nested too deeply, or has too many values.
+    """
+    if len(text) <= PIECE_BYTES:
+        if len(text) > max_values:
+            refuse_values(scan(text).values, max_values)
+        return json_reader.parse(text)
+    found = scan(text, len(text))
+    refuse_values(found.values, max_values)
+    return parse_strictly(text) if found.values > _PLAIN_VALUES else json_reader.parse(text)
+
+
+_PLAIN_VALUES = 131_072
+
+
+def infer_places(document: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where infer requests have the data of tensors."""
+    inputs = members_of(document).get("inputs")
+    for each in inputs if type(inputs) is list else ():
+        if "data" in members_of(each):
+            yield each, "data"
+
+
+def generate_places(document: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where generate requests have them: any member may be a tensor."""
+    members = members_of(document)
+    for holder in (members, members_of(members.get("parameters"))):
+        for name in list(holder):
+            yield holder, name
+
+
+def refuse_values(count: int, most: int) -> None:
+    """Check how many values a text has.
+
+    Raises:
+        InvalidArgumentError: too many.
+    """
+    if count > most:
+        raise InvalidArgumentError(
+            f"the request JSON has about {count} values besides plain tensor data, expected at most {most}, which "
+            "--http-max-json-values sets"
+        )
+
+
+def _use(document: LargeDocument, use: Callable[[Any], T]) -> T:
+    """What is wrong with the text counts before what is wrong with what it says, as if it had been read first."""
+    try:
+        made = use(document.value)
+    except TriremeError:
+        document.check()
+        raise
+    document.check()
+    return made

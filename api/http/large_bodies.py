@@ -1,0 +1,111 @@
+"""What may take long with a body that has come: unpacking it, and reading JSON. Off the event loop, once it is large.
+
+Everything that a body becomes counts in the server-wide budget before it is made: what it unpacks to, step by step, and
+what the values of its JSON take.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...engine.tensor import Buffer
+from .bodies import parse_json, refuse_long
+from .compression import Expansion, needs_expansion
+from .generate_request import read_generate
+from .infer_request import DecodedInfer
+from .json_large import ON_LOOP_BYTES, LargeText, generate_places, read_text
+
+if TYPE_CHECKING:
+    from ...engine.description import ModelDescription
+    from ...engine.request import InferenceRequest
+    from .exchange import Context, HttpRequest
+
+_FIRST_BYTES = 65_536
+_STEP_BYTES = 1 << 20
+
+
+async def expand(context: Context, request: HttpRequest, encoding: str) -> Buffer:
+    """The body as it was before ``Content-Encoding``; see `Expansion`.
+
+    Raises:
+        UnsupportedError: an unknown encoding.
+        InvalidArgumentError: nothing to decompress; too much comes out, or too much of so little.
+    """
+    body = request.body
+    if not needs_expansion(encoding, len(body)):
+        return body
+    options = context.options
+    expansion = Expansion(memoryview(body), options.max_input_bytes, options.max_compression_ratio)
+    if len(body) < _FIRST_BYTES:
+        expansion.step(_FIRST_BYTES)
+    while not expansion.over:
+        await request.hold(context.server, _STEP_BYTES)
+        await context.server.offload(expansion.step, _STEP_BYTES)
+    return expansion.plain
+
+
+async def decode(context: Context, request: HttpRequest, body: Buffer, json_length: int, version: int) -> DecodedInfer:
+    """The infer request that a body holds; see `infer_request.decode_infer`.
+
+    Args:
+        body: unpacked.
+
+    Raises:
+        TriremeError: it holds none, or too much.
+    """
+    name = request.match.name
+    decoder, offload = context.decoder, context.server.offload
+    if json_length <= ON_LOOP_BYTES:
+        return decoder.decode(body, json_length, name, version)
+    text = await offload(decoder.large, body, json_length, context.options.max_json_values)
+    await request.hold(context.server, text.cost_bytes)
+    return await offload(decoder.decode_large, text, body, json_length, name, version)
+
+
+async def decode_generate(
+    context: Context, request: HttpRequest, model: ModelDescription, version: int
+) -> InferenceRequest:
+    """The generate request that the body holds; see `generate_request.read_generate`.
+
+    Raises:
+        TriremeError: it holds none, or too much.
+    """
+    limit_bytes, limits = context.options.max_input_bytes, context.server.options.tensor_limits
+    body = request.body
+    if len(body) <= ON_LOOP_BYTES:
+        return read_generate(parse_json(memoryview(body), limit_bytes), model, version, limit_bytes, limits)
+    refuse_long(len(body), limit_bytes)
+    text = await context.server.offload(LargeText, memoryview(body), context.options.max_json_values)
+    await request.hold(context.server, text.cost_bytes)
+
+    def read() -> InferenceRequest:
+        return text.read(generate_places, lambda document: read_generate(document, model, version, limit_bytes, limits))
+
+    return await context.server.offload(read)
+
+
+async def read_json(context: Context, request: HttpRequest) -> Any:
+    """The value that the body holds.
+
+    Raises:
+        InternalError: it is not JSON.
+        InvalidArgumentError: it is too long, is nested too deeply, or has too many values.
+    """
+    body = memoryview(request.body)
+    limit_bytes, max_values = context.options.max_input_bytes, context.options.max_json_values
+    if len(body) <= min(ON_LOOP_BYTES, max_values):
+        return parse_json(body, limit_bytes)
+    refuse_long(len(body), limit_bytes)
+    return await context.server.offload(read_text, body, max_values)
+
+
+async def read_optional_json(context: Context, request: HttpRequest) -> dict[str, Any]:
+    """The object that the body holds; empty for an empty body, or for a value of another type, which has no members.
+
+    Raises:
+        InternalError, InvalidArgumentError: see `read_json`.
+    """
+    if not request.body:
+        return {}
+    value = await read_json(context, request)
+    return value if type(value) is dict else {}
