@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ from .surroundings import Surroundings
 
 if TYPE_CHECKING:
     from .model import Model
+
+logger = logging.getLogger("trireme.repository")
 
 Labels = Mapping[str, tuple[str, ...]]
 
@@ -116,6 +119,10 @@ def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Mo
     plan = EnsemblePlan(config, [member.config for member in members])
     config = with_decoupled(config, plan.decoupled)
     _check_cache(config, members)
+    if plan.max_inflight_requests:
+        logger.info(
+            "Ensemble model '%s' configured with max_inflight_requests: %d", config.name, plan.max_inflight_requests
+        )
     labels = dict(source.labels(config))
     for output in config.output:
         made_by = plan.label_source(output.name)

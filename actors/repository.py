@@ -408,12 +408,21 @@ class Repository:
             for model in self.models()
         )
 
-    def inflight_versions(self) -> int:
-        """Versions that still have requests in flight."""
-        return sum(model.actor_statistics().inflight > 0 for model in self._all())
+    def inflight(self) -> list[str]:
+        """A line for the log on each version that has requests in flight."""
+        told = [(model, model.actor_statistics().inflight) for model in self._all()]
+        return [
+            f"Model '{model.name}' (version {model.version}) has {count} in-flight inferences"
+            for model, count in told
+            if count
+        ]
+
+    def living(self) -> list[str]:
+        """A line for the log on each version that is not unloaded yet."""
+        return [f"{model.name} v{model.version}: {model.state.value}" for model in self._all() if not model.ended]
 
     def live_versions(self) -> int:
-        """Versions not yet unloaded."""
+        """How many are not unloaded yet."""
         return sum(not model.ended for model in self._all())
 
     async def changed(self) -> None:

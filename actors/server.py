@@ -220,18 +220,21 @@ class InferenceServer:
         self._exiting = self._admission.stopping = True
         repository.stop()
         text = "Timeout %d: Found %d model versions that have in-flight inferences"
-        remaining_s = await self._count_down(max(0.0, timeout_s), repository.inflight_versions, text)
-        if repository.live_versions() and not repository.inflight_versions():
+        remaining_s = await self._count_down(max(0.0, timeout_s), repository.inflight, text, logging.INFO)
+        if repository.live_versions() and not repository.inflight():
             logger.info("All models are stopped, unloading models")
             text = "Timeout %d: Found %d live models and 0 in-flight non-inference requests"
-            await self._count_down(max(_UNLOAD_GRACE_S, remaining_s), repository.live_versions, text)
+            await self._count_down(max(_UNLOAD_GRACE_S, remaining_s), repository.living, text, logging.DEBUG)
         self._drained = not repository.live_versions()
         return self._drained
 
-    async def _count_down(self, remaining_s: float, pending: Callable[[], int], text: str) -> float:
-        """Wait until nothing is pending, saying each second what still is; what remains of the time."""
-        while pending():
-            logger.info(text, math.ceil(remaining_s), pending())
+    async def _count_down(self, remaining_s: float, pending: Callable[[], list[str]], text: str, level: int) -> float:
+        """Wait until nothing is pending, saying each second how much still is, and at `level` what; what remains of the
+        time."""
+        while lines := pending():
+            logger.info(text, math.ceil(remaining_s), len(lines))
+            for line in lines:
+                logger.log(level, "%s", line)
             if remaining_s <= 0:
                 break
             with trio.move_on_after(min(1.0, remaining_s)) as second:

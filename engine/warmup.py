@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from .scheduling.sequence.state import StateLayout
 from .shape_tensors import batched_shape_tensors, with_batch_size
 from .tensor import Tensor
 from .validation import RequestValidator
+
+logger = logging.getLogger("trireme.warmup")
 
 _PREFIX = request_prefix("")
 _SEED = 0
@@ -95,6 +98,7 @@ def warmup_samples(
 
 
 def _sample(sample: Any, config: ModelConfig, model_directory: Path, states: StateLayout | None) -> WarmupSample:
+    logger.debug("Generating warmup sample data for '%s'", sample.name)
     given: list[Tensor] = []
     shape_tensors = batched_shape_tensors(config)
     for name in sorted(sample.inputs):

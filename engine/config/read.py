@@ -17,6 +17,7 @@ from .model import ModelConfig
 from .normalize import normalize
 from .platforms import complete_backend
 from .schema import ModelConfigMessage
+from .text_errors import parse_error_text
 from .validate import validate_settings
 from .validate_tensors import validate_tensors
 
@@ -85,7 +86,7 @@ def read_text_proto(path: Path) -> Any:
     try:
         return text_format.Parse(text, ModelConfigMessage())
     except text_format.ParseError as error:
-        _log.error("Error parsing text-format inference.ModelConfig: %s: %s", path, error)
+        _log.error("Error parsing text-format inference.ModelConfig: %s (%s)", parse_error_text(error), path)
         raise InternalError(f"failed to read text proto from {path}") from error
 
 

@@ -26,6 +26,7 @@ An error leads to FAILED, a cancellation to CANCELLED, and the final Respond or 
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -40,6 +41,8 @@ from .plan import EnsemblePlan, StepPlan
 from .sequence import NO_SEQUENCE, SequenceInfo, override
 from .shapes import adapted, output_shape
 from .statistics import ComputeTimes
+
+logger = logging.getLogger("trireme.ensemble")
 
 Iteration = tuple[int, ...]
 """Which answer of each decoupled member on the way something follows from; () before the first."""
@@ -355,11 +358,13 @@ class EnsembleRun:
         parameters: dict[str, ParameterValue] = {}
         for name in self._outputs:
             value = self._use(name, at)
-            if value.tensor is not None:
-                shape = output_shape(value.tensor.shape, value.rows, plan.outputs[name], plan.batching)
-                outputs.append(value.tensor.renamed(name, shape))
-                if value.sequence is not None:
-                    parameters.update(value.sequence.parameters())
+            if value.tensor is None:
+                logger.debug("Composing models did not output tensor %s", name)
+                continue
+            shape = output_shape(value.tensor.shape, value.rows, plan.outputs[name], plan.batching)
+            outputs.append(value.tensor.renamed(name, shape))
+            if value.sequence is not None:
+                parameters.update(value.sequence.parameters())
         return self.job.response(outputs, parameters)
 
     @property

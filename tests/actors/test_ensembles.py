@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 
@@ -20,14 +21,14 @@ from trireme.simulations.models import Profile, SimulatedModel, SimulatedReposit
 TENSORS = ("INPUT0 FP32 4",), ("OUTPUT0 FP32 4",)
 
 
-def chain(*models: str, name: str = "e") -> ModelConfig:
+def chain(*models: str, name: str = "e", rest: str = "") -> ModelConfig:
     """INPUT0 goes through one model after the other, and becomes OUTPUT0."""
     names = ["INPUT0", *(f"t{at}" for at in range(1, len(models))), "OUTPUT0"]
     steps = [
         step(model, {"INPUT0": source}, {"OUTPUT0": target})
         for model, source, target in zip(models, names, names[1:], strict=False)
     ]
-    return ensemble(steps, *TENSORS, max_batch_size=8, name=name)
+    return ensemble(steps, *TENSORS, max_batch_size=8, name=name, rest=rest)
 
 
 class _Idle:
@@ -127,6 +128,32 @@ async def test_what_is_in_flight_when_the_server_stops_is_finished(autojump_cloc
         await trio.sleep(0.5)
         assert await server.stop(10.0)
         assert answered == ["e"]
+
+
+async def test_what_is_in_flight_when_the_server_stops_is_told(autojump_clock, caplog) -> None:
+    """In Triton's words, each second; what still has to be unloaded is told to who asks for verbose logs."""
+    models = [simple_model("a", Profile(1.5)), simple_model("b", Profile(1.0))]
+    with caplog.at_level(logging.DEBUG, "trireme.server"):
+        async with serving(models) as server, trio.open_nursery() as nursery:
+            nursery.start_soon(server.infer, simple_request("a"))
+            nursery.start_soon(server.infer, simple_request("a"))
+            await trio.sleep(0.25)
+            assert await server.stop(10.0)
+    told = [record.getMessage() for record in caplog.records if record.name == "trireme.server"]
+    assert told[:3] == [
+        "Waiting for in-flight requests to complete.",
+        "Timeout 10: Found 1 model versions that have in-flight inferences",
+        "Model 'a' (version 1) has 2 in-flight inferences",
+    ]
+    assert told[3] == "Timeout 9: Found 1 model versions that have in-flight inferences"
+
+
+async def test_a_limit_of_requests_in_flight_is_told(autojump_clock, caplog) -> None:
+    limited = chain("a", rest="max_inflight_requests: 4")
+    with caplog.at_level(logging.INFO, "trireme.repository"):
+        async with serving([simple_model("a", Profile(1.0)), ensemble_model(limited)]):
+            pass
+    assert "Ensemble model 'e' configured with max_inflight_requests: 4" in caplog.messages
 
 
 async def test_steps_need_no_room_in_the_servers_budget(autojump_clock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from pathlib import Path
 
@@ -56,6 +57,20 @@ async def test_the_model_is_ready_when_it_is_warm(tmp_path: Path, counter: Count
         await server.load_model("m", {})
         assert counter.executed == before + 6
         assert server.model_ready("m")
+
+
+async def test_every_run_of_a_sample_is_told(
+    tmp_path: Path, counter: Counter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With verbose logs, in Triton's words."""
+    with caplog.at_level(logging.DEBUG, "trireme"):
+        async with counted_server(tmp_path, counter, {"m": CONFIG + SAMPLE}):
+            pass
+    assert [each for each in caplog.messages if "warmup" in each] == [
+        "Generating warmup sample data for 'zeros'",
+        "model 'm' instance m_0 is running warmup sample 'zeros' for iteration 1",
+        "model 'm' instance m_0 is running warmup sample 'zeros' for iteration 2",
+    ]
 
 
 async def test_a_sample_that_fails_fails_the_load(tmp_path: Path, counter: Counter) -> None:

@@ -93,6 +93,31 @@ def test_text_that_triton_refuses_is_refused_and_logged(
     assert "Error parsing text-format inference.ModelConfig: " in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('max_batch_size: "invalid_value"', '1:17: Expected integer, got: "invalid_value"'),
+        ("max_batch_size: 1.5", "1:17: Expected integer, got: 1.5"),
+        ("max_batch_size: 12345678901", "1:17: Integer out of range (12345678901)"),
+        ("max_batch_size: -99999999999", "1:17: Integer out of range (99999999999)"),
+        ("ensemble_scheduling { max_inflight_requests: -5 }", "1:46: Expected integer, got: -"),
+        ("ensemble_scheduling { max_inflight_requests: 12345678901 }", "1:46: Integer out of range (12345678901)"),
+        ("nonsense: 3", '1:1: Message type "inference.ModelConfig" has no field named "nonsense".'),
+        ("input { name: 5 }", "1:15: Expected string but found: '5'"),
+    ],
+)
+def test_what_is_wrong_is_told_in_the_words_of_protobuf(
+    make_model: MakeModel, caplog: pytest.LogCaptureFixture, text: str, told: str
+) -> None:
+    """Of its C++ parser, which Triton uses, where integers are concerned."""
+    directory = make_model(text)
+    with caplog.at_level(logging.ERROR), pytest.raises(InternalError):
+        read_config(directory)
+    assert caplog.messages == [
+        f"Error parsing text-format inference.ModelConfig: {told} ({directory / 'config.pbtxt'})"
+    ]
+
+
 def test_log_tells_line_and_column(make_model: MakeModel, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(InternalError):
         read_config(make_model("max_batch_size: 4\nmax_batch_size: x"))

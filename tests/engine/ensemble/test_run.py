@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 from ensembles import World, ensemble, error, job, member, outcomes, response, step, tensor, values
@@ -185,15 +187,19 @@ def test_an_optional_input_that_is_left_out_is_left_out_of_the_step() -> None:
     assert [each.name for each in optional.calls[optional.call("j")].inputs] == ["A"]
 
 
-def test_an_output_that_a_member_did_not_return_is_absent_downstream(diamond: World) -> None:
+def test_an_output_that_a_member_did_not_return_is_absent_downstream(
+    diamond: World, caplog: pytest.LogCaptureFixture
+) -> None:
     request = job(tensor("I", 1))
     diamond.start(request)
     diamond.answer(diamond.call("a"), tensor("OUT", 1))
     diamond.answer(diamond.call("c"), tensor("OUT", 1))
     diamond.answer(diamond.call("b"), custom="no outputs")
     assert [each.name for each in diamond.calls[diamond.call("j")].inputs] == ["A"]
-    diamond.answer(diamond.call("j"), custom="none here either")
+    with caplog.at_level(logging.DEBUG, "trireme.ensemble"):
+        diamond.answer(diamond.call("j"), custom="none here either")
     assert response(request).outputs == []
+    assert caplog.messages == ["Composing models did not output tensor O"]
 
 
 @pytest.fixture
