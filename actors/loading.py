@@ -23,7 +23,7 @@ from ..engine.repository.source import ModelSource
 from ..engine.scheduling.core import SchedulerCore
 from ..engine.scheduling.factory import make_scheduler
 from ..engine.scheduling.sequence.initial_state import state_layout
-from ..engine.warmup import WarmupSample, warmup_samples
+from ..engine.warmup import WarmupSample, settling_samples, warmup_samples
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def load_instances(
     if sequences is not None:
         on_gpu = all(group.kind == "KIND_GPU" for group in config.instance_group)
         states = state_layout(sequences.states, config.max_batch_size > 0, files.model_directory, on_gpu)
-    warmup = warmup_samples(config, files.model_directory, states)
+    warmup = warmup_samples(config, files.model_directory, states) + settling_samples(config, backend.settling_runs)
     core = make_scheduler(config, states)
     iterative = sequences is not None and sequences.iterative
     guard = LoadGuard(surroundings.options.gpu_limits, gpus)

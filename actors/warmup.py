@@ -39,7 +39,7 @@ class WarmUp:
         self._iterative = iterative
 
     async def run(self, spec: InstanceSpec, execute: Execute) -> None:
-        """Execute all samples, one after the other.
+        """Execute all samples, one after the other; those that settle an instance on a GPU only there.
 
         Args:
             execute: has the instance execute a batch.
@@ -48,12 +48,20 @@ class WarmUp:
             InvalidArgumentError: one has failed.
         """
         for sample in self._samples:
+            if sample.settling and spec.gpu is None:
+                continue
             for run in range(1, sample.runs + 1):
                 logger.debug(
                     "model '%s' instance %s is running warmup sample '%s' for iteration %d",
                     *(self._config.name, spec.name, sample.name, run),
                 )
                 errors = await self._execute(sample, spec, execute)
+                if errors and sample.settling:
+                    logger.warning(
+                        "model '%s' instance %s is not warmed up for %s: %s",
+                        *(self._config.name, spec.name, sample.name, errors[0]),
+                    )
+                    break
                 if errors:
                     texts = "".join(f"{error}; " for error in errors)
                     raise InvalidArgumentError(f"failed to run warmup sample '{sample.name}': {texts}")

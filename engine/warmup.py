@@ -8,6 +8,10 @@ Rules:
  3. Controls and states that a sample leaves out are those of a sequence that starts.
  4. Random data are random bytes, of which all inputs of a sample have the first ones; they are the same at every load.
     Random strings are empty.
+ 5. On GPUs libraries search for the fastest way, or compile, for each batch size that they meet, which would be in the
+    midst of serving. So an instance there executes batches of zeros of every size first (`settling_samples`). Nobody
+    has asked for these: one that fails is logged, and costs nothing. There are none where the configuration has samples
+    of its own or says ``WARM_UP_BATCH_SIZES: false``, for sequences, and for inputs whose shapes it leaves open.
 """
 
 from __future__ import annotations
@@ -19,9 +23,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from .backends.parameters import parse_bool
 from .bounded_product import bounded_product
 from .config.files import path_within, read_bytes
-from .config.model import UNSPECIFIED, ModelConfig
+from .config.model import UNSPECIFIED, ModelConfig, ModelInput
 from .config.sequence import sequence_batching
 from .config.validate_files import WARMUP_FOLDER
 from .datatypes import BY_NUMBER, BYTES, DataType
@@ -38,6 +43,8 @@ logger = logging.getLogger("trireme.warmup")
 
 _PREFIX = request_prefix("")
 _SEED = 0
+_SETTLING = "WARM_UP_BATCH_SIZES"
+_ALL_SIZES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class WarmupSample:
         runs: how often the batch is executed.
         inputs: of each request, by name, as the backend sees them.
         states: the model's implicit states; None if it has none.
+        settling: rule 5.
     """
 
     name: str
@@ -57,6 +65,7 @@ class WarmupSample:
     request: InferenceRequest
     inputs: Mapping[str, Tensor]
     states: StateLayout | None = None
+    settling: bool = False
 
     def jobs(self, version: int) -> list[Job]:
         """The requests of one batch, to the version of the model that is warmed up."""
@@ -95,6 +104,52 @@ def warmup_samples(
         return ()
     wanted = [sample for sample in config.message.model_warmup if sample.batch_size]
     return tuple(_sample(sample, config, model_directory, states) for sample in wanted)
+
+
+def settling_samples(config: ModelConfig, runs: int) -> tuple[WarmupSample, ...]:
+    """Rule 5; the largest first, so that the others find memory.
+
+    Args:
+        config: complete and valid.
+        runs: see `Backend.settling_runs`.
+
+    Raises:
+        InvalidArgumentError: the parameter ``WARM_UP_BATCH_SIZES`` is not boolean.
+    """
+    wanted = parse_bool(config.parameters.get(_SETTLING, "true"))
+    on_gpu = any(group.kind == "KIND_GPU" for group in config.instance_group)
+    if not (wanted and on_gpu and runs) or config.has_sequence_batching or _has_samples(config):
+        return ()
+    if any(_is_open(tensor) for tensor in config.input):
+        return ()
+    batching = config.max_batch_size > 0
+    given = [_zeros(tensor, batching) for tensor in config.input]
+    request = InferenceRequest(config.name, inputs=given)
+    inputs, _ = RequestValidator(config).check(request)
+    return tuple(
+        WarmupSample(f"batches of {size}", size, runs, request, inputs, settling=True)
+        for size in _sizes(config.max_batch_size)
+    )
+
+
+def _has_samples(config: ModelConfig) -> bool:
+    return config.message is not None and bool(config.message.model_warmup)
+
+
+def _is_open(tensor: ModelInput) -> bool:
+    return tensor.allow_ragged_batch or tensor.is_shape_tensor or tensor.datatype is BYTES or -1 in tensor.dims
+
+
+def _zeros(tensor: ModelInput, batching: bool) -> Tensor:
+    data = bytes(bounded_product(tensor.dims) * tensor.datatype.size)
+    return Tensor(tensor.name, tensor.datatype, (1, *tensor.dims) if batching else tensor.dims, data)
+
+
+def _sizes(most: int) -> list[int]:
+    """Every size up to `_ALL_SIZES`; beyond, powers of two and the largest."""
+    powers = [1 << power for power in range(_ALL_SIZES.bit_length(), max(most, 1).bit_length())]
+    sizes = {max(most, 1), *range(1, min(most, _ALL_SIZES) + 1), *powers}
+    return sorted((size for size in sizes if size <= max(most, 1)), reverse=True)
 
 
 def _sample(sample: Any, config: ModelConfig, model_directory: Path, states: StateLayout | None) -> WarmupSample:

@@ -271,10 +271,13 @@ class Backend(ABC):
     Attributes:
         services: what the server offers; there once the backend has been made, not while it is.
         runtime: what becomes of the configuration's ``runtime``; empty to leave it.
+        settling_runs: how often an instance on a GPU must execute a batch of a size before that is as fast as it will
+            be, because its library searches for the fastest way, or compiles, for each size that it meets.
     """
 
     name: ClassVar[str]
     runtime: str = ""
+    settling_runs: ClassVar[int] = 0
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)

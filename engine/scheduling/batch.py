@@ -207,7 +207,8 @@ def _copied(tensors: list[Tensor], target: np.ndarray) -> np.ndarray:
         if tensor.has_array:
             flat[start:end].reshape(tensor.shape)[...] = tensor.array
         else:
-            flat[start:end].view(np.uint8).data[:] = tensor.buffer
+            # Not by a memoryview, which holds the interpreter's lock while it copies.
+            flat[start:end].view(np.uint8)[...] = np.frombuffer(tensor.buffer, np.uint8)
         start = end
     return target
 

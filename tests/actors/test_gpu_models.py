@@ -146,11 +146,22 @@ async def test_a_batch_that_finds_no_memory_is_told_what_to_do_and_the_next_goes
         await server.infer(image_request(images(1)[0]))
 
 
+async def test_a_batch_that_only_warms_an_instance_up_may_fail(
+    serve: Serve, runtime: FakeOnnxRuntimeGpu, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody has asked for it."""
+    runtime.fail_next = "the largest batch does not fit"
+    async with serve("digits") as server:
+        await server.infer(image_request(images(1)[0]))
+    assert "is not warmed up for batches of " in caplog.text
+    assert "the largest batch does not fit" in caplog.text
+
+
 async def test_a_model_whose_pinned_memory_others_hold_is_served_all_the_same(serve: Serve, gpus: FakeGpus) -> None:
     gpus.pageable = 0
     async with serve("digits", limits=GpuLimits(pinned_pool_bytes=0)) as server:
         await server.infer(image_request(images(1)[0]))
-    assert gpus.pageable == 2
+    assert gpus.pageable >= 2
 
 
 async def test_a_sick_gpu_costs_its_instances_and_not_the_server(serve: Serve, gpus: FakeGpus) -> None:

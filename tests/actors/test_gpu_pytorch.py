@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import trio
+from counted_models import statistics_of
 from fake_gpu import FakeGpus
 from fake_torch_cuda import FakeTorch
 from repository_models import REPOSITORY
@@ -20,6 +22,7 @@ from torch_modules import RunningSum
 
 from trireme.actors import InferenceServer
 from trireme.engine.backends.pytorch import PyTorchBackend
+from trireme.engine.backends.pytorch.torchscript import TorchScriptProgram
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import TriremeError, UnavailableError
@@ -168,10 +171,30 @@ async def test_sequences_add_up_side_by_side(serve: Serve, tmp_path: Path) -> No
 
 
 async def test_limits_of_memory_reach_torch(serve: Serve, twin: Any) -> None:
-    twin("digits_torchscript")
+    twin("digits_torchscript", 'parameters { key: "WARM_UP_BATCH_SIZES" value { string_value: "false" } }')
     async with serve(GpuLimits(device_pool_bytes={0: 64, 1: 64})) as server:
         with pytest.raises(UnavailableError, match=r"has no memory left: .* lower max_batch_size"):
             await server.infer(image_request(images(1)[0]))
+
+
+async def test_an_instance_on_a_gpu_has_seen_every_batch_size_when_its_model_is_ready(
+    serve: Serve, twin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TorchScript compiles for each size that it meets, after two runs; not in the midst of serving."""
+    twin("digits_torchscript")
+    runs: list[int] = []
+    real = TorchScriptProgram.run
+
+    def run(self: TorchScriptProgram, inputs: Any) -> Any:
+        runs.append(len(next(iter(inputs.values()))))
+        return real(self, inputs)
+
+    monkeypatch.setattr(TorchScriptProgram, "run", run)
+    async with serve() as server:
+        seen = Counter(runs)
+        assert seen == dict.fromkeys(range(1, max(seen) + 1), 3 * 4), "four instances, three times each"
+        assert max(seen) > 1
+        assert statistics_of(server, "digits").execution_count == 0
 
 
 async def test_a_sick_gpu_costs_its_instances_and_not_the_server(serve: Serve, twin: Any, gpus: FakeGpus) -> None:

@@ -11,8 +11,9 @@ import pytest
 from trireme.engine.config import prepare_for_load, read_config
 from trireme.engine.config.sequence import sequence_batching
 from trireme.engine.errors import InternalError, InvalidArgumentError
+from trireme.engine.gpu.discovery import Gpu, Gpus
 from trireme.engine.scheduling.sequence.initial_state import state_layout
-from trireme.engine.warmup import WarmupSample, warmup_samples
+from trireme.engine.warmup import WarmupSample, settling_samples, warmup_samples
 
 BASE = """
 backend: "onnxruntime"
@@ -180,3 +181,50 @@ def test_data_are_not_for_writing(tmp_path: Path) -> None:
     array = sample_of(tmp_path, ZEROS).inputs["IN"].array
     with pytest.raises(ValueError, match="read-only"):
         array += np.float32(1)
+
+
+# Settling
+
+
+FIXED = """
+backend: "pytorch"
+input {{ name: "IN" data_type: TYPE_FP32 dims: [ 2 ] reshape {{ shape: [ 1, 2 ] }} }}
+output {{ name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }}
+max_batch_size: {most}
+"""
+ON_GPU = "instance_group { kind: KIND_GPU gpus: [ 0 ] } "
+
+
+def settled(directory: Path, text: str, base: str = FIXED, most: int = 4, runs: int = 3) -> list[tuple[int, int]]:
+    """Batch size and runs of each sample."""
+    model = directory / "m"
+    (model / "1").mkdir(parents=True, exist_ok=True)
+    (model / "config.pbtxt").write_text(base.format(most=most) + text)
+    config = prepare_for_load(read_config(model), None, gpus=Gpus((Gpu(0),)))
+    samples = settling_samples(config, runs)
+    assert all(sample.settling for sample in samples)
+    for sample in samples:
+        assert sample.inputs["IN"].array.tolist() == [[[0, 0]]]
+    return [(sample.requests, sample.runs) for sample in samples]
+
+
+def test_an_instance_on_a_gpu_settles_for_each_batch_size(tmp_path: Path) -> None:
+    assert settled(tmp_path, ON_GPU) == [(4, 3), (3, 3), (2, 3), (1, 3)]
+    sizes = [size for size, _ in settled(tmp_path, ON_GPU, most=300)]
+    assert sizes == [300, 256, 128, *range(64, 0, -1)], "beyond, it would take too long"
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("instance_group { kind: KIND_CPU }", 3),
+        (ON_GPU, 0),
+        (ON_GPU + 'parameters { key: "WARM_UP_BATCH_SIZES" value { string_value: "false" } }', 3),
+        (ON_GPU + f'model_warmup {{ name: "own" batch_size: 1 {ZEROS} }}', 3),
+        (ON_GPU + "sequence_batching { }", 3),
+        (ON_GPU + 'input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }', 3),
+        (ON_GPU + 'input { name: "X" data_type: TYPE_STRING dims: [ 1 ] }', 3),
+    ],
+)
+def test_where_nothing_is_to_settle(tmp_path: Path, text: str, runs: int) -> None:
+    assert settled(tmp_path, text, runs=runs) == []

@@ -39,6 +39,7 @@ class OnnxRuntimeBackend(Backend):
     """
 
     name = "onnxruntime"
+    settling_runs = 1  # the search for the fastest convolutions
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)

@@ -45,6 +45,7 @@ class PyTorchBackend(Backend):
     """Runs PyTorch models."""
 
     name = "pytorch"
+    settling_runs = 3  # TorchScript watches two, and compiles for the third
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)

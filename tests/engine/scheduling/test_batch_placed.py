@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,26 @@ def job(array: np.ndarray, datatype: DataType, wire: bool) -> Job:
     if wire:
         made = Tensor("X", datatype, array.shape, memoryview(bytes(1) + bytes(made.buffer))[1:])
     return Job(InferenceRequest("m"), {"X": made}, array.shape[0], "m", 1, None)  # type: ignore[arg-type]
+
+
+class Assigned(np.ndarray):
+    """Counts how often numpy copies into it."""
+
+    count = 0
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        Assigned.count += 1
+        super().__setitem__(key, value)
+
+
+def test_what_came_over_the_wire_is_copied_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which lets go of the interpreter's lock for as long as that takes; a memoryview does not."""
+    monkeypatch.setattr(Assigned, "count", 0)
+    jobs = [job(np.full((2, 3), value, np.float32), FP32, wire=True) for value in (1, 2)]
+    layout = BatchLayout(config(ModelInput("X", FP32, (3,))))
+    _, inputs = layout.gather(jobs, lambda shape, dtype: np.empty(shape, dtype).view(Assigned))
+    assert inputs["X"].tolist() == [[1] * 3] * 2 + [[2] * 3] * 2
+    assert Assigned.count == 2
 
 
 numeric = st.sampled_from([datatype for datatype in DATATYPES if datatype is not BYTES])
