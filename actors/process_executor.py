@@ -10,7 +10,9 @@ threads.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar, cast
 
 import trio
@@ -78,9 +80,14 @@ class ProcessExecutor:
         self._instance = instance
         instance.on_finished = self._finished
         instance.on_congestion = self._congested
+        instance.on_returned = partial(_soon, trio.lowlevel.current_trio_token(), instance.give_back)
+        instance.now_s = trio.current_time
         start_soon = self._nursery.start_soon
+        instance.later = partial(start_soon, _later)
         for descriptor, act in instance.sources().items():
-            start_soon(self._watch, descriptor, act, descriptor == instance.fileno())
+            start_soon(self._watch, instance, descriptor, act)
+        for descriptor, read in instance.outputs().items():
+            start_soon(_pass_on, descriptor, read)
         self._congested()
         with trio.move_on_after(instance.launch_limit_s) as limit:
             while not instance.up:
@@ -90,14 +97,16 @@ class ProcessExecutor:
         while not instance.started:
             await self._changed.park()
 
-    async def _watch(self, descriptor: int, act: Callable[[], bool], is_channel: bool) -> None:
+    async def _watch(self, instance: ProcessInstance, descriptor: int, act: Callable[[], bool]) -> None:
         def hear() -> bool:
             going_on = act()
             if self._changed:  # asking is cheaper than waking nobody
                 self._changed.unpark_all()
+            if instance.busy:
+                self._readiness.give_way()
             return going_on
 
-        if is_channel:
+        if descriptor == instance.fileno():
             await self._readiness.keep_hearing(descriptor, hear)
             return
         going_on = True
@@ -186,3 +195,24 @@ class ProcessExecutor:
 
     def __repr__(self) -> str:
         return f"<ProcessExecutor of {self._instance or self._name}>"
+
+
+async def _pass_on(descriptor: int, read: Callable[[float], float | None]) -> None:
+    """Pass on what a process prints, no faster than it says: meanwhile the process waits at its full pipe."""
+    pause_s: float | None = 0.0
+    while pause_s is not None:
+        await trio.lowlevel.wait_readable(descriptor)
+        pause_s = read(trio.current_time())
+        if pause_s:
+            await trio.sleep(pause_s)
+
+
+async def _later(seconds: float, act: Callable[[], None]) -> None:
+    await trio.sleep(seconds)
+    act()
+
+
+def _soon(token: trio.lowlevel.TrioToken, act: Callable[[], None]) -> None:
+    """From any thread."""
+    with contextlib.suppress(trio.RunFinishedError):
+        token.run_sync_soon(act, idempotent=True)

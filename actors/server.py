@@ -108,6 +108,7 @@ class InferenceServer:
         self.services.event_loop = TrioLoop
         self.metrics.add(Section.LAST, lambda _scrape: self.custom_metrics.families())
         self.services.limit_gpus(options.gpu_limits)
+        self.services.confinement = options.confinement
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
         self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)

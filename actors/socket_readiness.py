@@ -15,7 +15,8 @@ Rules:
     stays ready, and its reader finds the end by reading.
  4. What a listener does is often answered at once: a process that was given a batch may have executed it by the time
     that the system comes back to us. So the task looks again, and goes through trio's loop, which costs far more than
-    looking, only if there is nothing, or when it has woken `_BURST` sockets: others want their turn, too.
+    looking, only if there is nothing, or when it has woken `_BURST` sockets, or one that had more to say than it could
+    hear at once (`give_way`): others want their turn, too.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Readiness:
         self.attendants: list[Callable[[], None]] = []
         self.buffer = memoryview(bytearray(_READ_BYTES))
         self._start_soon = start_soon
+        self._gives_way = False
         self._epoll = select.epoll() if use_epoll and start_soon is None else None
         self._opens = use_epoll and start_soon is not None
         self._watches: dict[int, _EpollWatch | _Hearer] = {}
@@ -121,6 +123,10 @@ class Readiness:
         if self._watches.pop(descriptor, None) is not None and self._epoll is not None:
             self._epoll.unregister(descriptor)
 
+    def give_way(self) -> None:
+        """Let other tasks have their turn before more is heard (rule 4)."""
+        self._gives_way = True
+
     def _open(self) -> None:
         if self._opens and self._start_soon is not None:
             self._opens = False
@@ -144,7 +150,8 @@ class Readiness:
         """Rule 4."""
         watches = self._watches
         woken = 0
-        while woken < _BURST:
+        self._gives_way = False
+        while woken < _BURST and not self._gives_way:
             events = epoll.poll(0)
             if not events:
                 return

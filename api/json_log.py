@@ -26,6 +26,11 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
+        if getattr(record, "bare", False) and "\n" in message:  # lines that a model has printed
+            return "\n".join([self._format(record, line) for line in message.split("\n")])
+        return self._format(record, message)
+
+    def _format(self, record: logging.LogRecord, message: str) -> str:
         found = _REQUEST.search(message)
         request_id = getattr(record, "request_id", "") or (found[1] if found else "")
         fields: dict[str, object] = {

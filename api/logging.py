@@ -30,6 +30,7 @@ logger = logging.getLogger("trireme")
 _exporters = logging.getLogger("opentelemetry")  # the library that exports spans
 
 MAX_WAITING_LINES = 10_000
+MAX_WAITING_CHARACTERS = 32 << 20
 CLOSE_LIMIT_S = 2.0
 
 FORMATS = ("default", "ISO8601", "json")
@@ -128,7 +129,7 @@ class Streams(NamedTuple):
 
 
 class LineHandler(logging.Handler):
-    """Puts lines into a bounded queue, which a thread empties.
+    """Puts lines into a queue of bounded length and size, which a thread empties.
 
     Attributes:
         log: where log lines go; may be replaced at any time.
@@ -139,25 +140,34 @@ class LineHandler(logging.Handler):
         super().__init__()
         self.log = log
         self.console = console
-        self._lines: queue.Queue[tuple[bool, bool, str] | None] = queue.Queue(max_waiting)
+        self._lines: queue.Queue[tuple[bool, bool, str, logging.LogRecord | None] | None] = queue.Queue(max_waiting)
         self._dropped = 0
+        self._put_characters = 0  # written by whoever logs, under the handler's lock,
+        self._taken_characters = 0  # and by the thread: no two write the same
         self._thread = threading.Thread(target=self._write_all, name="trireme log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
+        bare = getattr(record, "bare", False)
         try:
-            line = self.format(record)
+            # What a model prints comes in pieces of many lines, with each of which a format may have work.
+            line = record.getMessage() if bare else self.format(record)
         except (TypeError, ValueError):  # arguments that do not fit the message
             self.handleError(record)
             return
         try:
+            size = len(line)
+            if self._put_characters - self._taken_characters + size > MAX_WAITING_CHARACTERS:
+                raise queue.Full
             if self._dropped:
                 report = f"{self._dropped} log lines were dropped: they were not read fast enough"
-                self._lines.put_nowait((False, True, report))
+                self._lines.put_nowait((False, True, report, None))
+                self._put_characters += len(report)
                 self._dropped = 0
-            self._lines.put_nowait((getattr(record, "bare", False), record.levelno >= logging.WARNING, line))
+            self._lines.put_nowait((bare, record.levelno >= logging.WARNING, line, record if bare else None))
+            self._put_characters += size
         except queue.Full:
-            self._dropped += 1
+            self._dropped += line.count("\n") + 1
 
     def close(self) -> None:
         """Write what is waiting, for a limited time (nobody may be reading), and end the thread."""
@@ -168,7 +178,10 @@ class LineHandler(logging.Handler):
 
     def _write_all(self) -> None:
         while (waiting := self._lines.get()) is not None:
-            bare, troubled, text = waiting
+            bare, troubled, text, record = waiting
+            self._taken_characters += len(text)
+            if record is not None:
+                text = self.format(record)
             streams = self.console if bare else self.log
             # A reader that went away, or a full disk, must not end logging: it may come back.
             with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .backends.confinement import Confinement
 from .gpu.discovery import MIN_COMPUTE_CAPABILITY, Gpu
 from .gpu.limits import GpuLimits
 from .scheduling.resources import ExplicitResource
@@ -52,6 +53,7 @@ class ServerOptions:
         gpus: the GPUs that there are; None for those of the machine.
         min_compute_capability: ``--min-supported-compute-capability``: GPUs that can do less are not used.
         gpu_limits: how much of the GPUs may be taken.
+        confinement: ``--python-user``, ``--python-memory-limit``: what the processes of Python models may do.
         tracing: ``--trace-config``: which requests are traced, and what becomes of it.
     """
 
@@ -85,6 +87,7 @@ class ServerOptions:
     gpus: tuple[Gpu, ...] | None = None
     min_compute_capability: float = MIN_COMPUTE_CAPABILITY
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
+    confinement: Confinement = field(default_factory=Confinement)
     tracing: TraceConfig = field(default_factory=TraceConfig)
 
     def options_for_backend(self, backend: str) -> dict[str, str]:

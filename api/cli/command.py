@@ -13,6 +13,7 @@ from .exposure import open_management
 from .flags import ParsedFlags
 from .getopt import UsageError
 from .memory_flags import gpu_limits
+from .python_flags import confinement
 from .services import (
     GrpcSettings,
     HttpSettings,
@@ -181,6 +182,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         rate_limit_resources=flags["rate-limit-resource"],
         min_compute_capability=flags["min-supported-compute-capability"],
         gpu_limits=gpu_limits(flags),
+        confinement=confinement(flags),
         tracing=trace_config(flags, environment),
     )
 

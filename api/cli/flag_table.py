@@ -13,6 +13,7 @@ from .later_flags import (
     LATER_BEFORE_METRICS,
     REPOSITORY_LATER,
 )
+from .python_flags import PYTHON
 from .trace_flags import TRACING
 from .values import (
     BOOLEAN,
@@ -340,6 +341,7 @@ GROUPS: tuple[Group, ...] = (
     _METRICS,
     TRACING,
     _BACKEND,
+    PYTHON,
     *LATER_AFTER_METRICS,
     _LIMITS,
     _SIMULATION,

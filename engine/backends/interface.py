@@ -139,6 +139,10 @@ class ProcessInstance(ModelInstance):
         on_finished: called with a batch that is over: ``batch.finish`` has been called.
         on_congestion: called when something waits for the process to take it; `flush` must be called when `fileno` can
             be written.
+        on_returned: called, in any thread, when `give_back` is due.
+        busy: there was more to hear than one turn may take.
+        now_s: the time.
+        later: calls back after so many seconds.
     """
 
     ended: int
@@ -149,6 +153,10 @@ class ProcessInstance(ModelInstance):
     on_ready: Callable[[TriremeError | None], None]
     on_finished: Callable[[ExecutionBatch], None]
     on_congestion: Callable[[], None]
+    on_returned: Callable[[], None]
+    busy: bool = False
+    now_s: Callable[[], float]
+    later: Callable[[float, Callable[[], None]], None]
 
     def execute(self, batch: ExecutionBatch) -> None:
         self.begin(batch, self.prepare(batch))
@@ -165,6 +173,15 @@ class ProcessInstance(ModelInstance):
     def sources(self) -> Mapping[int, Callable[[], bool]]:
         """What the process says: descriptors, each with what to call when it can be read, which returns whether to go
         on watching it, and raises `TriremeError` when the process is lost."""
+
+    @abstractmethod
+    def outputs(self) -> Mapping[int, Callable[[float], float | None]]:
+        """What the process prints: descriptors, each with what to call, with the time, when it can be read, which
+        returns how many seconds to wait before the next call; None at its end."""
+
+    @abstractmethod
+    def give_back(self) -> None:
+        """Tell the process which memory it may use again."""
 
     @abstractmethod
     def fileno(self) -> int:

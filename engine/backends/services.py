@@ -15,6 +15,7 @@ from ..gpu.pinned_pool import PinnedPool
 from ..gpu.torch_devices import TorchDevices
 from ..job import Outcome
 from ..request import InferenceRequest
+from .confinement import Confinement
 
 if TYPE_CHECKING:
     from .python.child.utils.event_loop import EventLoop
@@ -114,6 +115,7 @@ class Services:
         gpus: the machine's GPUs, for frameworks that have no streams and memory of their own to offer.
         torch_gpus: the same GPUs as torch has them.
         gpu_limits: how much of the GPUs may be taken.
+        confinement: what the processes of models may do.
         event_loop: makes, from a name, what coroutines of Python models in the server's process run on; None where
             there is nothing but asyncio.
     """
@@ -124,6 +126,7 @@ class Services:
     gpus: CupyDevices = field(default_factory=CupyDevices)
     torch_gpus: TorchDevices = field(default_factory=lambda: TorchDevices())
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
+    confinement: Confinement = field(default_factory=Confinement)
     event_loop: Callable[[str], EventLoop] | None = None
 
     def limit_gpus(self, limits: GpuLimits) -> None:

@@ -7,7 +7,8 @@ Rules:
  1. Elements stand in the order in which they were noted. Any thread may note; only the event loop enters and leaves.
  2. A trace of a step is a trace of its own, with the ensemble's as its parent; it goes with the one that the request
     began.
- 3. A trace holds at most `MAX_ELEMENTS` elements and `MAX_TENSOR_BYTES` of tensors; what is beyond is left out.
+ 3. A trace holds at most `MAX_ELEMENTS` elements, `MAX_TENSOR_BYTES` of tensors, and `MAX_CALLS` traces under it that
+    models' own requests have begun; what is beyond is left out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_ELEMENTS = 20_000
 MAX_TENSOR_BYTES = 64 << 20
+MAX_CALLS = 1000
 
 
 class Activity(enum.StrEnum):
@@ -158,6 +160,11 @@ class Trace:
         """The trace of a step of this one, which is an ensemble's."""
         self.has_steps = True
         return self.child()
+
+    @property
+    def full(self) -> bool:
+        """No more requests of models are noted."""
+        return len((self._begun or self).descendants) >= MAX_CALLS
 
     def child(self) -> Trace:
         """The trace of a request that the model of this one makes."""

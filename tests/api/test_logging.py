@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from trireme.api import logging as api_logging
 from trireme.api.logging import (
     LineHandler,
     LogSettings,
@@ -334,3 +335,41 @@ def test_a_change_reaches_every_logger_of_the_house_and_ends_with_the_block(path
 )
 def test_a_verbose_level_is_read_as_triton_does(number: int, level: int) -> None:
     assert verbose_level(number) == level
+
+
+PRINTED = {"bare": True, "model": "m_0"}
+
+
+def test_what_a_model_prints_stands_on_the_console_as_it_is(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever the settings, wherever the log goes, and each stream to its own."""
+    with logging_to(LogSettings(file=str(path), info=False)):
+        logging.getLogger("trireme.python").info('one "line"\n\nand 100%% another', extra=PRINTED)
+        logging.getLogger("trireme.python").warning("complained", extra=PRINTED)
+    assert capfd.readouterr() == ('one "line"\n\nand 100%% another\n', "complained\n")
+    assert path.read_text() == ""
+
+
+def test_in_a_json_log_each_line_that_a_model_prints_is_an_object(capfd: pytest.CaptureFixture[str]) -> None:
+    with logging_to(LogSettings(format="json")):
+        logging.getLogger("trireme.python").info("one\ntwo", extra=PRINTED)
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(line["message"], line["model"]) for line in lines] == [("one", "m_0"), ("two", "m_0")]
+
+
+def test_what_waits_to_be_written_is_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that nobody reads, of which each is long."""
+    monkeypatch.setattr(api_logging, "MAX_WAITING_CHARACTERS", 1000)
+    reads, written = threading.Event(), []
+
+    def write(line: bytes) -> None:
+        reads.wait()
+        written.append(line)
+
+    handler = LineHandler(Streams(write, write), Streams(write, write))
+    handler.setFormatter(logging.Formatter())
+    record = logging.makeLogRecord({"msg": "x" * 400, "levelno": logging.INFO})
+    for _ in range(10):
+        handler.handle(record)
+    reads.set()
+    handler.close()
+    assert 2 <= len(written) <= 3  # the thread may have taken one before the others came

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import threading
 from typing import Any
 
+from ...clock import SystemClock
 from ...errors import InternalError
+from ..confinement import Confinement
 from .child import protocol
 from .child.channel import ChannelClosedError
 from .child.codec import MessageError
 from .instance import unhealthy
 from .launching import Interpreter, Process
 from .output import OutputLog, log_line
+from .pace import Pace
 
 _END_S = 10.0
 """A process that was killed is gone within this time, or is beyond help."""
 
 
-def completed_config(name: str, interpreter: Interpreter, settings: dict[str, Any], limit_s: float) -> str:
+def completed_config(
+    name: str, interpreter: Interpreter, confinement: Confinement, settings: dict[str, Any], limit_s: float
+) -> str:
     """What ``auto_complete_config`` makes of the configuration, as JSON. What the model prints is logged as it comes.
 
     Args:
@@ -30,15 +36,19 @@ def completed_config(name: str, interpreter: Interpreter, settings: dict[str, An
     Raises:
         InternalError: the model cannot be imported, does not like its configuration, or does not answer.
     """
-    process = Process(name, interpreter, timeout_s=limit_s)
-    logs = {pipe: OutputLog(pipe, name) for pipe in (process.stdout, process.stderr)}
+    process = Process(name, interpreter, confinement, timeout_s=limit_s)
+    pace = Pace()
+    logs = {
+        process.stdout: OutputLog(process.stdout, name, pace),
+        process.stderr: OutputLog(process.stderr, name, pace, logging.WARNING),
+    }
     too_late = threading.Event()
     watchdog = threading.Timer(limit_s, _give_up, (process, too_late))
     watchdog.start()
     try:
         with contextlib.suppress(ChannelClosedError):  # it may have said why it is gone
             process.channel.send((protocol.START, settings))
-        return _answer(process, logs)
+        return _answer(process, logs, too_late)
     except (ChannelClosedError, MessageError):
         if too_late.is_set():
             raise InternalError(
@@ -59,7 +69,8 @@ def _give_up(process: Process, too_late: threading.Event) -> None:
     process.kill()
 
 
-def _answer(process: Process, logs: dict[int, OutputLog]) -> str:
+def _answer(process: Process, logs: dict[int, OutputLog], too_late: threading.Event) -> str:
+    clock = SystemClock()
     poll = select.poll()
     for descriptor in (process.channel.fileno(), *logs):
         poll.register(descriptor, select.POLLIN)
@@ -70,17 +81,23 @@ def _answer(process: Process, logs: dict[int, OutputLog]) -> str:
                 config = _heard(process)
                 if config is not None:
                     return config
-            elif not log.read():
+                continue
+            pause_s = log.read(clock.now_s())
+            if pause_s is None:
                 poll.unregister(descriptor)
+            elif pause_s:
+                too_late.wait(pause_s)
 
 
 def _heard(process: Process) -> str | None:
     """The configuration, if that is what has come."""
     message = process.channel.receive()
-    assert message is not None, "the channel blocks"
+    if message is None:
+        return None
     kind, *rest = message.head
     if kind == protocol.FAILED:
         raise InternalError(rest[0])
     if kind == protocol.LOG:
         log_line(*rest)
+        process.channel.send((protocol.LOGGED, protocol.log_cost(rest[-1])))
     return rest[0] if kind == protocol.STARTED else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.model import ModelConfig
-from ...errors import InternalError
+from ...errors import InternalError, InvalidArgumentError
 from ...instance_orders import first_instance
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
 from ..services import Services
@@ -19,7 +19,15 @@ from .instance import PythonInstance
 from .launching import Interpreter, Process
 from .options import read_options
 from .overlap import most_batches
-from .settings import DEFAULT_FILENAME, check_parameters, model_path, runs_in_process, start_settings, wants_asyncio
+from .settings import (
+    DEFAULT_FILENAME,
+    EXECUTION,
+    check_parameters,
+    model_path,
+    runs_in_process,
+    start_settings,
+    wants_asyncio,
+)
 
 
 class PythonBackend(Backend):
@@ -51,7 +59,8 @@ class PythonBackend(Backend):
         """
         interpreter = self._check(config, files)
         settings = start_settings(config, files, InstanceSpec(config.name), self._script, auto_complete=True)
-        rewritten = completed_config(config.name, interpreter, settings, self._settings.auto_complete_s)
+        limit_s = self._settings.auto_complete_s
+        rewritten = completed_config(config.name, interpreter, self.services.confinement, settings, limit_s)
         return Completion(config.max_batch_size, rewritten=rewritten)
 
     def uses_gpus(self) -> bool:
@@ -72,7 +81,14 @@ class PythonBackend(Backend):
         if not path.is_file():
             raise InternalError(f"Python model file not found in '{path}'")
         check_parameters(config)
-        return self._environments.interpreter(config, files, None if self._script is None else self._script.parent)
+        account = self.services.confinement.account
+        if account is not None and runs_in_process(config):
+            raise InvalidArgumentError(
+                f"model '{config.name}' asks to run in the server's process (parameter '{EXECUTION}'), but Python "
+                f"models run as user '{account.name}' (--python-user)"
+            )
+        directory = None if self._script is None else self._script.parent
+        return self._environments.interpreter(config, files, directory, shared=account is not None)
 
 
 class PythonModel(LoadedModel):
@@ -101,7 +117,7 @@ class PythonModel(LoadedModel):
             make_loop = None if wants_asyncio(self._config) else self._services.event_loop
             process = ModelThread(spec.name, make_loop or AsyncioLoop)
         else:
-            process = Process(spec.name, self._interpreter)
+            process = Process(spec.name, self._interpreter, self._services.confinement)
         settings = self._settings(spec)
         most = self._most_batches
         return PythonInstance(self._config, spec, process, self._services, settings, self._timeout_s, most)

@@ -9,6 +9,8 @@ Rules:
     nobody is there who could want its answer. The model is told at once, and not when the request is over: it may be
     in the queue of an instance that waits for this very model.
  4. Metrics are gone when the instance is.
+ 5. A model may have `MOST_ASKED` questions open, beside the requests that its own side bounds, and `MOST_METRICS`
+    metrics and as many families. What is more is refused. One with more requests than its side allows is broken.
 """
 
 from __future__ import annotations
@@ -18,16 +20,26 @@ from functools import partial
 from typing import Any
 
 from ...custom_metrics import MetricKind
-from ...errors import CancelledError, InvalidArgumentError, TriremeError
+from ...errors import CancelledError, InvalidArgumentError, TriremeError, UnavailableError
 from ...execution import ExecutionBatch
 from ...request import Caller, InferenceRequest
 from ...response import InferenceResponse
+from ...tracing.record import Trace
 from ..services import Question, Services
 from .child import protocol
 from .child.codec import MessageError, Payload
-from .wire import SEQUENCE_END, SEQUENCE_START, read_tensor, write_error, write_tensor
+from .wire import SEQUENCE_END, SEQUENCE_START, check_parameters, read_tensor, write_error, write_tensor
 
 Tell = Callable[[tuple[Any, ...], Payload], None]
+
+MOST_ASKED = 1024
+MOST_METRICS = 10_000
+_MOST_REQUESTS = 4096
+_MOST_TENSORS = 4096
+_MOST_LABELS = 64
+_MOST_BUCKETS = 1024
+_MOST_NAME = 4096
+"""Characters of a metric's name, or of one of its labels."""
 
 _GIVEN_UP = write_error(CancelledError("All clients that this request was made for have gone."))
 
@@ -48,8 +60,13 @@ _ARGUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
     "metric_value": (_NUMBER,),
 }
 """What may be asked for, and of which types the arguments are: what a process says is not trusted."""
-_REQUEST = (_TEXT, _NUMBER, _TEXT, (int, str), _NUMBER, _NUMBER, (dict,), (tuple,), (str, type(None)), (tuple,))
+_REQUEST = (_TEXT, _NUMBER, _TEXT, (int, str), _NUMBER, _NUMBER, (dict,), (tuple,), (int, type(None)), (tuple,))
 """A request's; see `child.wire.write_request`."""
+_TRACE = 8
+
+
+def _untraced(_key: int) -> None:
+    """Nothing is noted of anything."""
 
 
 class Calls:
@@ -57,21 +74,25 @@ class Calls:
 
     Args:
         tell: sends a message to the process.
+        trace_of: what is noted of the request with this key, if it is open and traced.
     """
 
-    def __init__(self, services: Services, tell: Tell) -> None:
+    def __init__(self, services: Services, tell: Tell, trace_of: Callable[[int], Trace | None] = _untraced) -> None:
+        self._trace_of = trace_of
         self._services = services
         self._tell = tell
         self._asked: dict[int, _Asked] = {}
-        self._families: list[int] = []
+        self._families: dict[int, None] = {}
+        self._metrics: dict[int, int] = {}  # of which family
+        self._questions = 0
         self._unattended = False
         self._closed = False
         metrics = services.custom_metrics
         self._at_once: dict[str, Callable[..., Any]] = {
             "create_family": self._create_family,
             "delete_family": self._delete_family,
-            "create_metric": metrics.create_metric,
-            "delete_metric": metrics.delete_metric,
+            "create_metric": self._create_metric,
+            "delete_metric": self._delete_metric,
             "metric_increment": metrics.increment,
             "metric_set": metrics.set,
             "metric_observe": metrics.observe,
@@ -98,17 +119,21 @@ class Calls:
             MessageError: its arguments are of other types.
         """
         _check(method, arguments, _ARGUMENTS[method])
+        if number.__class__ is not int or len(self._asked) > _MOST_REQUESTS:
+            raise MessageError(f"{len(self._asked)} requests are open")
         try:
             if method == "infer":
                 self._ask(payload, batch, callers, number, *arguments)
             elif method == "load_model":
-                self._load_model(payload, number, *arguments)
+                self._question(partial(self._load_model, payload, number, *arguments))
             elif method == "unload_model":
                 name, dependents = arguments
-                self._services.models.unload_model(name, dependents, partial(self._done, number))
+                self._question(
+                    partial(self._services.models.unload_model, name, dependents, partial(self._done, number))
+                )
             elif method == "is_model_ready":
                 name, version = arguments
-                self._services.models.model_ready(name, version, partial(self._answer, number))
+                self._question(partial(self._services.models.model_ready, name, version, partial(self._ready, number)))
             else:
                 self._answer(number, self._at_once[method](*arguments))
         except TriremeError as error:
@@ -163,6 +188,10 @@ class Calls:
         many: bool,
     ) -> None:
         request = _read_request(wire, payload, callers)
+        key = wire[_TRACE]
+        trace = None if key is None else self._trace_of(key)
+        if trace is not None and not trace.full:
+            request.trace = trace.child()
         question = self._services.models.ask(request, many, partial(self._pass_on, number))
         self._unattended = True
         self._asked[number] = _Asked(question, batch)
@@ -198,7 +227,27 @@ class Calls:
             parameters[path] = bytes(payload[at : at + size])
         self._services.models.load_model(name, parameters, partial(self._done, number))
 
+    def _question(self, ask: Callable[[], None]) -> None:
+        """Ask what takes time, within rule 5.
+
+        Raises:
+            TriremeError: too many are open, or it is refused.
+        """
+        if self._questions >= MOST_ASKED:
+            raise UnavailableError(f"{MOST_ASKED} questions of this model are open, and no more can be")
+        self._questions += 1
+        try:
+            ask()
+        except TriremeError:
+            self._questions -= 1
+            raise
+
+    def _ready(self, number: int, ready: bool) -> None:
+        self._questions -= 1
+        self._answer(number, ready)
+
     def _done(self, number: int, error: TriremeError | None) -> None:
+        self._questions -= 1
         if error is None:
             self._answer(number, None)
         elif not self._closed:
@@ -216,13 +265,41 @@ class Calls:
             wanted = MetricKind(kind)
         except ValueError:
             raise InvalidArgumentError(f"a metric cannot be of kind '{kind}'") from None
+        self._check_metric(len(self._families), name, description)
         family = self._services.custom_metrics.create_family(name, description, wanted)
-        self._families.append(family)
+        self._families[family] = None
         return family
+
+    def _create_metric(self, family: int, labels: dict[str, str], buckets: tuple[float, ...] | None) -> int:
+        self._check_metric(len(self._metrics), *labels, *labels.values())
+        if len(labels) > _MOST_LABELS or len(buckets or ()) > _MOST_BUCKETS:
+            raise InvalidArgumentError(f"a metric has at most {_MOST_LABELS} labels and {_MOST_BUCKETS} buckets")
+        metric = self._services.custom_metrics.create_metric(family, labels, buckets)
+        self._metrics[metric] = family
+        return metric
+
+    def _delete_metric(self, metric: int) -> None:
+        self._services.custom_metrics.delete_metric(metric)
+        self._metrics.pop(metric, None)
+
+    def _check_metric(self, count: int, *texts: str) -> None:
+        """Rule 5.
+
+        Raises:
+            InvalidArgumentError: there are too many, or a text is too long.
+            MessageError: a text is none.
+        """
+        if not all(text.__class__ is str for text in texts):
+            raise MessageError("a metric whose labels are no texts")
+        if count >= MOST_METRICS:
+            raise InvalidArgumentError(f"an instance may have {MOST_METRICS} metrics, and has them")
+        if any(len(text) > _MOST_NAME for text in texts):
+            raise InvalidArgumentError(f"names and labels of metrics have at most {_MOST_NAME} characters")
 
     def _delete_family(self, family: int) -> None:
         self._services.custom_metrics.delete_family(family)
-        self._families.remove(family)
+        self._families.pop(family, None)
+        self._metrics = {metric: of for metric, of in self._metrics.items() if of != family}
 
 
 class _Asked:
@@ -250,6 +327,10 @@ def _check(what: str, values: tuple[Any, ...], types: tuple[tuple[type, ...], ..
 def _read_request(wire: tuple[Any, ...], payload: memoryview, callers: tuple[Caller, ...]) -> InferenceRequest:
     _check("infer", wire, _REQUEST)
     name, version, request_id, correlation_id, flags, timeout_us, parameters, wanted, _trace, tensors = wire
+    if len(tensors) > _MOST_TENSORS or len(wanted) > _MOST_TENSORS or not all(isinstance(each, str) for each in wanted):
+        raise MessageError(f"a request with {len(tensors)} inputs and {len(wanted)} names of outputs")
+    if parameters:
+        check_parameters(parameters)
     return InferenceRequest(
         name,
         version,

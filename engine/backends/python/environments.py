@@ -35,11 +35,14 @@ class Environments:
         self._lock = threading.Lock()
         self._unpacked: dict[tuple[str, int, int], TemporaryFolder] = {}
 
-    def interpreter(self, config: ModelConfig, files: ModelFiles, backend_directory: Path | None) -> Interpreter:
+    def interpreter(
+        self, config: ModelConfig, files: ModelFiles, backend_directory: Path | None, *, shared: bool = False
+    ) -> Interpreter:
         """What to run a model's process with.
 
         Args:
             backend_directory: of a Python-based backend.
+            shared: other users than the server's read it, too.
 
         Raises:
             InternalError: the environment is not there, or is none.
@@ -53,6 +56,8 @@ class Environments:
             path = packed
         if path.is_file():
             path = self._unpack(path)
+            if shared:
+                path.chmod(0o755)
         return _interpreter_of(path)
 
     def _unpack(self, path: Path) -> Path:

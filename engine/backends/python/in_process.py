@@ -34,7 +34,7 @@ class ModelThread:
     def __init__(self, name: str, make_loop: Callable[[str], EventLoop]) -> None:
         ours, theirs = socket_pair()
         ours.setblocking(False)
-        self.channel = Channel(ours)
+        self.channel = Channel(ours, trusted=False)
         self.ended, self._end = os.pipe()
         self._hears, self.bell = os.pipe()
         arguments = (Channel(theirs), make_loop(f"{name} coroutines"))

@@ -12,6 +12,9 @@ Rules:
     the request is executed again is kept until then.
  6. A batch is over when ``execute`` has returned, and, for a model that is not decoupled, each of its requests has been
     answered: a response sender may do so later.
+ 7. What the process logs and prints is taken in at a `Pace`. Of log lines it may send `protocol.LOG_WINDOW` ahead, of
+    output what a pipe holds; then it waits. Of everything else that it says, `_HEARD_AT_ONCE` messages are heard in one
+    turn, and then it is others' turn.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from ...errors import FailureReason, InternalError, InvalidArgumentError, Trirem
 from ...execution import ExecutionBatch, Phase
 from ...job import Job
 from ...request import Caller
+from ...response import InferenceResponse
+from ...tracing.record import Trace
 from ..interface import InstanceSpec, ProcessInstance
 from ..services import Services
 from .calls import Calls
@@ -38,11 +43,16 @@ from .child.codec import Message, MessageError, Payload
 from .in_process import ModelThread
 from .launching import Process, describe_status
 from .output import OutputLog, log_line
-from .wire import read_response, write_job
+from .pace import Pace
+from .wire import read_response, undo_reshape, write_job
 
 logger = logging.getLogger("trireme.python")
 
 _TAKEN_AT_ONCE = protocol.WINDOW // 2
+_HEARD_AT_ONCE = 64
+_LONGEST_NS = 1 << 62
+_LOG_SLACK = 256 << 10
+"""A process may send beyond its window what it began to send before."""
 
 
 def unhealthy(name: str) -> InternalError:
@@ -109,14 +119,18 @@ class PythonInstance(ProcessInstance):
         self._decoupled = config.decoupled
         self._max_rows = config.max_batch_size
         self._outputs = tuple(output.name for output in config.output)
+        self._reshaped = {output.name: output for output in config.output if output.reshape is not None}
         self._process = process
         self._channel = process.channel
         self.ended = process.ended
         self._finalize_s = self.launch_limit_s = finalize_s
-        pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe >= 0]
-        self._logs = {pipe: OutputLog(pipe, spec.name) for pipe in pipes}
+        self._pace = Pace()
+        pipes = ((process.stdout, logging.INFO), (process.stderr, logging.WARNING))
+        self._printed = {pipe: OutputLog(pipe, spec.name, self._pace, level) for pipe, level in pipes if pipe >= 0}
+        self._logged = 0  # of `protocol.LOG_WINDOW`
+        self._holds_logs = False
         self._model = (config.name, int(settings["args"]["model_version"]))
-        self._calls = Calls(services, self._tell)
+        self._calls = Calls(services, self._tell, self._trace_of)
         self._keys = itertools.count()
         self._open: dict[int, _Open] = {}
         self._again: dict[int, _Open] = {}  # rule 5
@@ -164,9 +178,15 @@ class PythonInstance(ProcessInstance):
 
     def sources(self) -> Mapping[int, Callable[[], bool]]:
         process = self._process
-        sources: dict[int, Callable[[], bool]] = {self._channel.fileno(): self._receive, process.ended: self._ended}
-        sources.update({pipe: log.read for pipe, log in self._logs.items()})
-        return sources
+        self._channel.tell_returns(lambda: self.on_returned())
+        return {self._channel.fileno(): self._receive, process.ended: self._ended}
+
+    def outputs(self) -> Mapping[int, Callable[[float], float | None]]:
+        return {pipe: output.read for pipe, output in self._printed.items()}
+
+    def give_back(self) -> None:
+        with contextlib.suppress(ChannelClosedError):
+            self._channel.give_back(1)
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -212,21 +232,26 @@ class PythonInstance(ProcessInstance):
         self._again.clear()
         self._batches.clear()
         self._calls.close()
-        for log in self._logs.values():
-            log.close()
+        for output in self._printed.values():
+            output.close()
         self._process.close()
 
     # What the process says.
 
     def _receive(self, *, all_of_it: bool = False) -> bool:
         """Take in what has come, or (unless `all_of_it` is wanted) as much as is worth asking for: when the process is
-        through with its only batch, it says nothing more. If it does, it is heard later."""
+        through with its only batch, it says nothing more. If it does, it is heard later, as is what others would have
+        to wait for."""
         only_batch = self.credits == 1 and not self._decoupled and not all_of_it
+        heard = 0
         try:
-            while (message := self._channel.receive()) is not None:
+            while (heard < _HEARD_AT_ONCE or all_of_it) and (message := self._channel.receive()) is not None:
+                heard += 1
                 self._handle(message)
                 if only_batch and message.head[0] == protocol.DONE:
                     break
+            self.busy = heard == _HEARD_AT_ONCE
+            self._channel.give_back()
         except ChannelClosedError:
             if not self._ending:
                 self._process.kill()  # if it has not ended already, and is about to be noticed
@@ -244,6 +269,7 @@ class PythonInstance(ProcessInstance):
         self._receive(all_of_it=True)
         if self._ending:
             return False
+        self._process.kill()  # and whatever it has started
         logger.error("the process of instance '%s' is gone: %s", self.name, describe_status(self._process.status))
         raise unhealthy(self.name)
 
@@ -255,7 +281,7 @@ class PythonInstance(ProcessInstance):
         elif kind == protocol.ANSWER:
             self._answer(message.payload, *rest)
         elif kind == protocol.LOG:
-            log_line(*rest)
+            self._log(*rest)
         elif kind == protocol.CALL:
             number, method, arguments, key = rest
             batches = self._asking(key)
@@ -276,6 +302,27 @@ class PythonInstance(ProcessInstance):
             self._ending = True
             raise InternalError(rest[0])
 
+    def _log(self, level: str, filename: str, line: int, text: str) -> None:
+        """Rule 7."""
+        cost = protocol.log_cost(text)
+        self._logged += cost
+        if self._logged > protocol.LOG_WINDOW + _LOG_SLACK:
+            raise MessageError("more log lines than may be on their way")
+        log_line(level, filename, line, text)
+        pause_s = self._pace.spend(cost, 1, self.now_s())
+        if self._logged < protocol.LOG_WINDOW // 4 or self._holds_logs:
+            return
+        if pause_s:
+            self._holds_logs = True
+            self.later(pause_s, self._tell_logged)
+        else:
+            self._tell_logged()
+
+    def _tell_logged(self) -> None:
+        self._holds_logs = False
+        cost, self._logged = self._logged, 0
+        self._tell((protocol.LOGGED, cost))
+
     def _unready(self, ready: bool, text: str | None) -> TriremeError | None:
         """Why the model is not ready, as it says itself."""
         if text is not None:
@@ -291,11 +338,14 @@ class PythonInstance(ProcessInstance):
         spent_ns: tuple[int, int],
     ) -> None:
         """The model's ``execute`` has returned."""
+        infer_ns, output_ns = spent_ns
+        if not (0 <= infer_ns < _LONGEST_NS and 0 <= output_ns < _LONGEST_NS):
+            raise MessageError(f"an execution of {infer_ns} + {output_ns} ns")
         held = self._batches[number]
         batch = held.batch
         batch.mark(Phase.OUTPUT_START)
-        batch.marks[Phase.OUTPUT_START] -= spent_ns[1]
-        batch.marks[Phase.INFER_START] = batch.marks[Phase.OUTPUT_START] - spent_ns[0]
+        batch.marks[Phase.OUTPUT_START] -= output_ns
+        batch.marks[Phase.INFER_START] = batch.marks[Phase.OUTPUT_START] - infer_ns
         for key in rescheduled:
             request = self._open.get(key)
             if request is not None:
@@ -303,7 +353,7 @@ class PythonInstance(ProcessInstance):
         for key, wire in answers:
             request = self._open.get(key)
             if request is not None:
-                self._reply(key, request.job, read_response(request.job, wire, payload), True)
+                self._reply(key, request.job, self._outcome(request.job, wire, payload), True)
         held.returned = True
         self._finish_if_over(held)
 
@@ -316,6 +366,10 @@ class PythonInstance(ProcessInstance):
         del self._batches[held.keys[0]]
         held.batch.finish(keep_open=self._decoupled)
         self.on_finished(held.batch)
+
+    def _trace_of(self, key: int) -> Trace | None:
+        request = self._open.get(key)
+        return None if request is None else request.job.request.trace
 
     def _asking(self, key: int | None) -> list[ExecutionBatch]:
         """The batch during whose execution the model asks; all that it may be if the model's process does not know."""
@@ -353,15 +407,27 @@ class PythonInstance(ProcessInstance):
         request = self._open.get(key)
         if request is None:
             if key in self._again:
-                self._again[key].early.append((payload, key, final, wire))
+                early = self._again[key].early
+                if len(early) > protocol.WINDOW:
+                    raise MessageError("more responses than may be on their way")
+                early.append((payload, key, final, wire))
             return
-        outcome = None if wire is None else read_response(request.job, wire, payload)
+        outcome = None if wire is None else self._outcome(request.job, wire, payload)
         self._reply(key, request.job, outcome, final or not self._decoupled)
         if self._decoupled:
             if outcome is not None and not final:
                 self._account(key, request)
         else:
             self._finish_if_over(request.held)
+
+    def _outcome(self, job: Job, wire: Any, payload: memoryview) -> InferenceResponse | TriremeError:
+        outcome = read_response(job, wire, payload)
+        if self._reshaped and not isinstance(outcome, TriremeError):
+            try:
+                undo_reshape(outcome, self._reshaped, self._max_rows > 0)
+            except InternalError as error:
+                return error
+        return outcome
 
     def _reply(self, key: int, job: Job, outcome: Any, final: bool) -> None:
         if final:
@@ -381,6 +447,8 @@ class PythonInstance(ProcessInstance):
     def _account(self, key: int, request: _Open) -> None:
         """Rule 3."""
         request.untold += 1
+        if request.untold > protocol.WINDOW and not request.job.cancelled:
+            raise MessageError("more responses than may be on their way")
         window = request.job.window
         if window is not None and window.crowded:
             window.on_room = partial(self._tell_taken, key)
@@ -415,6 +483,9 @@ class PythonInstance(ProcessInstance):
             self.on_congestion()
 
     def on_congestion(self) -> None:
+        """Replaced by the executor."""
+
+    def on_returned(self) -> None:
         """Replaced by the executor."""
 
     def on_finished(self, batch: ExecutionBatch) -> None:

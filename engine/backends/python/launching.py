@@ -6,14 +6,24 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import InternalError
+from ..confinement import Account, Confinement
 from .child.channel import Channel, socket_pair
 
-MAIN = Path(__file__).parent / "child" / "main.py"
+_CHILD = Path(__file__).parent / "child"
+MAIN = _CHILD / "main.py"
+_CONFINE = _CHILD / "confine.py"
+
+_NOT_CONFINED = Confinement()
+
+_Popen = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +40,12 @@ class Interpreter:
 
 
 class Process:
-    """A running process.
+    """A running process, in a session of its own: what a terminal sends to the server does not reach it, and what it
+    starts can be ended with it.
 
     Args:
         name: of the instance, for people.
+        confinement: its limits (`child.confine`).
         timeout_s: how long the channel may block; without it, it does not.
 
     Attributes:
@@ -47,42 +59,42 @@ class Process:
         InternalError: it cannot be started.
     """
 
-    def __init__(self, name: str, interpreter: Interpreter, *, timeout_s: float = 0.0) -> None:
+    def __init__(
+        self, name: str, interpreter: Interpreter, confinement: Confinement = _NOT_CONFINED, *, timeout_s: float = 0.0
+    ) -> None:
         ours, theirs = socket_pair()
         ours.settimeout(timeout_s)
         hears, self.bell = os.pipe()
-        variables = {**os.environ, **interpreter.environment}
-        try:
-            with theirs:
-                self._popen = subprocess.Popen(
-                    [*interpreter.command, str(MAIN), str(theirs.fileno()), str(hears)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    pass_fds=(theirs.fileno(), hears),
-                    env={name: value for name, value in variables.items() if value},
-                )
-        except OSError as error:
-            ours.close()
-            os.close(self.bell)
-            raise InternalError(f"cannot start the process of instance '{name}': {error}") from None
-        finally:
-            os.close(hears)
-        self.channel = Channel(ours)
-        self.pid = self._popen.pid
+        started: Future[_Popen] = Future()
+        with theirs:
+            command = [*interpreter.command, str(MAIN), str(theirs.fileno()), str(hears)]
+
+            def begin() -> _Popen:
+                return start(command, interpreter.environment, confinement, (theirs.fileno(), hears))
+
+            self._holder = threading.Thread(target=_hold, args=(begin, started), name=f"{name} process", daemon=True)
+            self._holder.start()
+            try:
+                popen = started.result()
+            except (OSError, subprocess.SubprocessError) as error:
+                ours.close()
+                os.close(self.bell)
+                raise InternalError(f"cannot start the process of instance '{name}': {error}") from None
+            finally:
+                os.close(hears)
+        self._popen = popen
+        self.channel = Channel(ours, trusted=False)
+        self.pid = popen.pid
         self.ended = os.pidfd_open(self.pid)
-        assert self._popen.stdout is not None, "these are pipes"
-        assert self._popen.stderr is not None, "both"
-        with self._popen.stdout as stdout, self._popen.stderr as stderr:
+        assert popen.stdout is not None, "these are pipes"
+        assert popen.stderr is not None, "both"
+        with popen.stdout as stdout, popen.stderr as stderr:
             self.stdout, self.stderr = os.dup(stdout.fileno()), os.dup(stderr.fileno())
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it ends within this time."""
-        try:
-            self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        self._holder.join(timeout_s)
+        return self.status is not None
 
     @property
     def status(self) -> int | None:
@@ -90,9 +102,11 @@ class Process:
         return self._popen.poll()
 
     def kill(self) -> None:
-        """End it."""
-        with contextlib.suppress(ProcessLookupError):
-            self._popen.kill()
+        """End it, and what it has started and not put into a session of its own. Nothing happens once `status` has told
+        of its end: its number may be another's by then."""
+        if self._popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Give back what is left of it. It must have ended, or been killed."""
@@ -103,6 +117,48 @@ class Process:
 
     def __repr__(self) -> str:
         return f"<Process {self.pid}{'' if self.status is None else f' (ended: {self.status})'}>"
+
+
+def start(
+    command: list[str], environment: Mapping[str, str], confinement: Confinement, descriptors: tuple[int, ...] = ()
+) -> _Popen:
+    """Start a confined process, whose output goes to pipes.
+
+    Raises:
+        OSError, SubprocessError: it cannot be started.
+    """
+    account = confinement.account
+    confine = [sys.executable, "-I", "-S", str(_CONFINE), str(os.getpid()), str(confinement.memory_bytes)]
+    return subprocess.Popen(
+        [*confine, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=descriptors,
+        env=_variables(environment, account),
+        start_new_session=True,
+        user=None if account is None else account.uid,
+        group=None if account is None else account.gid,
+        extra_groups=None if account is None else account.groups,
+    )
+
+
+def _variables(environment: Mapping[str, str], account: Account | None) -> dict[str, str]:
+    """The variables of a process: the server's, with these on top, but for the empty ones."""
+    own = {} if account is None else {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+    return {name: value for name, value in {**os.environ, **environment, **own}.items() if value}
+
+
+def _hold(begin: Callable[[], _Popen], started: Future[_Popen]) -> None:
+    """Start a process, and live as long as it does: the system ends it with this thread (`child.confine`)."""
+    try:
+        popen = begin()
+    except (OSError, subprocess.SubprocessError) as error:
+        started.set_exception(error)
+        return
+    started.set_result(popen)
+    with contextlib.suppress(ChildProcessError):  # somebody has asked for its status already
+        os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
 
 
 def describe_status(status: int | None) -> str:

@@ -1,11 +1,17 @@
-"""What a model's process prints, or has logged, becomes lines of the server's log."""
+"""What a model's process prints, or has logged, on its way to the server's console and log.
+
+What it prints is passed on as it is: whole lines, in pieces of many, as records with the attribute `bare`, which the
+log writes without a preamble. JSON logs make an object of each line.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 
-LONGEST_LINE_BYTES = 8192
+from .pace import Pace
+
+LONGEST_LINE_BYTES = 65_536
 """Longer lines are broken."""
 
 _READ_BYTES = 65_536
@@ -34,56 +40,73 @@ class OutputLog:
     Args:
         descriptor: the reading end of a pipe; `close` closes it.
         name: of the instance, for people.
-        level: for the lines.
+        pace: of the instance.
+        level: for the lines: INFO ones go to the server's standard output, graver ones to its standard error.
     """
 
-    def __init__(self, descriptor: int, name: str, level: int = logging.INFO) -> None:
+    def __init__(self, descriptor: int, name: str, pace: Pace, level: int = logging.INFO) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._name = name
+        self._pace = pace
         self._level = level
         self._rest = b""
+        self._ended = False
 
-    def read(self) -> bool:
-        """Log what there is; False at the end of the stream."""
+    def read(self, now_s: float) -> float | None:
+        """Pass on the lines that there are; None at the end of the stream.
+
+        Returns:
+            Seconds to wait before the next call.
+        """
         try:
             data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
-            return True
-        self._split(data)
-        if not data:
-            self._log_rest()
-        return bool(data)
+            return 0.0
+        lines = self._take(data)
+        return self._pace.spend(len(data), lines, now_s) if data else None
 
     def close(self) -> None:
-        """Log what is left, and close the pipe. Processes that the model started may still hold the other end, and
-        write faster than it can be logged: more than a pipe holds was not left by the model."""
+        """Pass on what is left, and close the pipe. Processes that the model started may still hold the other end, and
+        write faster than it can be passed on: more than a pipe holds was not left by the model."""
         left = _PIPE_BYTES
-        while left > 0:
+        data = b"?"
+        while left > 0 and data:
             try:
                 data = os.read(self._descriptor, min(left, _READ_BYTES))
             except BlockingIOError:
                 break
-            if not data:
-                break
             left -= len(data)
-            self._split(data)
-        self._log_rest()
+            self._take(data)
+        self._take(b"")
         os.close(self._descriptor)
 
-    def _split(self, data: bytes) -> None:
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        while len(self._rest) > LONGEST_LINE_BYTES:
-            lines.append(self._rest[:LONGEST_LINE_BYTES])
-            self._rest = self._rest[LONGEST_LINE_BYTES:]
-        for line in lines:
-            self._log(line)
+    def _take(self, data: bytes) -> int:
+        """Pass on all whole lines, with this at their end (nothing: there will not be more); how many they are."""
+        text = self._rest + data
+        end = text.rfind(b"\n") + 1 if data else len(text)
+        while len(text) - end >= LONGEST_LINE_BYTES:  # of the last one, broken
+            if end:
+                self._write(text[:end])
+            text = text[end:]
+            end = _end_of_character(text, LONGEST_LINE_BYTES)
+        piece, self._rest = text[:end], text[end:]
+        if piece:
+            self._write(piece)
+        return piece.count(b"\n") + 1
 
-    def _log_rest(self) -> None:
-        rest, self._rest = self._rest, b""
-        self._log(rest)
+    def _write(self, piece: bytes) -> None:
+        text = piece.decode("utf-8", "backslashreplace").removesuffix("\n")
+        logger.log(self._level, "%s", text, extra={"bare": True, "model": self._name})
 
-    def _log(self, line: bytes) -> None:
-        if line:
-            logger.log(self._level, "[%s] %s", self._name, line.decode("utf-8", "replace").rstrip("\r"))
+
+def _end_of_character(text: bytes, end: int) -> int:
+    """The same end, or one up to 3 bytes before, so that no character of UTF-8 is cut."""
+    for back in range(1, 4):
+        byte = text[end - back]
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return end - back if length > back else end
+        if byte < 0x80:
+            break
+    return end

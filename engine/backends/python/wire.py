@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...bounded_product import bounded_product
+from ...config.model import ModelOutput
 from ...datatypes import BY_NUMBER
 from ...errors import (
     AlreadyExistsError,
@@ -22,15 +23,24 @@ from ...errors import (
 from ...job import Job
 from ...request import ParameterValue
 from ...response import InferenceResponse
+from ...scheduling.batch import client_shape
 from ...tensor import Tensor
 from ...tracing.record import Trace
 from .child.codec import MessageError, Payload, WireTensor, cut
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
 
+MOST_DIMENSIONS = 64
+"""As many as numpy's arrays have at most."""
+MOST_PARAMETERS = 1024
+MOST_OUTPUTS = 1024
+"""Of a response to a model with fewer outputs."""
+
 _MOST_BYTES = 2**63 - 1
 _REFERENCE_BYTES = 8
 """An element of BYTES, to numpy."""
+
+_SCALARS = (str, int, bool, float)
 
 _ERRORS: dict[int, type[TriremeError]] = {
     0: TriremeError,
@@ -70,10 +80,20 @@ def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
     Raises:
         MessageError: it is broken.
     """
-    datatype = BY_NUMBER.get(wire[1])
-    if datatype is None:
-        raise MessageError(f"tensor '{wire[0]}' is of type number {wire[1]}")
-    return Tensor(wire[0], datatype, tuple(wire[2]), cut(payload, wire))
+    name, number, shape, _, nbytes = wire
+    datatype = BY_NUMBER.get(number)
+    if datatype is None or name.__class__ is not str:
+        raise MessageError(f"tensor '{name}' is of type number {number}")
+    if len(shape) > MOST_DIMENSIONS:
+        raise MessageError(f"tensor '{name}' has {len(shape)} dimensions, and may have {MOST_DIMENSIONS}")
+    elements = 1
+    for dim in shape:
+        if dim.__class__ is not int or not 0 <= dim <= _MOST_BYTES:
+            raise MessageError(f"tensor '{name}' has a dimension that is none")
+        elements *= dim
+    if datatype.size and elements * datatype.size != nbytes:
+        raise MessageError(f"tensor '{name}' has {nbytes} bytes, which do not go with its shape")
+    return Tensor(name, datatype, tuple(shape), cut(payload, wire))
 
 
 def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) -> tuple[Any, ...]:
@@ -110,7 +130,7 @@ def _compact(parameters: Mapping[str, ParameterValue]) -> str:
 def _trace_context(trace: Trace) -> str | None:
     """What the model may hand on to whom it calls, as JSON."""
     headers = trace.headers()
-    return json.dumps(headers) if headers else None
+    return _compact(headers) if headers else None
 
 
 def read_response(job: Job, wire: tuple[Any, ...], payload: memoryview) -> InferenceResponse | TriremeError:
@@ -122,11 +142,53 @@ def read_response(job: Job, wire: tuple[Any, ...], payload: memoryview) -> Infer
     error, parameters, tensors = wire
     if error is not None:
         return read_error(*error)
+    if len(tensors) > MOST_OUTPUTS and len(tensors) > len(job.requested_outputs):
+        raise MessageError(f"a response with {len(tensors)} outputs")
+    if parameters:
+        check_parameters(parameters)
     for name, value in parameters.items():
         if not name.isascii() or isinstance(value, str):
             parameters = {_utf8(key): _utf8(of) if isinstance(of, str) else of for key, of in parameters.items()}
             break
     return job.response([read_tensor(payload, tensor) for tensor in tensors], parameters)
+
+
+def undo_reshape(response: InferenceResponse, outputs: Mapping[str, ModelOutput], batching: bool) -> None:
+    """Give the outputs that have a ``reshape`` the shapes that clients expect.
+
+    Args:
+        outputs: those that have one.
+        batching: shapes begin with a batch dimension.
+
+    Raises:
+        InternalError: what the model made has another number of elements.
+    """
+    for place, tensor in enumerate(response.outputs):
+        output = outputs.get(tensor.name)
+        if output is None:
+            continue
+        rows, shape = (tensor.shape[:1], tensor.shape[1:]) if batching else ((), tensor.shape)
+        try:
+            if batching and not rows:
+                raise InternalError("there is no batch dimension")
+            response.outputs[place] = tensor.reshaped((*rows, *client_shape(output, shape)))
+        except InternalError as error:
+            raise InternalError(
+                f"output tensor shape does not match size of output for '{tensor.name}': {error.message}",
+                reason=FailureReason.BACKEND,
+            ) from None
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        MessageError: they are too many, or are no parameters.
+    """
+    if len(parameters) > MOST_PARAMETERS:
+        raise MessageError(f"{len(parameters)} parameters, of which there may be {MOST_PARAMETERS}")
+    for name, value in parameters.items():
+        if name.__class__ is not str or value.__class__ not in _SCALARS:
+            raise MessageError("a parameter that is neither bool nor number nor text")
 
 
 def read_error(text: str, code: int) -> TriremeError:

@@ -17,6 +17,7 @@ from trireme.api.grpc.context import GrpcOptions
 from trireme.api.http2.limits import KeepaliveOptions
 from trireme.api.restrictions import Restriction
 from trireme.api.sockets.tls import TlsOptions
+from trireme.engine.backends.confinement import Confinement, find_account
 from trireme.engine.gpu.discovery import Gpu, Gpus
 from trireme.engine.gpu.limits import GpuLimits
 from trireme.engine.options import ControlMode
@@ -324,6 +325,13 @@ def test_without_flags_gpus_are_triton_s() -> None:
     assert options.gpu_limits == GpuLimits(256 << 20)
 
 
+def test_python_models_may_be_limited_and_run_as_another_user() -> None:
+    assert command().server.confinement == Confinement()
+    options = command("--python-user=0:0", "--python-memory-limit=1000").server
+    assert options.confinement == Confinement(find_account("0:0"), 1000)
+    assert refusal("--python-user=no-such-user") == "Error: --python-user: there is no user 'no-such-user'"
+
+
 @pytest.mark.parametrize("flag", ["--pinned-memory-pool-byte-size=-1", "--cuda-memory-pool-byte-size=0:-1"])
 def test_memory_cannot_be_negative(flag: str) -> None:
     name, value = flag.split("=")
@@ -440,7 +448,14 @@ def test_the_usage_text_names_every_flag_under_its_group() -> None:
             "Metrics:",
             "Tracing:",
         ),
-        *("Backend:", "Repository Agent:", "Response Cache:", "Rate Limiter:", "Memory/Device Management:"),
+        *(
+            "Backend:",
+            "Python Models:",
+            "Repository Agent:",
+            "Response Cache:",
+            "Rate Limiter:",
+            "Memory/Device Management:",
+        ),
         *("Shared Memory:", "Limits:", "Simulation:", "DEPRECATED:"),
     ]
 

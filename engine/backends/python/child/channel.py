@@ -8,6 +8,9 @@ Rules:
  4. The server's end never blocks: what the socket does not take waits here, in order, until `flush`. The model's end
     blocks. So the two cannot wait for each other.
  5. Any thread may send; receiving is for one at a time.
+ 6. The server's end gives segments back even if it has nothing to say. The model's end has at most `MOST_SEGMENTS` of
+    its own, and waits for one (`has_room`); what breaks that, or has a head of more than `MOST_HEAD_BYTES`, is no
+    message.
 """
 
 from __future__ import annotations
@@ -18,20 +21,23 @@ import socket
 import struct
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from .codec import Head, Message, MessageError, Payload, decode, encode
-from .segments import Borrower, Lender, Segment
+from .codec import MOST_HEAD_BYTES, Head, Message, MessageError, Payload, decode, encode
+from .segments import MOST_SEGMENTS, Borrower, Lender, Segment
 
 INLINE_BYTES = 64 << 10
 
 _FRAME = struct.Struct("<BxHHxxQQ")  # what follows, segments given back, segments dropped, segment, bytes of it
-_INLINE, _SEGMENT, _INTRODUCTION = 1, 2, 3
+_INLINE, _SEGMENT, _INTRODUCTION, _NOTHING = 1, 2, 3, 4
 _USUAL_FRAME = _FRAME.pack(_INLINE, 0, 0, 0, 0)
 _MOST_NUMBERS = 512
 _DATAGRAM_BYTES = INLINE_BYTES + _FRAME.size + 8 * 2 * _MOST_NUMBERS
+_WORTH_TELLING = 8
+"""Segments that are given back by a datagram of their own."""
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(struct.calcsize("i"))
 
 _EMPTY = Payload()
@@ -59,12 +65,16 @@ class Channel:
 
     Args:
         sock: connected, ``SOCK_SEQPACKET``; blocking or not as is wanted (rule 4).
+        trusted: the other end is the server; False at the server's own end (rule 6).
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, trusted: bool = True) -> None:
         self._socket = sock
-        self._lender = Lender()
-        self._borrower = Borrower()
+        self._trusted = trusted
+        self._most_said, self._most_heard = (MOST_HEAD_BYTES, 1 << 31) if trusted else (1 << 31, MOST_HEAD_BYTES)
+        self._lender = Lender(MOST_SEGMENTS if trusted else None)
+        self._borrower = Borrower(None if trusted else 2 * MOST_SEGMENTS)  # several threads may find the last room
+        self._nudged = False
         self._buffer = memoryview(bytearray(_DATAGRAM_BYTES))
         self._waiting: deque[tuple[bytes, Segment | None]] = deque()
         self._posting = threading.Lock()
@@ -79,6 +89,30 @@ class Channel:
     def congested(self) -> bool:
         """Something waits for the socket to take it."""
         return bool(self._waiting)
+
+    @property
+    def has_room(self) -> bool:
+        """Another segment may be lent."""
+        return self._lender.has_room
+
+    @property
+    def free_memory(self) -> int:
+        """Bytes of this end's segments that are free."""
+        return self._lender.free_bytes
+
+    def tell_returns(self, on_returned: Callable[[], object]) -> None:
+        """Have this called, in any thread, when `give_back` is due although nothing has been received."""
+        self._borrower.on_returned = on_returned
+
+    def give_back(self, least: int = _WORTH_TELLING) -> None:
+        """Tell the other end of segments that it may use again, if there are at least so many.
+
+        Raises:
+            ChannelClosedError: the other end is gone.
+        """
+        if len(self._borrower.returned) >= least:
+            with self._posting:
+                self._put(self._frame(_NOTHING))
 
     def send(self, head: Head, payload: Payload = _EMPTY) -> None:
         """Send a message, or put it behind those that wait.
@@ -96,7 +130,7 @@ class Channel:
         Raises:
             OSError, ValueError: see `send`.
         """
-        parts = encode(head, payload)
+        parts = encode(head, payload, self._most_said)
         nbytes = len(parts[0]) + payload.nbytes
         if nbytes <= INLINE_BYTES:
             return Letter(b"".join([_USUAL_FRAME, *parts]))
@@ -170,7 +204,8 @@ class Channel:
     # In.
 
     def receive(self, *, wait: bool = True) -> Message | None:
-        """The next message; None if there is none yet (only if told not to wait, or where the socket never does).
+        """The next message; None if there is none yet (only if told not to wait, or where the socket never does), or
+        if the other end has only given segments back.
 
         Raises:
             ChannelClosedError: the other end is gone.
@@ -190,7 +225,8 @@ class Channel:
             if not size:
                 raise ChannelClosedError("the other end is gone")
             message = self._read(size)
-            if message is not None:
+            if message is not None or self._nudged:
+                self._nudged = False
                 return message
 
     def _read(self, size: int) -> Message | None:
@@ -203,14 +239,17 @@ class Channel:
         if given_back or forgotten:
             start = self._account(given_back, forgotten)
         if what == _INLINE:
-            return decode(memoryview(bytearray(buffer[start:size])))
+            return decode(memoryview(bytearray(buffer[start:size])), self._most_heard)
+        if what == _NOTHING:
+            self._nudged = True
+            return None
         if what == _INTRODUCTION:
             self._introduced = (number, nbytes)
             return None
         if what != _SEGMENT:
             raise MessageError(f"a datagram of kind {what}")
         try:
-            return decode(self._borrower.borrow(number, nbytes).data)
+            return decode(self._borrower.borrow(number, nbytes).data, self._most_heard)
         except (KeyError, ValueError) as error:
             raise MessageError(f"segment {number}: {error}") from None
 

@@ -37,6 +37,9 @@ DTYPES: dict[int, np.dtype] = {
 
 _MARSHAL_VERSION = 2
 
+MOST_HEAD_BYTES = 512 << 10
+"""Of what a model says: to read as much takes the server a few milliseconds."""
+
 Buffer = Union[bytes, bytearray, memoryview]
 Head = tuple
 
@@ -84,16 +87,23 @@ class Message(NamedTuple):
     payload: memoryview
 
 
-def encode(head: Head, payload: Payload) -> list[Buffer]:
+def encode(head: Head, payload: Payload, most_bytes: int = 1 << 31) -> list[Buffer]:
     """The parts of a message, to be written one after the other.
 
+    Args:
+        most_bytes: that the head may have.
+
     Raises:
-        ValueError: the head holds something other than plain values.
+        ValueError: the head holds something other than plain values, or is too large.
     """
     try:
         packed = marshal.dumps(head, _MARSHAL_VERSION)
     except ValueError:
         packed = marshal.dumps(_plain(head), _MARSHAL_VERSION)
+    if len(packed) > most_bytes:
+        raise ValueError(
+            f"names, parameters and texts take {len(packed)} bytes, but no more than {most_bytes} can be sent at once"
+        )
     padding = -(PREFIX.size + len(packed)) % ALIGNMENT
     return [PREFIX.pack(len(packed), zlib.crc32(packed)) + packed + bytes(padding), *payload.parts]
 
@@ -123,14 +133,19 @@ def _plain(value: Any) -> Any:
     raise ValueError(f"a {type(value).__name__} cannot be sent")
 
 
-def decode(message: memoryview) -> Message:
+def decode(message: memoryview, most_bytes: int = 1 << 31) -> Message:
     """Take a message apart.
+
+    Args:
+        most_bytes: that the head may have.
 
     Raises:
         MessageError: it is none.
     """
     try:
         size, checksum = PREFIX.unpack_from(message)
+        if size > most_bytes:
+            raise MessageError(f"the head of a message has {size} bytes, and may have {most_bytes}")
         start = PREFIX.size + size
         packed = message[PREFIX.size : start]
         if zlib.crc32(packed) != checksum:

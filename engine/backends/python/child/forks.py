@@ -25,7 +25,6 @@ from .channel import Channel, ChannelClosedError, Door
 from .codec import Message, MessageError, Payload
 
 if TYPE_CHECKING:
-    from .calls import Calls
     from .process_host import ProcessHost
 
 
@@ -56,7 +55,7 @@ class Forks:
         """In the parent."""
         while True:
             for channel in door.open():
-                _Relay(channel, self._host.calls).start()
+                _Relay(channel, self._host).start()
 
 
 class _Relay:
@@ -64,13 +63,14 @@ class _Relay:
 
     Args:
         channel: to the forked process.
-        calls: of the model.
+        host: of the model.
     """
 
-    def __init__(self, channel: Channel, calls: Calls) -> None:
+    def __init__(self, channel: Channel, host: ProcessHost) -> None:
         self._channel = channel
-        self._calls = calls
+        self._calls = calls = host.calls
         self._send = calls.link.send
+        self._log = host.log
         self._ours: dict[int, int] = {}
         self._back: SimpleQueue[tuple[int, Message] | None] = SimpleQueue()
 
@@ -83,6 +83,8 @@ class _Relay:
         with contextlib.suppress(ChannelClosedError, MessageError, OSError):
             while (message := self._channel.receive()) is not None:
                 self._say(message)
+                del message
+                self._channel.give_back(1)
         self._back.put(None)
         with contextlib.suppress(ChannelClosedError):
             for number in list(self._ours.values()):  # rule 2
@@ -95,6 +97,8 @@ class _Relay:
             number, *what = rest
             ours = self._ours[number] = self._calls.adopt(self._answered(number))
             self._send((kind, ours, *what), _carried(message))
+        elif kind == protocol.LOG:
+            self._log(*rest)
         elif kind not in (protocol.CANCEL_CALL, protocol.CALL_TAKEN):
             self._send(message.head, _carried(message))
         elif rest[0] in self._ours:

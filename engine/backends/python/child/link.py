@@ -36,13 +36,21 @@ class Link:
         self._sleepers = 0
         self.closed = False
 
+    @property
+    def free_memory(self) -> int:
+        """Bytes of shared memory that messages to the server may be written to; more is made when it is needed."""
+        return self._channel.free_memory
+
     def send(self, head: Head, payload: Payload | None = None) -> None:
         """Send a message, waiting for room.
 
         Raises:
             ChannelClosedError: the server is gone.
             OSError: no memory is left.
+            ValueError: the head holds something other than plain values, or is too large.
         """
+        if not self._channel.has_room:
+            self.wait(lambda: self._channel.has_room)
         if payload is None:
             self._channel.send(head)
         else:

@@ -32,7 +32,7 @@ from .utils.response import InferenceResponse
 from .utils.results import Answered
 from .utils.runner import Runner
 from .utils.sender import Answers
-from .wire import UnsendableError, read_request, write_error, write_response
+from .wire import UnsendableError, fitted, read_request, write_error, write_response
 
 _RESCHEDULE = 2
 _ORPHANED = 1
@@ -221,7 +221,10 @@ class ModelProcess:
         if rescheduled:
             self._put_off([request for request in requests if request._release_flags == _RESCHEDULE])
         spent_ns = (executed_ns - started_ns, time.perf_counter_ns() - executed_ns)
-        self._send((protocol.DONE, requests[0]._key, tuple(answers), rescheduled, spent_ns), payload)
+        try:
+            self._send((protocol.DONE, requests[0]._key, tuple(answers), rescheduled, spent_ns), payload)
+        except ValueError as error:
+            self._send((protocol.DONE, requests[0]._key, fitted(answers, str(error)), rescheduled, spent_ns), payload)
 
     def _put_off(self, requests: list[InferenceRequest]) -> None:
         """Keep the senders of requests that will come again, for those that hold them."""

@@ -62,6 +62,9 @@ class ProcessHost:
         self.loop = loop
         self.calls = Calls(self.link, self._left_behind, loop.waiter)
         self._forked = False
+        self._log_sent = 0
+        self._log_taken = 0
+        self._logging = threading.RLock()  # a destructor of user code may log, whatever it interrupts
         self._open: dict[int, _Open] = {}
 
     # For the main thread.
@@ -149,9 +152,22 @@ class ProcessHost:
 
     def log(self, level: str, filename: str, line: int, message: str) -> None:
         try:
-            self.link.send((protocol.LOG, level, filename, line, message))
+            for at in range(0, len(message) or 1, protocol.LOG_PIECE):
+                self._log_piece(level, filename, line, message[at : at + protocol.LOG_PIECE])
         except ChannelClosedError as error:
             raise TritonModelException(str(error)) from None
+
+    def _log_piece(self, level: str, filename: str, line: int, text: str) -> None:
+        """Send a log line, waiting while the server has to take many others. Who relays for a forked process waits."""
+        if not self._forked:
+            with self._logging:
+                if self._log_sent - self._log_taken >= protocol.LOG_WINDOW:
+                    self.link.wait(lambda: self._log_sent - self._log_taken < protocol.LOG_WINDOW)
+                self._log_sent += protocol.log_cost(text)
+        self.link.send((protocol.LOG, level, filename, line, text))
+
+    def free_memory(self) -> int:
+        return self.link.free_memory
 
     def create_family(self, name: str, description: str, kind: str) -> int:
         return self._ask("create_family", (name, description, kind))
@@ -204,6 +220,8 @@ class ProcessHost:
             request = self._open.get(head[1])
             if request is not None:
                 request.cancelled = True
+        elif kind == protocol.LOGGED:
+            self._log_taken += head[1]
         else:
             self.calls.handle(message)
 

@@ -12,6 +12,7 @@ Server to model:
     RESULT           (call, value)
     REFUSAL          (call, text)
     CALL_RESPONSE    (call, final, response or None): of a request that the model made
+    LOGGED           (cost): the server has taken log lines of this cost
     FINALIZE         (): the last one; the model's process ends
 
 Model to server:
@@ -26,7 +27,7 @@ Model to server:
     CANCEL_CALL      (call): the model does not want the responses any more
     CALL_TAKEN       (call, count): as TAKEN, of a request that the model made
     READY            (ready, error text or None): the bell has been rung
-    LOG              (level, file name, line, text)
+    LOG              (level, file name, line, text): costs `log_cost`, of which `LOG_WINDOW` may be on its way
     FINALIZED        ()
 
 The server has a bell, too: a pipe of its own, since nobody reads messages while the model computes. Each byte in it
@@ -47,6 +48,7 @@ RESULT = 5
 REFUSAL = 6
 CALL_RESPONSE = 7
 FINALIZE = 8
+LOGGED = 9
 
 HELLO = 32
 STARTED = 33
@@ -65,3 +67,12 @@ FINAL = 1
 
 WINDOW = 16
 """Responses to one request that may be sent before the client has taken any."""
+
+LOG_WINDOW = 256 << 10
+LOG_PIECE = 16 << 10
+"""Characters of a message that is longer and therefore sent in pieces."""
+
+
+def log_cost(text: str) -> int:
+    """What a log line takes of `LOG_WINDOW`; one that is empty takes something, too."""
+    return len(text) + 128

@@ -8,11 +8,12 @@ Rules:
     has been given back.
  2. The borrower gives it back when no array refers to it any more, whenever that is. That may be found out by the
     garbage collector, in any thread, so it is only noted, and told with the next message that goes the other way.
- 3. A borrower does not hold more than `MOST_BORROWED` segments, each of which costs a descriptor: what comes then is
-    copied, and given back at once.
+ 3. A borrower does not keep more than `MOST_BORROWED` segments, each of which costs a descriptor: what comes then is
+    copied, and given back at once. What is larger than `MOST_COPIED_BYTES` is kept all the same.
  4. The owner keeps free segments for later messages: as much as was lent at the same time of late, at least
     `LEAST_KEPT_BYTES`, and never more than `MOST_KEPT_BYTES`, for traffic may end with its largest message. It drops
     the rest, and tells the borrower to forget it.
+ 5. A model has at most `MOST_SEGMENTS`, lent and free, and waits before it lends more.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
+MOST_SEGMENTS = 256
 MOST_BORROWED = 32
+MOST_COPIED_BYTES = 4 << 20
 LEAST_KEPT_BYTES = 4 << 20
 MOST_KEPT_BYTES = 128 << 20
 SMALLEST_BYTES = 256 << 10
@@ -104,11 +108,15 @@ def capacity_for(nbytes: int) -> int:
 class Lender:
     """The segments that this end owns. Callable from any thread.
 
+    Args:
+        most: segments that there may be (rule 5); None for any number.
+
     Attributes:
         dropped: numbers of segments that the other end is to forget.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
         self.dropped: list[int] = []
         self._free: list[Segment] = []
         self._lent: dict[int, Segment] = {}
@@ -117,6 +125,17 @@ class Lender:
         self._next = 0
         self._closed = False
         self._lock = threading.Lock()
+
+    @property
+    def has_room(self) -> bool:
+        """Another segment may be lent."""
+        return self._most is None or len(self._lent) < self._most or self._closed
+
+    @property
+    def free_bytes(self) -> int:
+        """Of segments that are made, and not lent."""
+        with self._lock:
+            return sum([segment.nbytes for segment in self._free])
 
     def take(self, nbytes: int) -> Segment:
         """A segment that is large enough, to write a message into and lend. One that is new has a descriptor, which
@@ -130,6 +149,8 @@ class Lender:
                 raise OSError(errno.EBADF, "the connection is closed")
             segment = self._find(nbytes)
             if segment is None:
+                if self._most is not None and self._free and len(self._free) + len(self._lent) >= self._most:
+                    self._drop_oldest()
                 capacity = capacity_for(nbytes)
                 segment = Segment(self._next, create_file(capacity), capacity)
                 self._next += 1
@@ -161,10 +182,14 @@ class Lender:
         """Drop free segments, those that were free longest first, until no more than `keep_bytes` are left."""
         kept = sum([segment.nbytes for segment in self._free])
         while self._free and kept > keep_bytes:
-            segment = self._free.pop(0)
-            kept -= segment.nbytes
-            self.dropped.append(segment.number)
-            segment.close()
+            kept -= self._drop_oldest()
+
+    def _drop_oldest(self) -> int:
+        """Drop the segment that was free longest; its bytes."""
+        segment = self._free.pop(0)
+        self.dropped.append(segment.number)
+        segment.close()
+        return segment.nbytes
 
     def close(self) -> None:
         with self._lock:
@@ -178,14 +203,24 @@ class Lender:
         return f"<Lender: {len(self._lent)} lent, {len(self._free)} free>"
 
 
+def _nobody() -> None:
+    """Is told."""
+
+
 class Borrower:
     """The other end's segments, as this end sees them.
 
+    Args:
+        most: segments that the other end may have (rule 5); None for any number.
+
     Attributes:
         returned: numbers of segments to give back; filled from any thread (rule 2).
+        on_returned: called, in any thread, when one has come back of so many that the other end may wait for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self.on_returned: Callable[[], object] = _nobody
         self.returned: deque[int] = deque(maxlen=_MOST_NOTES)
         self._segments: dict[int, Segment] = {}
         self._borrowed: dict[int, weakref.ref[np.ndarray]] = {}
@@ -195,8 +230,11 @@ class Borrower:
 
         Raises:
             OSError: it cannot be mapped.
-            ValueError: it is not as large as the other end says.
+            ValueError: it is not as large as the other end says, or one too many.
         """
+        if self._most is not None and len(self._segments) >= self._most:
+            os.close(descriptor)
+            raise ValueError(f"more than {self._most} segments")
         if os.fstat(descriptor).st_size < nbytes:
             os.close(descriptor)
             raise ValueError(f"a segment of {nbytes} bytes is smaller than that")
@@ -211,7 +249,7 @@ class Borrower:
         """
         segment = self._segments[number]
         array = np.frombuffer(segment.memory, np.uint8, nbytes)
-        if len(self._borrowed) >= MOST_BORROWED:
+        if len(self._borrowed) >= MOST_BORROWED and nbytes <= MOST_COPIED_BYTES:
             array = array.copy()
             self.returned.append(number)
             return array
@@ -221,6 +259,8 @@ class Borrower:
         def give_back(_reference: object) -> None:
             borrowed.pop(number, None)
             returned.append(number)
+            if len(borrowed) >= MOST_BORROWED:
+                self.on_returned()
 
         borrowed[number] = weakref.ref(array, give_back)
         return array
@@ -232,6 +272,7 @@ class Borrower:
             segment.close()
 
     def close(self) -> None:
+        self.on_returned = _nobody
         for number in list(self._segments):
             self.forget(number)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .codec import BF16, BYTES, MessageError, Payload, WireTensor, array_of, cut
+from .codec import BF16, BYTES, MOST_HEAD_BYTES, MessageError, Payload, WireTensor, array_of, cut, encode
 from .utils.errors import TritonError
+from .utils.failures import shortened
 from .utils.host import Host
 from .utils.request import InferenceRequest, incoming
 from .utils.response import InferenceResponse
@@ -69,7 +71,7 @@ def read_request(wire: tuple[Any, ...], payload: memoryview, host: Host) -> Infe
 
 def write_request(request: InferenceRequest, payload: Payload) -> tuple[Any, ...]:
     """A request to another model: (model, version, id, correlation ID, flags, timeout in µs, parameters, wanted,
-    trace context, tensors).
+    key of the request whose trace it goes with, or None, tensors).
 
     Raises:
         UnsendableError: see `write_tensor`.
@@ -83,7 +85,7 @@ def write_request(request: InferenceRequest, payload: Payload) -> tuple[Any, ...
         request._timeout,
         json.loads(request._parameters) if request._parameters != "{}" else {},
         tuple(request._requested),
-        request._trace._context,
+        request._trace._key,
         tuple([write_tensor(tensor, payload) for tensor in request._inputs]),
     )
 
@@ -96,12 +98,29 @@ def write_response(response: InferenceResponse, payload: Payload) -> tuple[Any, 
     """
     error = response._error
     if error is not None:
-        return (error._message, error._code), response._parameters, ()
+        return (shortened(error._message), error._code), response._parameters, ()
     return None, response._parameters, tuple([write_tensor(tensor, payload) for tensor in response._outputs])
 
 
 def write_error(message: str, code: int = TritonError.INTERNAL) -> tuple[Any, ...]:
-    return (message, code), {}, ()
+    return (shortened(message), code), {}, ()
+
+
+def fitted(answers: Sequence[tuple[int, Any]], why: str) -> tuple[tuple[int, Any], ...]:
+    """The answers to a batch, which together are too large for a message: those that take more than their share are
+    cut to it if they are errors, and become errors if they are not.
+
+    Args:
+        why: for these.
+    """
+    share = MOST_HEAD_BYTES // len(answers) - 64
+    fitting: list[tuple[int, Any]] = []
+    for key, wire in answers:
+        if len(encode((wire,), Payload())[0]) > share:
+            text, code = wire[0] or (f"the response cannot be sent: {why}", TritonError.INTERNAL)
+            wire = ((text[: share // 4], code), {}, ())
+        fitting.append((key, wire))
+    return tuple(fitting)
 
 
 def read_response(wire: tuple[Any, ...], payload: memoryview) -> InferenceResponse:

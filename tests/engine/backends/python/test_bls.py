@@ -294,3 +294,72 @@ async def test_calls_that_fail_later_than_the_rest_still_fail_alone(tmp_path: Pa
             assert await answer(server, "m", 0) == "[1.0, 'half way', 2.0]"
         except TriremeError as error:
             raise AssertionError(error.message) from None
+
+
+async def test_awaiting_a_decoupled_call_waits_for_its_first_response(tmp_path: Path) -> None:
+    """So coroutines that go on with a plain loop still ask side by side: each of these models answers only when the
+    other has been asked, too."""
+    late = (
+        HEAD
+        + """
+        def execute(self, requests):
+            directory = pb_utils.get_model_dir()
+            mine, other = ("first", "second") if value_of(requests[0]) == 1 else ("second", "first")
+            open(os.path.join(directory, mine), "w").close()
+            while not os.path.exists(os.path.join(directory, other)):
+                time.sleep(0.01)
+            sender = requests[0].get_response_sender()
+            sender.send(response(value_of(requests[0])))
+            sender.send(flags=FINAL)
+"""
+    )
+    code = (
+        HEAD
+        + """
+        async def execute(self, requests):
+            async def ask(value):
+                return [said(part) for part in await call("late", value).async_exec(decoupled=True)
+                        if part.output_tensors()]
+            return [text(await asyncio.gather(ask(1), ask(2)))]
+"""
+    )
+    write_model(tmp_path, "late", late, DECOUPLED + "\ninstance_group { count: 2 kind: KIND_CPU }")
+    write_model(tmp_path, "m", code, TEXT)
+    async with open_repository(tmp_path) as server:
+        with trio.fail_after(60):
+            assert await answer(server, "m", 0) == "[[1.0], [2.0]]"
+
+
+async def test_awaiting_a_decoupled_call_that_is_cancelled_gives_it_up(tmp_path: Path) -> None:
+    patient = (
+        HEAD
+        + """
+        def execute(self, requests):
+            directory = pb_utils.get_model_dir()
+            open(os.path.join(directory, "began"), "w").close()
+            sender = requests[0].get_response_sender()
+            while not sender.is_cancelled():
+                time.sleep(0.01)
+            open(os.path.join(directory, "noticed"), "w").close()
+            sender.send(flags=FINAL)
+"""
+    )
+    code = (
+        HEAD
+        + f"""
+        async def execute(self, requests):
+            task = asyncio.ensure_future(self.ask())
+            while not os.path.exists({str(tmp_path / "patient" / "1" / "began")!r}):
+                await asyncio.sleep(0.01)
+            task.cancel()
+            return [text((await asyncio.gather(task, return_exceptions=True))[0].__class__.__name__)]
+
+        async def ask(self):
+            await call("patient", 1).async_exec(decoupled=True)
+"""
+    )
+    directory = write_model(tmp_path, "patient", patient, DECOUPLED) / "1"
+    write_model(tmp_path, "m", code, TEXT)
+    async with open_repository(tmp_path) as server:
+        assert await answer(server, "m", 0) == "CancelledError"
+        await until((directory / "noticed").exists)

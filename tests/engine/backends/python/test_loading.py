@@ -182,14 +182,14 @@ async def test_what_a_model_says_while_it_completes_is_logged_at_once(
     caplog.set_level("INFO", "trireme.python")
 
     async def hear() -> None:
-        await until(lambda: {"[m] reading weights", "[m] no GPU", "half way"} <= set(caplog.messages))
+        await until(lambda: {"reading weights", "no GPU", "half way"} <= set(caplog.messages))
         (tmp_path / "heard").touch()
 
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hear)
             async with open_repository(tmp_path / "models"):
-                assert "[m] done, without an end" in caplog.messages
+                assert "done, without an end" in caplog.messages
     (record,) = [record for record in caplog.records if record.message == "half way"]
     assert record.pathname.endswith("/m/1/model.py")
 
@@ -318,7 +318,7 @@ def test_options_of_no_sense_are_refused(options: dict[str, str]) -> None:
 async def test_a_process_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path, "m", IDENTITY)
     silent = Interpreter(("sh", "-c", "exec cat /dev/zero"), {})
-    monkeypatch.setattr(Environments, "interpreter", lambda *_: silent)
+    monkeypatch.setattr(Environments, "interpreter", lambda *_, **__: silent)
     found = await reason(tmp_path, auto_complete=False, backend_config={"python": {"stub-timeout-seconds": "1"}})
     assert found == "Internal: the process of instance 'm_0' is not up after 1 s"
 

@@ -11,6 +11,7 @@ import pytest
 from calling_models import ADD_ONE, HEAD, TEXT, answer
 from python_models import ask, child_processes, open_repository, until, write_model
 
+from trireme.engine.backends.python.child.segments import SMALLEST_BYTES
 from trireme.engine.options import ControlMode
 
 
@@ -75,9 +76,10 @@ async def test_models_have_metrics_which_go_with_them(tmp_path: Path) -> None:
     assert server.custom_metrics.values("rounds") == []
 
 
-async def test_logger_output_and_what_is_printed_come_into_the_log(
+async def test_logger_output_comes_into_the_log_and_what_is_printed_stays_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The log writes `bare` records without a preamble, those of a graver level to the standard error."""
     code = (
         HEAD
         + """
@@ -98,8 +100,10 @@ async def test_logger_output_and_what_is_printed_come_into_the_log(
     assert ("WARNING", "through the logger") in records
     (logged,) = [record for record in caplog.records if record.getMessage() == "through the logger"]
     assert (logged.pathname, logged.lineno) == (str(directory / "1" / "model.py"), 43)
-    for line in ("printed", "on two lines", "complained", "no end of line"):
-        assert ("INFO", f"[m_0] {line}") in records
+    printed = [record for record in caplog.records if getattr(record, "bare", False)]
+    on_stdout = [record.getMessage() for record in printed if record.levelno == logging.INFO]
+    assert "\n".join(on_stdout).split("\n") == ["printed", "on two lines", "no end of line"]
+    assert [record.getMessage() for record in printed if record.levelno > logging.INFO] == ["complained"]
 
 
 async def test_a_server_that_starts_is_not_asked(tmp_path: Path) -> None:
@@ -119,3 +123,26 @@ async def test_a_server_that_starts_is_not_asked(tmp_path: Path) -> None:
     write_model(tmp_path, "m", code, TEXT)
     async with open_repository(tmp_path) as server:
         assert (await answer(server, "m", 0)).endswith("message: Server not ready")
+
+
+async def test_a_model_reads_how_much_shared_memory_is_free(tmp_path: Path) -> None:
+    """Under the name by which public models import it. What a large answer took is free again after it."""
+    code = (
+        HEAD
+        + """
+        def execute(self, requests):
+            import c_python_backend_utils as c_utils
+            if value_of(requests[0]) == 1:
+                return [response(c_utils.shared_memory.free_memory())]
+            return [response(*([1] * 100_000))]
+"""
+    )
+    write_model(tmp_path, "m", code)
+    async with open_repository(tmp_path) as server:
+
+        async def free() -> float:
+            return float((await server.infer(ask("m", 1))).outputs[0].array[0, 0])
+
+        assert await free() == 0
+        await server.infer(ask("m", 2))
+        assert await free() == 2 * SMALLEST_BYTES

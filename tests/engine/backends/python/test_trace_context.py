@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from traces import Collected
 
@@ -37,7 +35,7 @@ def trace_in(mode: TraceMode) -> Trace:
 def test_a_traced_request_has_the_context_of_its_models_span() -> None:
     context = context_of(trace_in(TraceMode.OPENTELEMETRY))
     assert context is not None
-    assert json.loads(context) == {"traceparent": f"00-{7:032x}-{9:016x}-01"}
+    assert context == f'{{"traceparent":"00-{7:032x}-{9:016x}-01"}}'
 
 
 @pytest.mark.parametrize("trace", [None, trace_in(TraceMode.TRITON)])

@@ -7,6 +7,7 @@ are.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,12 @@ class ResponseIterator:
             self._refused(error)
         return self._step()
 
+    async def first(self) -> None:
+        """Wait for the first response, which stays the next one to be seen."""
+        with contextlib.suppress(StopAsyncIteration):
+            await self.__anext__()
+            self._at = 0
+
     def cancel(self) -> None:
         """Give the request up; responses that are on their way may still come."""
         self._responses.cancel()
@@ -99,24 +106,27 @@ def execute(context: ModelContext, request: InferenceRequest, decoupled: bool) -
 
 
 def execute_async(context: ModelContext, request: InferenceRequest, decoupled: bool) -> Any:
-    """An awaitable with the same result. The request is made now, so that several can be awaited together."""
+    """An awaitable with the same result, which is there with the first response. The request is made now, so that
+    several can be awaited together; to cancel the awaitable is to give the request up."""
     _check(context)
     return _awaited(request._model_name, context.host.infer(request, decoupled), decoupled)
 
 
 async def _awaited(target: str, responses: Responses, decoupled: bool) -> Any:
-    if decoupled:
-        return ResponseIterator(target, responses)
     finished = False
     try:
-        response = await responses.__anext__()
+        if decoupled:
+            result: Any = ResponseIterator(target, responses)
+            await result.first()
+        else:
+            result = await responses.__anext__()
         finished = True
     except HostError as error:
         return refusal(target, error)
     finally:
         if not finished:
             responses.cancel()
-    return response
+    return result
 
 
 def refusal(target: str, error: HostError) -> InferenceResponse:

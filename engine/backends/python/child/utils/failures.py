@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import traceback
 
+MOST_CHARACTERS = 32 << 10
+
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """What user code calls; its frames say nothing to the user."""
 _DRIVERS = tuple(os.path.join(os.path.dirname(os.path.abspath(__file__)), name) for name in ("runner.py", "loading.py"))
@@ -25,7 +27,15 @@ def describe(error: BaseException) -> str:
     frames = user_frames(error)
     where = "".join(f"  {filename}({line}): {function}\n" for filename, line, function in frames)
     text = f"{type(error).__name__}: {_text(error)}"
-    return f"{text}\n\nAt:\n{where}" if where else text
+    return shortened(f"{text}\n\nAt:\n{where}" if where else text)
+
+
+def shortened(text: str) -> str:
+    """A text for the server: of one that is longer than `MOST_CHARACTERS`, the beginning and the end."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    half = MOST_CHARACTERS // 2
+    return f"{text[:half]}\n... ({len(text) - 2 * half} characters) ...\n{text[-half:]}"
 
 
 def user_frames(error: BaseException) -> list[tuple[str, int, str]]:

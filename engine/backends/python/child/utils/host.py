@@ -98,6 +98,10 @@ class Host(Protocol):
         """Write to the server's log; `level` is INFO, WARNING, ERROR or VERBOSE."""
         ...
 
+    def free_memory(self) -> int:
+        """Bytes of memory that is shared with the server and free."""
+        ...
+
     def create_family(self, name: str, description: str, kind: str) -> int:
         """The number of the metric family; `kind` is counter, gauge or histogram."""
         ...

@@ -1,8 +1,12 @@
-"""Where a tensor should lie: `MemoryType` and `PreferredMemory` (python-backend.md §3.1, §3.5)."""
+"""Where a tensor should lie: `MemoryType` and `PreferredMemory` (python-backend.md §3.1, §3.5); and the memory that is
+shared with the server.
+"""
 
 from __future__ import annotations
 
 import enum
+
+from .context import current
 
 
 class MemoryType(enum.IntEnum):
@@ -31,3 +35,14 @@ class PreferredMemory:
 
 DEFAULT_MEMORY = PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
 """Wherever the answering model leaves them."""
+
+
+class SharedMemory:
+    """``c_python_backend_utils.shared_memory``."""
+
+    __slots__ = ()
+
+    def free_memory(self) -> int:
+        """Bytes of shared memory that have been made and are free for the model's next messages. None is made before it
+        is needed, and more whenever it is, so that 0 does not mean that there is none left."""
+        return current().host.free_memory()

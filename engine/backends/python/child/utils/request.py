@@ -221,7 +221,7 @@ def incoming(
     request._timeout = timeout
     request._parameters = parameters_json
     request._requested = requested_output_names
-    request._trace = InferenceTrace(trace_context)
+    request._trace = InferenceTrace(trace_context, key)
     request._model_name = ""
     request._model_version = -1
     request._preferred_memory = DEFAULT_MEMORY

@@ -11,6 +11,8 @@ from .tensor import Tensor
 
 Parameter = Union[bool, int, str]
 
+MOST_PARAMETERS = 1024
+
 
 class InferenceResponse:
     """An answer.
@@ -86,6 +88,8 @@ def checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
     """
     if not isinstance(parameters, Mapping):
         raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
+    if len(parameters) > MOST_PARAMETERS:
+        raise TritonModelException(f"Expect at most {MOST_PARAMETERS} parameters, found {len(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")

@@ -17,7 +17,7 @@ from .configuration import (
 from .control import get_model_dir, is_model_ready, load_model, unload_model
 from .errors import TritonError, TritonModelException
 from .logger import Logger
-from .memory import MemoryType, PreferredMemory
+from .memory import MemoryType, PreferredMemory, SharedMemory
 from .metrics import MetricFamily
 from .model_config import ModelConfig
 from .request import RELEASE_ALL as TRITONSERVER_REQUEST_RELEASE_ALL
@@ -38,6 +38,8 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
 TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+
+shared_memory = SharedMemory()
 
 
 def install() -> None:
@@ -64,6 +66,7 @@ __all__ = [
     "MetricFamily",
     "ModelConfig",
     "PreferredMemory",
+    "SharedMemory",
     "Tensor",
     "TritonError",
     "TritonModelException",
@@ -77,6 +80,7 @@ __all__ = [
     "load_model",
     "numpy_to_triton_type",
     "serialize_byte_tensor",
+    "shared_memory",
     "triton_string_to_numpy",
     "triton_to_numpy_type",
     "unload_model",

@@ -143,3 +143,12 @@ async def test_awaiting_to_the_end_cancels_nothing(host: RecordingHost) -> None:
     host.answers["x"] = listed = ListedResponses([FIRST])
     await request().async_exec()
     assert not listed.cancelled
+
+
+@pytest.mark.usefixtures("serving")
+async def test_awaiting_an_iterator_waits_for_the_first_response(host: RecordingHost) -> None:
+    """Which is still the first to be seen."""
+    host.answers["x"] = listed = ListedResponses([FIRST, SECOND])
+    responses = await request().async_exec(decoupled=True)
+    assert list(listed.left) == [SECOND]
+    assert [next(responses), next(responses)] == [FIRST, SECOND]
