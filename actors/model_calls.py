@@ -63,9 +63,13 @@ class ModelCalls:
     def attend(self) -> None:
         self._server.attend()
 
-    def load_model(self, name: str, parameters: Mapping[str, str | bytes], on_done: OnDone) -> None:
+    def load_model(self, name: str, parameters: Mapping[str, str | memoryview], on_done: OnDone) -> None:
         self._check_open()
-        self._nursery.start_soon(_carry_out, lambda: self._server.load_model(name, parameters), on_done)
+
+        async def load() -> None:
+            await self._server.load_model(name, await self._server.offload(_copied, parameters))
+
+        self._nursery.start_soon(_carry_out, load, on_done)
 
     def unload_model(self, name: str, dependents: bool, on_done: OnDone) -> None:
         self._check_open()
@@ -94,6 +98,11 @@ async def _carry_out(work: Callable[[], Awaitable[None]], on_done: OnDone) -> No
         on_done(error)
     else:
         on_done(None)
+
+
+def _copied(parameters: Mapping[str, str | memoryview]) -> dict[str, str | bytes]:
+    """Files as they are now: the model may change what it has sent."""
+    return {name: value if isinstance(value, str) else bytes(value) for name, value in parameters.items()}
 
 
 def _read_version(text: str) -> int:

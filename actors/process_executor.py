@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import trio
 
@@ -84,6 +84,7 @@ class ProcessExecutor:
         instance.now_s = trio.current_time
         start_soon = self._nursery.start_soon
         instance.later = partial(start_soon, _later)
+        instance.aside = partial(start_soon, _aside)
         for descriptor, act in instance.sources().items():
             start_soon(self._watch, instance, descriptor, act)
         for descriptor, read in instance.outputs().items():
@@ -210,6 +211,10 @@ async def _pass_on(descriptor: int, read: Callable[[float], float | None]) -> No
 async def _later(seconds: float, act: Callable[[], None]) -> None:
     await trio.sleep(seconds)
     act()
+
+
+async def _aside(work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    then(await trio.to_thread.run_sync(work))
 
 
 def _soon(token: trio.lowlevel.TrioToken, act: Callable[[], None]) -> None:

@@ -143,6 +143,7 @@ class ProcessInstance(ModelInstance):
         busy: there was more to hear than one turn may take.
         now_s: the time.
         later: calls back after so many seconds.
+        aside: does work on a thread, and calls back with its result.
     """
 
     ended: int
@@ -157,6 +158,7 @@ class ProcessInstance(ModelInstance):
     busy: bool = False
     now_s: Callable[[], float]
     later: Callable[[float, Callable[[], None]], None]
+    aside: Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
     def execute(self, batch: ExecutionBatch) -> None:
         self.begin(batch, self.prepare(batch))

@@ -57,9 +57,10 @@ class ModelAccess(Protocol):
         ...
 
     def load_model(
-        self, name: str, parameters: Mapping[str, str | bytes], on_done: Callable[[TriremeError | None], object]
+        self, name: str, parameters: Mapping[str, str | memoryview], on_done: Callable[[TriremeError | None], object]
     ) -> None:
-        """Load a model, and call back with why that failed, or None. See `InferenceServer.load_model`."""
+        """Load a model, and call back with why that failed, or None. See `InferenceServer.load_model`; files are copied
+        before."""
         ...
 
     def unload_model(self, name: str, dependents: bool, on_done: Callable[[TriremeError | None], object]) -> None:
@@ -89,7 +90,7 @@ class NoModels:
         """Nothing was asked."""
 
     def load_model(
-        self, name: str, parameters: Mapping[str, str | bytes], on_done: Callable[[TriremeError | None], object]
+        self, name: str, parameters: Mapping[str, str | memoryview], on_done: Callable[[TriremeError | None], object]
     ) -> None:
         raise UnavailableError(NOT_READY)
 

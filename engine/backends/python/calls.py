@@ -22,6 +22,7 @@ from typing import Any
 from ...custom_metrics import MetricKind
 from ...errors import CancelledError, InvalidArgumentError, TriremeError, UnavailableError
 from ...execution import ExecutionBatch
+from ...job import Outcome
 from ...request import Caller, InferenceRequest
 from ...response import InferenceResponse
 from ...tracing.record import Trace
@@ -31,7 +32,10 @@ from .child.codec import MessageError, Payload
 from .wire import SEQUENCE_END, SEQUENCE_START, check_parameters, read_tensor, write_error, write_tensor
 
 Tell = Callable[[tuple[Any, ...], Payload], None]
+TellLarge = Callable[[tuple[Any, ...], Payload, Callable[[], None]], None]
 
+LARGE_BYTES = 1 << 20
+"""What is more is copied on a thread."""
 MOST_ASKED = 1024
 MOST_METRICS = 10_000
 _MOST_REQUESTS = 4096
@@ -74,10 +78,18 @@ class Calls:
 
     Args:
         tell: sends a message to the process.
+        tell_large: the same where that takes long; calls back when it has been sent.
         trace_of: what is noted of the request with this key, if it is open and traced.
     """
 
-    def __init__(self, services: Services, tell: Tell, trace_of: Callable[[int], Trace | None] = _untraced) -> None:
+    def __init__(
+        self,
+        services: Services,
+        tell: Tell,
+        tell_large: TellLarge,
+        trace_of: Callable[[int], Trace | None] = _untraced,
+    ) -> None:
+        self._tell_large = tell_large
         self._trace_of = trace_of
         self._services = services
         self._tell = tell
@@ -203,28 +215,48 @@ class Calls:
         if asked is None:
             question.take()  # nobody wants it any more
             return
-        if asked.room <= 0:
-            return
-        for outcome, final in question.take():
-            asked.room -= 1
-            if final:
-                self._asked.pop(number, None)
+        if asked.room > 0 and not asked.answers:
+            asked.answers.extend(question.take())
+            self._send_answers(number, asked)
+
+    def _send_answers(self, number: int, asked: _Asked) -> None:
+        """Send them in order; while a large one is copied, the others wait."""
+        while asked.answers:
+            outcome, final = asked.answers[0]
             payload = Payload()
             wire = None
             if isinstance(outcome, TriremeError):
                 wire = write_error(outcome)
             elif outcome is not None:
                 wire = _write_response(outcome, payload)
-            self._tell((protocol.CALL_RESPONSE, number, final, wire), payload)
+            head = (protocol.CALL_RESPONSE, number, final, wire)
+            if payload.nbytes > LARGE_BYTES:
+                self._tell_large(head, payload, partial(self._sent, number, asked))
+                return
+            self._tell(head, payload)
+            self._check_off(number, asked)
+
+    def _sent(self, number: int, asked: _Asked) -> None:
+        if self._asked.get(number) is asked:
+            self._check_off(number, asked)
+            self._send_answers(number, asked)
+            self._pass_on(number, asked.question)
+
+    def _check_off(self, number: int, asked: _Asked) -> None:
+        _, final = asked.answers.pop(0)
+        asked.room -= 1
+        if final:
+            self._asked.pop(number, None)
 
     # The rest.
 
     def _load_model(
         self, payload: memoryview, number: int, name: str, config: str, files: dict[str, tuple[int, int]]
     ) -> None:
-        parameters: dict[str, str | bytes] = {"config": config} if config else {}
+        parameters: dict[str, str | memoryview] = {"config": config} if config else {}
         for path, (at, size) in files.items():
-            parameters[path] = bytes(payload[at : at + size])
+            _check("load_model", (path, at, size), (_TEXT, _NUMBER, _NUMBER))
+            parameters[path] = payload[at : at + size]
         self._services.models.load_model(name, parameters, partial(self._done, number))
 
     def _question(self, ask: Callable[[], None]) -> None:
@@ -308,14 +340,16 @@ class _Asked:
     Attributes:
         batch: during whose execution that was.
         room: responses that may be sent before it has taken some.
+        answers: that were taken and have not been sent.
     """
 
-    __slots__ = ("batch", "question", "room")
+    __slots__ = ("answers", "batch", "question", "room")
 
     def __init__(self, question: Question, batch: ExecutionBatch | None) -> None:
         self.question = question
         self.batch = batch
         self.room = protocol.WINDOW
+        self.answers: list[tuple[Outcome, bool]] = []
 
 
 def _check(what: str, values: tuple[Any, ...], types: tuple[tuple[type, ...], ...]) -> None:

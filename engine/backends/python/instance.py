@@ -40,6 +40,7 @@ from .calls import Calls
 from .child import protocol
 from .child.channel import ChannelClosedError, Letter
 from .child.codec import Message, MessageError, Payload
+from .held import Held, Open
 from .in_process import ModelThread
 from .launching import Process, describe_status
 from .output import OutputLog, log_line
@@ -58,40 +59,6 @@ _LOG_SLACK = 256 << 10
 def unhealthy(name: str) -> InternalError:
     """The process of this instance is lost (python-backend.md §9)."""
     return InternalError(f"Stub process '{name}' is not healthy.", reason=FailureReason.BACKEND)
-
-
-class _Held:
-    """A batch that is not over.
-
-    Attributes:
-        keys: of its requests.
-        returned: ``execute`` has.
-    """
-
-    __slots__ = ("batch", "keys", "returned")
-
-    def __init__(self, batch: ExecutionBatch, keys: list[int]) -> None:
-        self.batch = batch
-        self.keys = keys
-        self.returned = False
-
-
-class _Open:
-    """An open request.
-
-    Attributes:
-        held: its batch.
-        untold: responses that were taken and that the process has not been told of.
-        early: what is kept under rule 5: arguments of `PythonInstance._answer`.
-    """
-
-    __slots__ = ("early", "held", "job", "untold")
-
-    def __init__(self, job: Job, held: _Held) -> None:
-        self.job = job
-        self.held = held
-        self.untold = 0
-        self.early: list[tuple[memoryview, int, bool, Any]] = []
 
 
 class PythonInstance(ProcessInstance):
@@ -130,11 +97,11 @@ class PythonInstance(ProcessInstance):
         self._logged = 0  # of `protocol.LOG_WINDOW`
         self._holds_logs = False
         self._model = (config.name, int(settings["args"]["model_version"]))
-        self._calls = Calls(services, self._tell, self._trace_of)
+        self._calls = Calls(services, self._tell, self._tell_large, self._trace_of)
         self._keys = itertools.count()
-        self._open: dict[int, _Open] = {}
-        self._again: dict[int, _Open] = {}  # rule 5
-        self._batches: dict[int, _Held] = {}
+        self._open: dict[int, Open] = {}
+        self._again: dict[int, Open] = {}  # rule 5
+        self._batches: dict[int, Held] = {}
         self._most_batches = most_batches
         self._ending = False
         self._lost: TriremeError | None = None
@@ -161,9 +128,9 @@ class PythonInstance(ProcessInstance):
 
     def begin(self, batch: ExecutionBatch, prepared: tuple[list[int], Letter]) -> None:
         keys, letter = prepared
-        held = self._batches[keys[0]] = _Held(batch, keys)
+        held = self._batches[keys[0]] = Held(batch, keys)
         for key, job in zip(keys, batch.jobs, strict=True):
-            self._open[key] = self._again.pop(key, None) or _Open(job, held)
+            self._open[key] = self._again.pop(key, None) or Open(job, held)
             job.on_cancel = partial(self._cancel, key)
         try:
             self._post(letter)
@@ -357,7 +324,7 @@ class PythonInstance(ProcessInstance):
         held.returned = True
         self._finish_if_over(held)
 
-    def _finish_if_over(self, held: _Held) -> None:
+    def _finish_if_over(self, held: Held) -> None:
         """Rule 6."""
         if not held.returned:
             return
@@ -395,7 +362,7 @@ class PythonInstance(ProcessInstance):
         self._again = {key: request for key, request in self._again.items() if not request.job.answered}
         self._again[key] = self._open.pop(key)
 
-    def _catch_up(self, request: _Open, held: _Held) -> None:
+    def _catch_up(self, request: Open, held: Held) -> None:
         """Rule 5: a request is executed again."""
         request.held = held
         early, request.early = request.early, []
@@ -444,7 +411,7 @@ class PythonInstance(ProcessInstance):
 
     # What the process is told.
 
-    def _account(self, key: int, request: _Open) -> None:
+    def _account(self, key: int, request: Open) -> None:
         """Rule 3."""
         request.untold += 1
         if request.untold > protocol.WINDOW and not request.job.cancelled:
@@ -476,6 +443,32 @@ class PythonInstance(ProcessInstance):
             self._post(self._channel.prepare(head, payload or Payload()))
         except ChannelClosedError:
             logger.debug("instance '%s' is gone and was not told", self.name)
+        except OSError as error:
+            self._cannot_tell(error)
+
+    def _cannot_tell(self, error: OSError) -> None:
+        """There is no memory for a message, without which the process cannot go on."""
+        logger.error("instance '%s' cannot be told something, and is killed: %s", self.name, error)
+        self._process.kill()
+
+    def _tell_large(self, head: tuple[Any, ...], payload: Payload, then: Callable[[], None]) -> None:
+        """The same where copying takes long, and so happens on a thread."""
+
+        def prepare() -> Letter | OSError:
+            try:
+                return self._channel.prepare(head, payload)
+            except OSError as error:
+                return error
+
+        def post(letter: Letter | OSError) -> None:
+            if isinstance(letter, OSError):
+                self._cannot_tell(letter)
+                return
+            with contextlib.suppress(ChannelClosedError):
+                self._post(letter)
+            then()
+
+        self.aside(prepare, post)
 
     def _post(self, letter: Letter) -> None:
         self._channel.post(letter)

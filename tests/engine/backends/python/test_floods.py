@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +18,9 @@ from google.protobuf import text_format
 from python_models import ask, fp32, open_repository, write_model
 
 from trireme.engine.backends.interface import InstanceSpec
-from trireme.engine.backends.python.calls import MOST_METRICS
+from trireme.engine.backends.python.calls import LARGE_BYTES, MOST_METRICS
 from trireme.engine.backends.python.child import protocol
-from trireme.engine.backends.python.child.channel import Channel, socket_pair
+from trireme.engine.backends.python.child.channel import Channel, Letter, socket_pair
 from trireme.engine.backends.python.child.codec import MOST_HEAD_BYTES, Payload
 from trireme.engine.backends.python.child.segments import MOST_BORROWED, MOST_SEGMENTS
 from trireme.engine.backends.python.instance import PythonInstance
@@ -74,7 +75,7 @@ async def test_large_answers_of_a_model_that_hears_nothing_leave_no_descriptors(
             sender.send(flags=FINAL)
 """
     )
-    write_model(tmp_path, "m", code, TEXT.replace("TYPE_STRING", "TYPE_FP32") + DECOUPLED)
+    write_model(tmp_path, "m", code, LARGE_CONFIG)
     async with open_repository(tmp_path) as server:
         before = descriptors()
         reply = await server.submit(ask("m", 1))
@@ -86,6 +87,7 @@ async def test_large_answers_of_a_model_that_hears_nothing_leave_no_descriptors(
 
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
+LARGE_CONFIG = TEXT.replace("TYPE_STRING", "TYPE_FP32") + DECOUPLED
 
 
 async def test_an_answer_with_too_much_to_say_is_an_error_of_its_request(tmp_path: Path) -> None:
@@ -143,6 +145,44 @@ async def test_a_model_has_so_many_metrics_and_no_more(tmp_path: Path) -> None:
         kept, said = json.loads(await answer(server, "m", 1))
     assert kept == MOST_METRICS
     assert ["at most 4096 characters" in said[0], "may have 10000 metrics" in said[1]] == [True, True]
+
+
+async def test_large_answers_of_other_models_are_copied_on_a_thread_and_stay_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    prepare = Channel.prepare
+
+    def watched(channel: Channel, head: tuple[Any, ...], payload: Payload) -> Letter:
+        if payload.nbytes > LARGE_BYTES and head[0] == protocol.CALL_RESPONSE:
+            threads.append(threading.get_ident())
+        return prepare(channel, head, payload)
+
+    monkeypatch.setattr(Channel, "prepare", watched)
+    large = (
+        HEAD
+        + f"""
+        def execute(self, requests):
+            sender = requests[0].get_response_sender()
+            for number in range(6):
+                sender.send(response(*([number] * (1 if number % 2 else {LARGE_BYTES}))))
+            sender.send(flags=FINAL)
+"""
+    )
+    code = (
+        HEAD
+        + """
+        def execute(self, requests):
+            parts = call("large", 1).exec(decoupled=True)
+            return [text([value_of(part) for part in parts if part.output_tensors()])]
+"""
+    )
+    write_model(tmp_path, "large", large, LARGE_CONFIG)
+    write_model(tmp_path, "m", code, TEXT)
+    async with open_repository(tmp_path) as server:
+        assert await answer(server, "m", 1) == str([float(number) for number in range(6)])
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
 
 
 class ScriptedProcess:

@@ -11,6 +11,10 @@ from trireme.engine.backends.python.child.codec import MessageError
 from trireme.engine.backends.services import Services
 
 
+def tells_nothing(head: tuple[Any, ...], *_: object) -> None:
+    pytest.fail(f"the process was told {head}")
+
+
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
@@ -22,11 +26,12 @@ from trireme.engine.backends.services import Services
         ("metric_increment", (1, "a")),
         ("infer", ((), True)),
         ("infer", ((None, -1, "", 0, 0, 0, {}, (), None, ()), True)),
+        ("load_model", ("a", "", {"file:1/x": ("a", 1)})),
         ("infer", (("a", -1, "", 0, 0, None, {}, (), None, ()), True)),
     ],
 )
 def test_a_call_with_arguments_of_other_types_is_a_broken_message(method: str, arguments: tuple[Any, ...]) -> None:
     """It would be an error in the server's own tasks, later, and the end of them."""
-    calls = Calls(Services(), lambda head, payload: pytest.fail(f"the process was told {head}"))
+    calls = Calls(Services(), tells_nothing, tells_nothing)
     with pytest.raises(MessageError, match=method):
         calls.call(memoryview(b""), None, (), 1, method, arguments)
