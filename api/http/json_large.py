@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ ON_LOOP_BYTES = 32_768
 
 _BYTES_A_VALUE = 64
 _BYTES_A_NUMBER = 8
-_STRICT_FACTOR = 4
+_TEXT_BYTES_A_VALUE = 16
 
 
 class LargeText:
@@ -41,10 +42,10 @@ class LargeText:
         self._text = text
         self._max_values = max_values
         self._found = found = scan(text, piece_bytes)
-        refuse_values(found.values, max_values)
         in_runs = sum(run.values for run in found.runs)
-        self._values = found.values + in_runs
         outside = len(text) - sum(run.stop - run.start for run in found.runs)
+        refuse_values(found.values, outside, max_values)
+        self._values = found.values + in_runs
         self.cost_bytes = found.values * _BYTES_A_VALUE + in_runs * _BYTES_A_NUMBER + outside
 
     def read(self, places: Places, use: Callable[[Any], T]) -> T:
@@ -52,19 +53,22 @@ class LargeText:
 
         Args:
             places: in which members large arrays may be left as text (`json_pieces.LargeArray`).
-            use: called with the document, and perhaps again with the document as the strict reader reads it.
+            use: called with the document, and perhaps again, with the document as it is read in another way.
 
         Raises:
             InternalError: the text is not JSON.
             InvalidArgumentError: it is nested too deeply, or has too many values.
             TriremeError: what `use` raises.
         """
-        try:
-            document = cut(self._text, self._found, places)
-            return _use(document, use)
-        except OddTextError:
-            refuse_values(self._values, self._max_values)
-            return use(parse_strictly(self._text))
+        for strict in (False, True):
+            with contextlib.suppress(OddTextError):
+                return _use(cut(self._text, self._found, places, strict=strict), use)
+        if self._values > self._max_values:
+            raise InvalidArgumentError(
+                f"the request JSON is invalid, or not arranged as a request, and with about {self._values} values too "
+                f"large to say where: expected at most {self._max_values}, which --http-max-json-values sets"
+            )
+        return use(parse_strictly(self._text))
 
 
 def read_text(text: memoryview, max_values: int) -> Any:
@@ -76,10 +80,10 @@ def read_text(text: memoryview, max_values: int) -> Any:
     """
     if len(text) <= PIECE_BYTES:
         if len(text) > max_values:
-            refuse_values(scan(text).values, max_values)
+            refuse_values(scan(text).values, len(text), max_values)
         return json_reader.parse(text)
     found = scan(text, len(text))
-    refuse_values(found.values, max_values)
+    refuse_values(found.values, 0, max_values)  # files may come with it, of any length
     return parse_strictly(text) if found.values > _PLAIN_VALUES else json_reader.parse(text)
 
 
@@ -102,16 +106,21 @@ def generate_places(document: Any) -> Iterator[tuple[dict[str, Any], str]]:
             yield holder, name
 
 
-def refuse_values(count: int, most: int) -> None:
-    """Check how many values a text has.
+def refuse_values(count: int, nbytes: int, most: int) -> None:
+    """Check how many values a text has, and how long they are.
 
     Raises:
-        InvalidArgumentError: too many.
+        InvalidArgumentError: too many, or too long: for each value that there may be, a text may have 16 bytes.
     """
     if count > most:
         raise InvalidArgumentError(
             f"the request JSON has about {count} values besides plain tensor data, expected at most {most}, which "
             "--http-max-json-values sets"
+        )
+    if nbytes > max(most * _TEXT_BYTES_A_VALUE, PIECE_BYTES):
+        raise InvalidArgumentError(
+            f"the request JSON has {nbytes} bytes besides plain tensor data, expected at most "
+            f"{most * _TEXT_BYTES_A_VALUE}, 16 for each value that --http-max-json-values allows"
         )
 
 

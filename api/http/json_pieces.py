@@ -7,9 +7,11 @@ Rules:
  2. In the document there is a `LargeArray` in place of each, which is read when its datatype is known: a piece between
     two cuts at a time, with the brackets put around it that are open there. No Python object is made of more than one
     piece at a time.
- 3. Whatever is not plain is left to the strict reader, which takes the whole text: `OddTextError`. So is every text
-    that is no JSON, since there only the strict reader knows the error. It is noticed late, when a piece is read; so
-    an error in what the document says counts only if `LargeDocument.check` has found all of its text to be JSON.
+ 3. What orjson does not read (`OddTextError`) is read once more, each piece by the strict reader: so all numbers of a
+    document are rounded in the same way. What that cannot read either is no JSON, or has large arrays where no tensors
+    are; then the strict reader takes the whole text, and knows the error.
+ 4. What is wrong is noticed late, when a piece is read. So an error in what the document says counts only if
+    `LargeDocument.check` has found all of its text to be JSON.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from typing import Any
 
 import orjson
 
+from ...engine.errors import TriremeError
 from .json_scan import PIECE_BYTES, Run, Scan
+from .json_strict import parse_strictly
 
 _MARK = b"\x7f"
 """The first character of the strings that stand for arrays. A text that has it anywhere is not plain."""
 
-_MARK_ANYHOW = re.compile(rb"\x7f|\\u007[fF]")
+_MARKS = (_MARK, b"\\u007f", b"\\u007F")
 _BLANKS = b" \t\r\n"
 _LONG_STRING = re.compile(rb'[\[ \t\r\n]*"')
 _AFTER_LONG_STRING = re.compile(rb'"[\] \t\r\n]*\Z')
@@ -39,7 +43,7 @@ _LONG_BYTES = 16 * PIECE_BYTES
 
 
 class OddTextError(Exception):
-    """The text is not plain: it is for the strict reader."""
+    """The text cannot be read in this way."""
 
 
 class LargeArray:
@@ -48,15 +52,17 @@ class LargeArray:
     Args:
         text: of the whole document.
         run: which part of it the array is.
+        strict: the strict reader is to read it.
 
     Attributes:
         values: as many as it has values, about.
     """
 
-    __slots__ = ("_checked", "_run", "_text", "values")
+    __slots__ = ("_checked", "_run", "_strict", "_text", "values")
 
-    def __init__(self, text: memoryview, run: Run) -> None:
+    def __init__(self, text: memoryview, run: Run, *, strict: bool) -> None:
         self._text = text
+        self._strict = strict
         self._run = run
         self._checked = False
         self.values = run.values
@@ -70,7 +76,7 @@ class LargeArray:
         element, its bytes.
 
         Raises:
-            OddTextError: a piece is no JSON, or not plain.
+            OddTextError: a piece cannot be read.
         """
         run = self._run
         start, depth = run.start, 0
@@ -79,7 +85,8 @@ class LargeArray:
             if stop - start > _LONG_BYTES:
                 yield self._long_string(start, stop)
             else:
-                yield _read_piece(bytes(self._text[start:stop]), depth, open_after, first=first, last=last)
+                piece = _with_brackets(bytes(self._text[start:stop]), depth, open_after, first=first, last=last)
+                yield _read(piece, strict=self._strict)
             start, depth = stop + 1, open_after
         self._checked = True
 
@@ -111,7 +118,7 @@ class LargeArray:
             if not piece:
                 raise OddTextError
             at += len(piece)
-            parts.append(_characters(piece))
+            parts.append(_characters(piece, strict=self._strict))
         return b"".join(parts)
 
     def __repr__(self) -> str:
@@ -145,14 +152,15 @@ Places = Callable[[Any], Iterable[tuple[dict[str, Any], str]]]
 """Says in which members of a document large arrays may be."""
 
 
-def cut(text: memoryview, found: Scan, places: Places) -> LargeDocument:
+def cut(text: memoryview, found: Scan, places: Places, *, strict: bool = False) -> LargeDocument:
     """Read all but the large arrays.
 
     Args:
         found: what `json_scan.scan` has found in the text.
+        strict: the strict reader is to read it.
 
     Raises:
-        OddTextError: it is no JSON, or not plain, or has large arrays in other places.
+        OddTextError: it cannot be read, or has large arrays in other places.
     """
     parts: list[bytes] = []
     start = 0
@@ -160,18 +168,15 @@ def cut(text: memoryview, found: Scan, places: Places) -> LargeDocument:
         parts += (bytes(text[start : run.start]), b'"%b%d"' % (_MARK, number))
         start = run.stop
     parts.append(bytes(text[start:]))
-    if found.values > _MOST_MEMBERS_AT_ONCE or any(map(_MARK_ANYHOW.search, parts[::2])):
+    if found.values > _MOST_MEMBERS_AT_ONCE or any(map(_has_mark, parts[::2])):
         raise OddTextError
-    try:
-        value = orjson.loads(b"".join(parts))
-    except orjson.JSONDecodeError:
-        raise OddTextError from None
-    if count_members(value) != found.members:
+    value = _read(b"".join(parts), strict=strict)
+    if not strict and count_members(value) != found.members:  # of duplicates, orjson keeps the wrong one
         raise OddTextError
     for run in found.runs:
         if not run.cuts and bytes(text[run.start + 1 : run.start + 1_024]).lstrip(_BLANKS)[:1] in b"]":
             raise OddTextError  # an array of nothing but blanks, perhaps
-    arrays = [LargeArray(text, run) for run in found.runs]
+    arrays = [LargeArray(text, run, strict=strict) for run in found.runs]
     placed = 0
     for holder, name in places(value):
         said = holder[name]
@@ -197,15 +202,27 @@ def count_members(value: Any) -> int:
     return count
 
 
-def _read_piece(text: bytes, depth: int, open_after: int, *, first: bool, last: bool) -> list[Any]:
+def _read(text: bytes, *, strict: bool) -> Any:
+    try:
+        return parse_strictly(text) if strict else orjson.loads(text)
+    except (orjson.JSONDecodeError, TriremeError):
+        raise OddTextError from None
+
+
+def _has_mark(text: bytes) -> bool:
+    for at in range(0, len(text), PIECE_BYTES):
+        piece = text[at : at + PIECE_BYTES + len(_MARKS[-1]) - 1]
+        if any(mark in piece for mark in _MARKS):
+            return True
+    return False
+
+
+def _with_brackets(text: bytes, depth: int, open_after: int, *, first: bool, last: bool) -> bytes:
     stripped = text.strip(_BLANKS)
-    # orjson must not take for an empty array what is a comma without an element.
+    # A comma without an element must not pass for an empty array.
     if (not first and (not stripped or stripped[0] in b"],")) or (not last and (not stripped or stripped[-1] in b"[,")):
         raise OddTextError
-    try:
-        return orjson.loads(b"%b%b%b" % (b"[" * depth, text, b"]" * open_after))
-    except orjson.JSONDecodeError:
-        raise OddTextError from None
+    return b"%b%b%b" % (b"[" * depth, text, b"]" * open_after)
 
 
 def _whole_characters(piece: bytes, *, last: bool) -> int:
@@ -217,23 +234,20 @@ def _whole_characters(piece: bytes, *, last: bool) -> int:
             raise OddTextError
         return end
     if end == len(piece) and piece[-1] >= 0x80:  # its rest may follow
-        while end and piece[end - 1] & 0xC0 == 0x80:
-            end -= 1
-        end -= 1
-    return max(end, 0)
+        lead = next((back for back in range(1, min(4, end) + 1) if piece[end - back] >= 0xC0), 0)
+        end -= lead
+    return end
 
 
-def _characters(piece: bytes) -> bytes:
+def _characters(piece: bytes, *, strict: bool) -> bytes:
     """What a part of a string stands for, in UTF-8."""
     if b"\\" not in piece:
         if _CONTROL.search(piece):
             raise OddTextError
-        try:
-            str(piece, "utf-8")
-        except UnicodeDecodeError:
-            raise OddTextError from None
+        if not strict:
+            try:
+                str(piece, "utf-8")
+            except UnicodeDecodeError:
+                raise OddTextError from None
         return piece
-    try:
-        return orjson.loads(b'"%b"' % piece).encode()
-    except orjson.JSONDecodeError:
-        raise OddTextError from None
+    return _read(b'"%b"' % piece, strict=strict).encode("utf-8", "surrogateescape")

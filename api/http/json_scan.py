@@ -20,6 +20,8 @@ import numpy as np
 
 PIECE_BYTES = 65_536
 
+_LEAST_RUN_BYTES = 4_096
+
 _OPEN, _CLOSE, _COMMA, _COLON, _OPEN_OBJECT, _CLOSE_OBJECT = range(1, 7)
 _QUOTE = ord('"')
 
@@ -69,7 +71,8 @@ def scan(text: memoryview, piece_bytes: int = PIECE_BYTES) -> Scan:
 
     Args:
         text: of any length.
-        piece_bytes: how much of it is looked at in one go; arrays that fit into so much are no runs.
+        piece_bytes: how much of it is looked at in one go; arrays of a few kilobytes, or that no two pieces
+            share, are no runs.
     """
     scanner = _Scanner(text, piece_bytes)
     at = 0
@@ -90,6 +93,7 @@ class _Scanner:
     def __init__(self, text: memoryview, piece_bytes: int) -> None:
         self._text = text
         self._piece_bytes = piece_bytes
+        self._least_bytes = min(piece_bytes, _LEAST_RUN_BYTES)
         self._in_string = False
         self._depth = 0
         self._after_colon = False
@@ -161,7 +165,7 @@ class _Scanner:
             run.cuts += [(int(places[each]), int(depths[each]) - self._base) for each in chosen]
         if len(ends):
             run.stop = int(places[end - 1]) + 1
-            if run.stop - run.start > self._piece_bytes:
+            if run.stop - run.start > self._least_bytes:
                 self.found.runs.append(run)
             else:
                 self.found.values += run.values

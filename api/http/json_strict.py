@@ -27,6 +27,7 @@ MAX_NESTING = 100
 NESTING_ERROR = f"JSON nesting depth exceeds maximum allowed limit ({MAX_NESTING})"
 
 _PIECE_BYTES = 65_536
+_MANY_MEMBERS = 4_096
 _NUMBERS = rapidjson.NM_NATIVE | rapidjson.NM_NAN  # rounding as Triton's; integers beyond 64 bits become doubles
 _MARK = re.compile(rb"\xef?\xbb?\xbf?")  # a byte order mark, each byte optional, as RapidJSON skips it
 _REASON = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
@@ -41,7 +42,7 @@ class _Decoder(rapidjson.Decoder):
         return []
 
     def end_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
+        value = dict(pairs) if len(pairs) < _MANY_MEMBERS else {}  # which is one call, however many they are
         if len(value) < len(pairs):
             value = {}
             for name, member in pairs:
