@@ -192,6 +192,12 @@ _HTTP = Group(
             "number.",
             1000,
         ),
+        Flag(
+            "http-idle-timeout",
+            Kind("<integer>", in_range(read_int, 0, INT32_MAX, "Error: --http-idle-timeout must be at least 0.")),
+            "Seconds after which a connection on which nothing is asked is closed, also for metrics; 0 for never.",
+            75,
+        ),
         Flag("http-use-ssl", BOOLEAN, "Serve HTTPS. Needs --http-server-cert and --http-server-key.", False),
         Flag("http-server-cert", STRING, "File with the server's certificate chain, PEM.", ""),
         Flag("http-server-key", STRING, "File with the server's private key, PEM.", ""),

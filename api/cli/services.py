@@ -14,6 +14,7 @@ from ..grpc.context import GrpcOptions
 from ..grpc.options import GrpcServiceOptions
 from ..http.options import HttpOptions
 from ..http2.limits import Http2Limits, KeepaliveOptions
+from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions
 from ..sockets.tls import TlsOptions
 from .flags import ParsedFlags
@@ -66,6 +67,7 @@ def http_settings(flags: ParsedFlags) -> HttpSettings:
         ServiceOptions(
             bind=(_bind(flags["http-address"], flags["http-port"]),),
             tls=_tls(flags, "http", verify=True) if flags["http-use-ssl"] else None,
+            limits=_http_limits(flags),
             reuse_port=flags["reuse-http-port"],
             name="HTTP",
         ),
@@ -80,6 +82,10 @@ def http_settings(flags: ParsedFlags) -> HttpSettings:
             allowed_hosts=flags["http-allowed-hosts"],
         ),
     )
+
+
+def _http_limits(flags: ParsedFlags) -> Limits:
+    return Limits(idle_timeout_s=flags["http-idle-timeout"] or None)
 
 
 def grpc_settings(flags: ParsedFlags) -> GrpcSettings:
@@ -151,7 +157,9 @@ def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
     """From the flags of the group Metrics."""
     return MetricsSettings(
         ServiceOptions(
-            bind=(_bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),), name="Metrics"
+            bind=(_bind(flags["metrics-address"] or flags["http-address"], flags["metrics-port"]),),
+            limits=_http_limits(flags),
+            name="Metrics",
         ),
         cpu=flags["allow-cpu-metrics"],
         gpu=flags["allow-gpu-metrics"],

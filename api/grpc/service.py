@@ -108,8 +108,6 @@ class GrpcService(Service):
         """Says goodbye to every client: what is open is finished, and connections close when nothing is open any more.
         New ones are closed unserved (grpc.md §4, cli.md §5). Returns what is left of the budget."""
         self.draining = True
-        self._roster.stop_accepting()
-        self._group.go_away()
         return await super().drain(budget_s)
 
     def close(self) -> None:

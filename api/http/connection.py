@@ -31,6 +31,7 @@ import trio
 from ...engine.tensor import Buffer
 from ..http2.frames import PREFACE
 from ..sockets.limits import Limits
+from ..sockets.pace import BodyPace
 from ..sockets.roster import Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
 from .asgi import AsgiApp
@@ -66,6 +67,7 @@ class Connection:
         "_farewell",
         "_http2",
         "_immediate",
+        "_pace",
         "_parser",
         "_roster",
         "_scope",
@@ -100,6 +102,7 @@ class Connection:
         self._parser = RequestParser(roster.limits, heads=heads)
         self._encoder: ResponseEncoder | None = None
         self._farewell: Refusal | None = None
+        self._pace: BodyPace | None = None  # of the body that the client is keeping somebody waiting for
         self.phase = Phase.IDLE
         self.since_s = roster.now_s
 
@@ -122,6 +125,18 @@ class Connection:
 
     def abort(self) -> None:
         self._end()
+
+    def go_away(self) -> None:
+        transport = self._transport
+        if self.phase is Phase.HANDSHAKE or (
+            self.phase is Phase.IDLE and not (isinstance(transport, PlainTransport) and transport.has_more)
+        ):
+            self._end()
+        elif self._encoder is not None:
+            self._encoder.keep_alive = False
+
+    def is_slow(self, now_s: float) -> bool:
+        return self._pace is not None and self._pace.is_slow(now_s)
 
     def _end(self) -> None:
         self.enter(Phase.ENDING)
@@ -193,6 +208,8 @@ class Connection:
                 self._farewell = parser.failure
                 return None
             if parser.between_requests:
+                if not self._roster.accepting:
+                    return None
                 self.enter(Phase.IDLE)
             elif self.phase is not Phase.HEAD:
                 self.enter(Phase.HEAD)
@@ -232,6 +249,8 @@ class Connection:
         if not data:
             return data is None
         try:
+            if self._pace is not None:
+                self._pace.arrived(len(data), self._roster.now_s)
             self._parser.feed(data)
             return self._take_up() and not (transport.has_more and self._call is None)
         except Exception:
@@ -245,7 +264,7 @@ class Connection:
         parser = self._parser
         immediate = self._immediate
         assert immediate is not None, "else nobody listens"
-        if parser.failure is not None or len(parser.requests) > 1:
+        if parser.failure is not None or len(parser.requests) > 1 or not self._roster.accepting:
             return False
         if not parser.requests:
             if self.phase is not Phase.HEAD:
@@ -253,9 +272,10 @@ class Connection:
             return True
         request = parser.requests[0]
         if not request.complete:
-            self.enter(Phase.BODY)
+            self._wait_for_body()
             short = request.remaining is not None and request.remaining <= READ_BYTES
             return short and not request.expects_continue and immediate.wants(request)
+        self._pace = None
         self.enter(Phase.APP)
         call = self._call = ImmediateCall(self._respond)
         if not immediate.begin(request, call):
@@ -279,7 +299,7 @@ class Connection:
             self.enter(Phase.SENDING)
         else:
             self.enter(Phase.IDLE if self._parser.between_requests else Phase.HEAD)
-        if self._unsent or transport.has_more:
+        if self._unsent or transport.has_more or not self._roster.accepting:
             transport.wake()
 
     async def _answer(self, request: Request) -> bool:
@@ -288,6 +308,8 @@ class Connection:
         self.enter(Phase.APP)
         exchange = Exchange(self, request)
         self._encoder = encoder = exchange.encoder
+        if not self._roster.accepting:
+            encoder.keep_alive = False
         await self._app(exchange.scope(self._client, self._server), exchange.receive, exchange.send)
         if encoder.state is not ResponseState.DONE:
             log.error("the application left its response to %s %r unfinished", request.method, request.target)
@@ -299,6 +321,7 @@ class Connection:
             await self._part(lingering=not request.complete or self._parser.failure is not None)
             return False
         self._encoder = None
+        self._pace = None
         if self._parser.requests:
             # Pipelined requests that are answered without waiting must not keep the other connections from running.
             await trio.lowlevel.checkpoint()
@@ -374,17 +397,28 @@ class Connection:
 
     async def read_body(self, request: Request) -> None:
         """Reads more of a body into `request.pieces`."""
-        self.enter(Phase.BODY)
+        self._wait_for_body()
         if request.bypass or (request.remaining is not None and request.remaining > READ_BYTES):
             await self._read_large_body(request, request.remaining or 0)
         else:
             data = await self._transport.receive(READ_BYTES)
             if not data:
                 await self.give_up()
+            self._note_body(len(data))
             self._parser.feed(data)
             if self._parser.failure is not None and not request.complete:
                 await self.give_up(self._parser.failure)
         self.enter(Phase.APP)
+
+    def _wait_for_body(self) -> None:
+        self.enter(Phase.BODY)
+        if self._pace is None:
+            self._pace = BodyPace(self.limits)
+        self._pace.wait(self.since_s)
+
+    def _note_body(self, nbytes: int) -> None:
+        if self._pace is not None:
+            self._pace.arrived(nbytes, self._roster.now_s)
 
     async def _read_large_body(self, request: Request, remaining: int) -> None:
         request.bypass = True
@@ -397,7 +431,8 @@ class Connection:
             count = await self._transport.receive_into(buffer[filled:])
             if not count:
                 await self.give_up()
-            self.enter(Phase.BODY)
+            self._note_body(count)
+            self._wait_for_body()
             filled += count
         request.pieces = [buffer]
         request.remaining = remaining - min(remaining, self.limits.body_piece_bytes)

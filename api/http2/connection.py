@@ -145,6 +145,9 @@ class Http2Connection(ABC, Generic[H, C]):
     def abort(self) -> None:
         self._end()
 
+    def is_slow(self, now_s: float) -> bool:
+        return False  # calls look after their own
+
     def _end(self) -> None:
         self._enter(Phase.ENDING)
         self._scope.cancel()

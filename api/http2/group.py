@@ -59,8 +59,3 @@ class Http2Group:
                 each for each in self.connections if each.core.next_timer_s <= now_s or (watches_calls and each.calls)
             ]:
                 connection.tick(now_s)
-
-    def go_away(self) -> None:
-        """Every connection finishes what is open, takes nothing new, and closes."""
-        for connection in list(self.connections):
-            connection.go_away()

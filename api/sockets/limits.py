@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Limits:
         head_bytes: request line and headers together (trailers too); more is answered with 431.
         head_timeout_s: from the first byte of a request to the end of its head, answered with 408; also for a TLS
             handshake.
-        idle_timeout_s: between requests. None, because Triton never closes an idle connection.
+        idle_timeout_s: between requests. None is for ever, as in Triton.
         body_timeout_s: between two reads of a body that the application waits for. Answered with 408.
         body_rate, body_grace_s: bytes a second that a body must arrive with on average, once the application has waited
             for it so many seconds. Answered with 408.
@@ -27,6 +27,7 @@ class Limits:
         body_piece_bytes: largest piece of a body that `receive()` returns; smaller bodies of known length come whole.
         drain_bytes: how much of a body that the application left unread is read and dropped to keep the connection.
         max_connections: open connections; at the bound the listener stops accepting and the kernel queues.
+        address_share: the part of them that one address may hold (`shares`).
         backlog: connections that the kernel queues.
         streams: concurrent HTTP/2 streams of a connection.
         sweep_interval_s: how often timeouts are checked and running requests are looked at for vanished clients.
@@ -44,9 +45,27 @@ class Limits:
     body_piece_bytes: int = 1 << 26
     drain_bytes: int = 1 << 18
     max_connections: int = 65_536
+    address_share: float = 0.5
     backlog: int = 2048
     streams: int = 100
     sweep_interval_s: float = 0.1
+
+
+def within_open_files(limits: Limits, open_files: int) -> Limits:
+    """The limits with no more connections than half of the files that the process may have open: other services, models
+    and their processes need some, too.
+
+    Args:
+        open_files: that limit; below 0 is without.
+    """
+    if open_files < 0 or limits.max_connections <= open_files // 2:
+        return limits
+    return replace(limits, max_connections=max(1, open_files // 2))
+
+
+def open_file_limit() -> int:
+    """How many files this process may have open; below 0 is without limit."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def raise_open_file_limit() -> int:

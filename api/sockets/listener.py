@@ -14,6 +14,7 @@ import trio
 from ...actors.socket_readiness import Readiness
 from ...engine.errors import UnavailableError
 from .roster import Connection, Roster
+from .shares import shared_address
 from .transport import PlainTransport, TlsTransport
 
 log = logging.getLogger(__name__)
@@ -66,8 +67,9 @@ def endpoint(address: object) -> tuple[str, int] | None:
 class Listener:
     """Accepts on one socket and starts a connection for each client.
 
-    While the roster is full it does not accept. When accepting fails for want of files or memory it pauses, and says
-    so once. When the service is stopping it closes new connections at once, without a word (cli.md §5).
+    While the roster is full it does not accept. An address that holds too many connections gives one up for each new
+    one (`roster`, rule 5). When accepting fails for want of files or memory it pauses, and says so once. When the
+    service is stopping it closes new connections at once, without a word (cli.md §5).
     """
 
     def __init__(
@@ -110,13 +112,16 @@ class Listener:
                 # Whatever else fails here (the client has left already, the network has) concerns that client only.
                 return error.errno not in _STARVED_ERRNOS or self._pause(error)
             self._starved = False
-            if self._roster.accepting:
-                connection = self._connection(client, address)
-                self._roster.add(connection)
-                start_soon(connection.run)
-            else:
+            shared = shared_address(address[0]) if isinstance(address, tuple) else ""
+            if not self._roster.accepting:
                 client.close()
                 self._roster.dropped += 1
+            elif not self._roster.make_room(shared):
+                client.close()
+            else:
+                connection = self._connection(client, address)
+                self._roster.add(connection, shared)
+                start_soon(connection.run)
         return True
 
     def _pause(self, error: OSError) -> bool:

@@ -13,6 +13,9 @@ Rule 3: Closing the sending side alone counts as closing. A client process that 
         after the request still gets every answer that is ready before the sweep comes round, and anything that is
         already being sent.
 Rule 4: At `Limits.max_connections` the listeners wait for a place.
+Rule 5: An address that holds its share of the places (`shares`) loses an idle connection for each new one; if none is
+        idle, the new one is closed.
+Rule 6: Once no more connections are accepted, those in which nothing is asked have little time left.
 """
 
 from __future__ import annotations
@@ -21,11 +24,16 @@ import enum
 import math
 import select
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import trio
 
 from .limits import Limits
+from .shares import has_room
+
+_LOOKED_AT = 64
+"""Connections of an address among which an idle one is looked for: a client must not be able to make this long."""
 
 
 class Phase(enum.Enum):
@@ -40,6 +48,10 @@ class Phase(enum.Enum):
     ENDING = "cancelled"
     CLOSING = "saying goodbye"
     CALLS = "serving calls"
+
+
+_EVICTABLE = frozenset((Phase.HANDSHAKE, Phase.IDLE, Phase.HEAD))
+"""In which nothing has been asked."""
 
 
 class Connection(Protocol):
@@ -61,7 +73,15 @@ class Connection(Protocol):
         ...
 
     def abort(self) -> None:
-        """The service is closing: stop at once."""
+        """The service is closing, or the place is needed: stop at once."""
+        ...
+
+    def go_away(self) -> None:
+        """The service is about to close: finish what is asked, take nothing new, and close. At once if nothing is."""
+        ...
+
+    def is_slow(self, now_s: float) -> bool:
+        """In `Phase.BODY`: the body comes too slowly."""
         ...
 
 
@@ -73,6 +93,7 @@ class ServiceStatistics:
         connections, peak_connections, max_connections: open now, most at a time, bound.
         accepted: connections accepted.
         dropped: connections closed without a word because the service was stopping.
+        evicted, refused: connections closed because their address held too many: idle ones, and new ones.
         requests: requests begun (over HTTP: HTTP/1.x ones).
         disconnects: requests cancelled because their client went away.
         timeouts: connections closed because a phase took too long.
@@ -85,6 +106,8 @@ class ServiceStatistics:
     max_connections: int
     accepted: int
     dropped: int
+    evicted: int
+    refused: int
     requests: int
     disconnects: int
     timeouts: int
@@ -104,8 +127,10 @@ class Roster:
         self.limits = limits
         self.now_s = 0.0
         self.accepting = True
-        self.accepted = self.dropped = self.requests = self.disconnects = self.timeouts = self.accept_failures = 0
-        self._connections: set[Connection] = set()
+        self.accepted = self.dropped = self.evicted = self.refused = 0
+        self.requests = self.disconnects = self.timeouts = self.accept_failures = 0
+        self._connections: dict[Connection, str] = {}  # and whose they are
+        self._addresses: dict[str, dict[Connection, None]] = {}
         self._peak = 0
         self._swept_s = -math.inf
         self._changed = trio.Event()
@@ -135,27 +160,66 @@ class Roster:
         """Sets `now_s`, which stands still while there are no connections: to be called before new ones note it."""
         self.now_s = trio.current_time()
 
-    def add(self, connection: Connection) -> None:
-        self._connections.add(connection)
+    def make_room(self, address: str) -> bool:
+        """Whether `address` may connect. If it holds too many connections, an idle one of them makes place."""
+        held = self._addresses.get(address)
+        if held is None or has_room(len(held), len(self._connections), self.limits):
+            return True
+        idlest = None
+        for connection in list(islice(held, _LOOKED_AT)):
+            if connection.phase not in _EVICTABLE:
+                held[connection] = held.pop(connection)  # next time others are looked at
+            elif idlest is None or connection.since_s < idlest.since_s:
+                idlest = connection
+        if idlest is None:
+            self.refused += 1
+            return False
+        self.evicted += 1
+        idlest.abort()
+        return True
+
+    def add(self, connection: Connection, address: str = "") -> None:
+        """Enter a new connection.
+
+        Args:
+            address: whose it is (`shares.shared_address`).
+        """
+        self._connections[connection] = address
+        self._addresses.setdefault(address, {})[connection] = None
         self.accepted += 1
         self._peak = max(self._peak, len(self._connections))
         self._announce()
 
     def remove(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        address = self._connections.pop(connection, None)
+        if address is not None:
+            held = self._addresses[address]
+            del held[connection]
+            if not held:
+                del self._addresses[address]
         self._announce()
 
     def replace(self, connection: Connection, successor: Connection) -> None:
         """`successor` serves the client from now on."""
-        self._connections.discard(connection)
-        self._connections.add(successor)
+        address = self._connections.pop(connection)
+        self._connections[successor] = address
+        held = self._addresses[address]
+        del held[connection]
+        held[successor] = None
 
     def _announce(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
     def stop_accepting(self) -> None:
+        """No new connections; those that are there finish what they do."""
         self.accepting = False
+        for phase in (Phase.HANDSHAKE, Phase.IDLE, Phase.HEAD):
+            limit_s = self._limit_s[phase]
+            linger_s = self.limits.linger_timeout_s
+            self._limit_s[phase] = linger_s if limit_s is None else min(limit_s, linger_s)
+        for connection in list(self._connections):
+            connection.go_away()
         self._announce()
 
     async def change(self) -> None:
@@ -163,7 +227,7 @@ class Roster:
         await self._changed.wait()
 
     def abort_all(self) -> None:
-        for connection in self._connections:
+        for connection in list(self._connections):
             connection.abort()
 
     def statistics(self) -> ServiceStatistics:
@@ -173,6 +237,8 @@ class Roster:
             max_connections=self.limits.max_connections,
             accepted=self.accepted,
             dropped=self.dropped,
+            evicted=self.evicted,
+            refused=self.refused,
             requests=self.requests,
             disconnects=self.disconnects,
             timeouts=self.timeouts,
@@ -186,8 +252,9 @@ class Roster:
         last_sweep_s, self._swept_s = self._swept_s, now_s
         self.now_s = now_s
         # Locals, and idle ones first: they may be ten thousand, ten times a second.
-        idle, app = Phase.IDLE, Phase.APP
-        idle_is_limited = self.limits.idle_timeout_s is not None
+        idle, app, body = Phase.IDLE, Phase.APP, Phase.BODY
+        limits_s = self._limit_s
+        idle_is_limited = limits_s[idle] is not None
         for connection in self._connections:
             phase = connection.phase
             if phase is idle and not idle_is_limited:
@@ -196,8 +263,9 @@ class Roster:
                 if connection.since_s < last_sweep_s:
                     running[connection.fileno()] = connection
                 continue
-            limit_s = self._limit_s[phase]
-            if limit_s is not None and now_s - connection.since_s > limit_s:
+            limit_s = limits_s[phase]
+            late = limit_s is not None and now_s - connection.since_s > limit_s
+            if late or (phase is body and connection.is_slow(now_s)):
                 self.timeouts += 1
                 connection.time_out()
         poller = select.poll()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ...actors.socket_readiness import Readiness
-from .limits import Limits
+from .limits import Limits, open_file_limit, within_open_files
 from .listener import BindError, Listener, endpoint, listen
 from .roster import Connection, Roster, ServiceStatistics
 from .tls import TlsOptions, server_context
@@ -57,7 +57,7 @@ class Service(ABC):
     def __init__(self, options: ServiceOptions, readiness: Readiness | None = None) -> None:
         self._options = options
         self._readiness = readiness
-        self._roster = Roster(options.limits)
+        self._roster = Roster(within_open_files(options.limits, open_file_limit()))
         self._sockets: list[socket.socket] = []
         self._scope = trio.CancelScope()
         self._closed = trio.Event()
@@ -140,10 +140,10 @@ class Service(ABC):
             self._closed.set()
 
     async def drain(self, budget_s: float) -> float:
-        """Closes new connections unserved and waits until the open ones, idle ones too, have gone (cli.md §5).
+        """Closes new connections unserved, and idle ones, and waits until the others have gone (cli.md §5).
 
-        Requests on open connections are served on, also afterwards. Returns what is left of the budget, which is
-        used up in steps of a second.
+        Requests on open connections are answered, each as the last one of its connection. Returns what is left of the
+        budget, which is used up in steps of a second.
         """
         self._roster.stop_accepting()
         remaining_s = budget_s

@@ -154,6 +154,20 @@ def test_grpc_is_secured_as_asked(words: tuple[str, ...], tls: TlsOptions | None
     assert grpc.service.tls == tls
 
 
+@pytest.mark.parametrize(
+    ("words", "idle_s"), [((), 75), (("--http-idle-timeout=5",), 5), (("--http-idle-timeout=0",), None)]
+)
+def test_idle_connections_are_kept_for_as_long_as_is_said(words: tuple[str, ...], idle_s: int | None) -> None:
+    """Not over gRPC, where clients keep connections for later, and have flags of their own."""
+    given = command(*words)
+    assert given.http is not None
+    assert given.metrics is not None
+    assert given.grpc is not None
+    assert given.http.service.limits.idle_timeout_s == idle_s
+    assert given.metrics.service.limits.idle_timeout_s == idle_s
+    assert given.grpc.service.limits.idle_timeout_s is None
+
+
 def test_the_grpc_front_end_is_told_what_its_flags_say() -> None:
     grpc = command(
         "--grpc-address=127.0.0.1",

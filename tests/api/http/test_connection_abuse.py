@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import socket
 
 import pytest
 import trio
-from http_sockets import QUICK, Response, Responses, connect, echo, read_body, read_to_end, reply, serving, tell, until
+from http_sockets import (
+    LONG_S,
+    QUICK,
+    UNHURRIED,
+    Response,
+    Responses,
+    connect,
+    echo,
+    read_body,
+    read_to_end,
+    reply,
+    serving,
+    tell,
+    until,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
+from trireme.api.sockets.roster import Phase
 
 GET = b"GET / HTTP/1.1\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -177,6 +194,39 @@ async def test_body_that_stops_coming() -> None:
         response = await Responses(stream).next()
         assert (response.status, response.body) == (408, b'{"error":"request body did not arrive in time"}')
         assert recorder.cancelled.is_set()
+
+
+SLOW = [
+    (b"Content-Length: 60000", b"x" * 100),
+    (b"Content-Length: 600000", b"x" * 100),
+    (b"Transfer-Encoding: chunked", b"64\r\n" + b"x" * 100 + b"\r\n"),
+]
+
+
+@pytest.mark.parametrize(("framing", "piece"), SLOW, ids=["short", "long", "chunked"])
+async def test_body_that_comes_too_slowly(framing: bytes, piece: bytes, leaping_clock: MockClock) -> None:
+    """Something comes all the time, but too little: 408 when the grace is over."""
+    limits = dataclasses.replace(UNHURRIED, body_grace_s=LONG_S, body_rate=100)
+    async with serving(collect, limits=limits) as service, await connect(service) as stream:
+        await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n")
+        await until(lambda: any(each.phase is Phase.BODY for each in service._roster._connections))
+        (connection,) = service._roster._connections
+        for _ in range(4):
+            leaping_clock.jump(LONG_S / 4 - 1)
+            before_s = connection.since_s
+            await stream.send_all(piece)
+            await until(lambda before_s=before_s: connection.since_s > before_s)
+            assert connection.phase is Phase.BODY
+        leaping_clock.jump(LONG_S / 4)
+        response = await Responses(stream).next()
+        assert (response.status, response.body) == (408, b'{"error":"request body did not arrive in time"}')
+
+
+async def collect(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers when it has the whole body."""
+    while (await receive())["more_body"]:
+        pass
+    await reply(send)
 
 
 @pytest.mark.parametrize("half", [b"GET / HT", GET, GET + b"Content-Length: 3\r\n\r\nab", CHUNKED + b"5\r\nab"])

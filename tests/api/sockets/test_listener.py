@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import os
@@ -12,11 +13,28 @@ from pathlib import Path
 import pytest
 import trio
 import trustme
-from http_sockets import Responses, connect, connect_now, echo, read_to_end, reply, serving, tell, until
+from http2_client import http2
+from http2_peer import parse
+from http_sockets import (
+    LONG_S,
+    UNHURRIED,
+    Responses,
+    connect,
+    connect_now,
+    echo,
+    read_to_end,
+    reply,
+    serving,
+    tell,
+    until,
+)
+from trio.testing import MockClock
 
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.service import HttpService
-from trireme.api.sockets.limits import Limits, raise_open_file_limit
+from trireme.api.http2 import frames
+from trireme.api.http2.errors import ErrorCode
+from trireme.api.sockets.limits import Limits, raise_open_file_limit, within_open_files
 from trireme.api.sockets.listener import BindError
 from trireme.api.sockets.roster import Phase
 from trireme.api.sockets.service import ServiceOptions
@@ -116,7 +134,7 @@ async def test_small_responses_are_not_delayed() -> None:
 
 async def test_accepting_pauses_at_the_limit() -> None:
     """Who comes too many waits in the kernel's queue, and is served when a place is free."""
-    async with serving(echo, limits=Limits(max_connections=2)) as service:
+    async with serving(echo, limits=Limits(max_connections=2, address_share=1.0)) as service:
         first, second = await connect(service), await connect(service)
         await until(lambda: service.statistics().connections == 2)
         async with await connect(service) as third:
@@ -132,7 +150,7 @@ async def test_accepting_pauses_at_the_limit() -> None:
 
 async def test_limit_holds_for_a_crowd() -> None:
     """Many who come at once are not let in together."""
-    async with serving(echo, limits=Limits(max_connections=2)) as service:
+    async with serving(echo, limits=Limits(max_connections=2, address_share=1.0)) as service:
         crowd = [connect_now(service) for _ in range(6)]
         for number, client in enumerate(crowd, 1):
             await until(lambda number=number: service.statistics().accepted >= number)
@@ -191,10 +209,19 @@ def test_open_file_limit_is_raised_to_the_hard_one() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_draining_serves_open_connections_and_drops_new_ones(caplog: pytest.LogCaptureFixture) -> None:
-    """cli.md §5: idle connections count, requests on them are answered, newcomers are closed without a word."""
-    async with serving(echo) as service, await connect(service) as stream:
-        await until(lambda: service.statistics().connections == 1)
+async def test_draining_answers_what_is_asked_and_drops_new_ones(caplog: pytest.LogCaptureFixture) -> None:
+    """Idle connections close at once, new ones without a word. What is asked is answered, and its connection closes."""
+    started, go = trio.Event(), trio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        started.set()
+        await go.wait()
+        await echo(scope, receive, send)
+
+    async with serving(app) as service, await connect(service) as idle, await connect(service) as busy:
+        await busy.send_all(GET)
+        await started.wait()
+        await until(lambda: service.statistics().connections == 2)
         left: list[float] = []
 
         async def drain() -> None:
@@ -203,16 +230,106 @@ async def test_draining_serves_open_connections_and_drops_new_ones(caplog: pytes
         with caplog.at_level(logging.INFO):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(drain)
-                await until(lambda: not service.statistics().accepting)
+                assert await read_to_end(idle) == b""
                 assert await tell(service) == b""
                 assert await tell(service, GET) == b""
-                await stream.send_all(GET)
-                assert (await Responses(stream).next()).body == b"GET / "
                 assert left == []
-                await stream.aclose()
+                go.set()
+                response = await Responses(busy).next()
+                assert (response.body, (b"Connection", b"close") in response.headers) == (b"GET / ", True)
+                assert await read_to_end(busy) == b""
         assert 0 < left[0] <= 30
         assert service.statistics().dropped == 2
-        assert "Timeout 30: Found 1 HTTP service connections" in caplog.text
+        assert "Timeout 30: Found 2 HTTP service connections" in caplog.text
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", GET])
+async def test_idle_clients_do_not_hold_up_the_end(sent: bytes, leaping_clock: MockClock) -> None:
+    """Nor does one that has begun to ask and does not go on; that one gets a little time."""
+    async with serving(echo, limits=UNHURRIED) as service, await connect(service) as stream:
+        await stream.send_all(sent)
+        if sent == GET:
+            assert (await Responses(stream).next()).status == 200
+        half = sent == b"GET / HT"
+        phase = Phase.HEAD if half else Phase.IDLE
+        await until(lambda: any(each.phase is phase for each in service._roster._connections))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.drain, 3 * LONG_S)
+            if half:
+                await until(lambda: not service.statistics().accepting)
+                leaping_clock.jump(LONG_S)
+                assert (await Responses(stream).next()).status == 408
+            else:
+                assert await read_to_end(stream) == b""
+        assert service.statistics().connections == 0
+
+
+async def test_idle_connections_are_reaped(leaping_clock: MockClock) -> None:
+    limits = dataclasses.replace(UNHURRIED, idle_timeout_s=LONG_S)
+    async with serving(echo, limits=limits) as service, http2(service) as second, await connect(service) as first:
+        for _ in range(2):
+            await first.send_all(GET)
+            assert (await Responses(first).next()).status == 200
+            assert (await second.ask("GET", "/")).status == 200
+            leaping_clock.jump(LONG_S - 1)
+        leaping_clock.jump(2)
+        assert await read_to_end(first) == b""
+        last = parse(await read_to_end(second.stream))
+        assert [frame.kind for frame in last][:2] == [frames.GOAWAY, frames.PING]
+        assert {frame.code for frame in last if frame.kind == frames.GOAWAY} == {ErrorCode.NO_ERROR}
+
+
+async def test_probe_gets_in_from_an_address_that_holds_what_it_may() -> None:
+    """In place of the connection that has been idle for longest. A busy one is left alone."""
+    async with serving(echo, limits=Limits(max_connections=8)) as service:
+        held = [await connect(service) for _ in range(4)]
+        await until(lambda: service.statistics().connections == 4)
+        async with await connect(service) as probe:
+            await probe.send_all(GET)
+            assert (await Responses(probe).next()).status == 200
+            ended = 0
+            async with trio.open_nursery() as nursery:
+
+                async def count(stream: trio.SocketStream) -> None:
+                    nonlocal ended
+                    await read_to_end(stream)
+                    ended += 1
+
+                for stream in held:
+                    nursery.start_soon(count, stream)
+                await until(lambda: ended == 1)
+                nursery.cancel_scope.cancel()
+        assert service.statistics().evicted == 1
+        for stream in held:
+            await trio.aclose_forcefully(stream)
+
+
+async def test_address_whose_connections_are_all_busy_is_refused() -> None:
+    go = trio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await go.wait()
+        await echo(scope, receive, send)
+
+    async with serving(app, limits=Limits(max_connections=4)) as service:
+        async with await connect(service) as first, await connect(service) as second:
+            for stream in (first, second):
+                await stream.send_all(GET)
+            await until(lambda: service.statistics().requests == 2)
+            assert await tell(service, GET) == b""
+            go.set()
+            for stream in (first, second):
+                assert (await Responses(stream).next()).status == 200
+        assert (service.statistics().refused, service.statistics().evicted) == (1, 0)
+
+
+def test_connections_are_bounded_by_open_files() -> None:
+    """Half of the files: other services and models need some, too."""
+    limits = Limits()
+    assert within_open_files(limits, -1) is limits
+    assert within_open_files(limits, 1 << 20) is limits
+    assert within_open_files(limits, 1000).max_connections == 500
+    assert within_open_files(limits, 1).max_connections == 1
 
 
 class IdleConnection:
@@ -230,7 +347,10 @@ class IdleConnection:
     def time_out(self) -> None:
         pass
 
-    peer_gone = abort = time_out
+    peer_gone = abort = go_away = time_out
+
+    def is_slow(self, now_s: float) -> bool:
+        return False
 
 
 async def test_draining_ends_with_its_budget(

@@ -23,6 +23,7 @@ class FakeConnection:
         self.since_s = since_s
         self.ours, self.theirs = socket.socketpair()
         self.ended = ""
+        self.slow = False
 
     async def run(self) -> None:
         raise AssertionError("the roster runs nobody")
@@ -38,6 +39,13 @@ class FakeConnection:
 
     def abort(self) -> None:
         self.ended = "abort"
+        self.phase = Phase.ENDING
+
+    def go_away(self) -> None:
+        self.ended = "away"
+
+    def is_slow(self, now_s: float) -> bool:
+        return self.slow
 
     def close(self) -> None:
         self.ours.close()
@@ -131,6 +139,87 @@ async def test_statistics_count(running: FakeConnection) -> None:
     roster.abort_all()
     assert (other.ended, running.ended) == ("abort", "")
     other.close()
+
+
+async def test_slow_body_runs_out_of_time(running: FakeConnection) -> None:
+    """However recently something came. Other phases are not asked."""
+    roster = Roster(LIMITS)
+    roster.add(running)
+    running.slow = True
+    roster.sweep(0.1)
+    assert running.ended == ""
+    running.phase = Phase.BODY
+    roster.sweep(0.2)
+    assert (running.ended, roster.statistics().timeouts) == ("time", 1)
+
+
+@pytest.fixture
+def crowd() -> Iterator[list[FakeConnection]]:
+    connections = [FakeConnection(Phase.IDLE, since_s=float(10 - number)) for number in range(5)]
+    yield connections
+    for connection in connections:
+        connection.close()
+
+
+async def test_address_that_holds_too_many_loses_its_longest_idle(crowd: list[FakeConnection]) -> None:
+    roster = Roster(Limits(max_connections=10))
+    for connection in crowd:
+        assert roster.make_room("greedy")
+        roster.add(connection, "greedy")
+    assert roster.make_room("other")
+    crowd[4].phase = Phase.APP  # idle for longest otherwise
+    assert roster.make_room("greedy")
+    assert [connection.ended for connection in crowd] == ["", "", "", "abort", ""]
+    assert roster.statistics().evicted == 1
+
+
+async def test_address_that_holds_too_many_busy_ones_is_refused(crowd: list[FakeConnection]) -> None:
+    roster = Roster(Limits(max_connections=10))
+    for connection in crowd:
+        connection.phase = Phase.APP
+        roster.add(connection, "greedy")
+    assert not roster.make_room("greedy")
+    assert roster.make_room("other")
+    assert (roster.statistics().refused, roster.statistics().evicted) == (1, 0)
+    roster.remove(crowd[0])
+    assert roster.make_room("greedy")
+
+
+async def test_idle_one_is_found_behind_many_busy_ones() -> None:
+    """Few are looked at for each newcomer, and other ones the next time."""
+    roster = Roster(Limits(max_connections=400))
+    connections = [FakeConnection(Phase.APP) for _ in range(199)]
+    idle = FakeConnection(Phase.IDLE)
+    for connection in (*connections, idle):
+        roster.add(connection, "greedy")
+    assert [roster.make_room("greedy") for _ in range(4)] == [False, False, False, True]
+    assert idle.ended == "abort"
+    for connection in (*connections, idle):
+        connection.close()
+
+
+async def test_successor_counts_for_the_same_address(crowd: list[FakeConnection]) -> None:
+    roster = Roster(Limits(max_connections=4))
+    first, second, *_ = crowd
+    roster.add(first, "someone")
+    roster.replace(first, second)
+    assert (len(roster), roster.statistics().accepted) == (1, 1)
+    roster.remove(first)
+    assert len(roster) == 1
+    roster.remove(second)
+    assert (len(roster), roster.make_room("someone")) == (0, True)
+
+
+async def test_stopping_leaves_little_time_to_who_asks_nothing(crowd: list[FakeConnection]) -> None:
+    """All are told; who does not go is ended, unless something is running."""
+    roster = Roster(LIMITS)
+    for connection, phase in zip(crowd, (Phase.HANDSHAKE, Phase.IDLE, Phase.HEAD, Phase.APP, Phase.CALLS), strict=True):
+        connection.phase, connection.since_s = phase, 0.0
+        roster.add(connection)
+    roster.stop_accepting()
+    assert [connection.ended for connection in crowd] == ["away"] * 5
+    roster.sweep(LIMITS.linger_timeout_s + 0.1)
+    assert [connection.ended for connection in crowd] == ["time"] * 3 + ["away"] * 2
 
 
 async def test_no_sweeping_without_connections(autojump_clock: trio.testing.MockClock) -> None:

@@ -1,0 +1,54 @@
+"""How many connections one address may hold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trireme.api.sockets.limits import Limits
+from trireme.api.sockets.shares import has_room, shared_address
+
+
+@pytest.mark.parametrize(
+    ("held", "total", "allowed"),
+    [
+        (0, 99, True),  # who has none gets one
+        (49, 60, True),
+        (50, 60, False),  # half of the places
+        (10, 89, True),
+        (10, 90, False),  # the last ten are for those that have few
+        (5, 94, True),
+        (6, 94, False),
+    ],
+)
+def test_shares_of_a_hundred_places(held: int, total: int, allowed: bool) -> None:
+    assert has_room(held, total, Limits(max_connections=100)) is allowed
+
+
+@given(st.integers(1, 500), st.lists(st.integers(0, 5), max_size=600))
+def test_greed_leaves_a_place_for_whoever_has_none(places: int, wishes: list[int]) -> None:
+    """However six addresses ask for connections, a seventh gets one, unless there are hardly any places."""
+    held = [0] * 6
+    limits = Limits(max_connections=places)
+    for address in wishes:
+        if sum(held) < places and has_room(held[address], sum(held), limits):
+            held[address] += 1
+    assert sum(held) < places or places <= 6 or max(held) <= 1
+    assert max(held) <= max(1, places // 2)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("no:address", "no:address"),
+        ("", ""),
+    ],
+)
+def test_addresses(host: str, address: str) -> None:
+    assert shared_address(host) == address
