@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,6 +27,7 @@ from ..engine.config.rate_limiter import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.execution_limit import ExecutionLimit, Verdict
+from ..engine.job import Job
 from ..engine.scheduling.core import InstanceId
 from .exception_groups import first_error
 from .executors import Executor
@@ -39,6 +41,12 @@ logger = logging.getLogger("trireme.model")
 
 _MAILBOX_BOUND = 2
 """A batch, for an instance says once that it is idle before it gets one; and the word to stop."""
+
+
+_KILLED_TWICE = (
+    " The request was executed again, alone, after an instance had died with the batch that it was in. This instance "
+    "died of it, too; the request is not executed again."
+)
 
 
 class InstanceState(enum.Enum):
@@ -69,6 +77,7 @@ class Instance:
         limit_s: most seconds that a batch may take; 0 for no limit.
         limit: what it needs in order to execute, where that is limited.
         warm_up: what it does before it takes batches; None for nothing.
+        suspects: requests that may have killed the instance before it: it executes each alone before it takes batches.
 
     Attributes:
         own_check: the model's own, once the instance has started; None if it has none.
@@ -85,6 +94,7 @@ class Instance:
         limit_s: float = 0.0,
         limit: RateLimit = UNLIMITED,
         warm_up: WarmUp | None = None,
+        suspects: Sequence[Job] = (),
     ) -> None:
         self.identity = identity
         self.spec = spec
@@ -97,6 +107,8 @@ class Instance:
         self._executor = executor
         self._scheduler = scheduler
         self.stuck = False
+        self._suspects = list(suspects)
+        self._in_question = False  # it executes one of them
         self._execution = ExecutionLimit(limit_s)
         self._limit = limit
         self._warm_up = warm_up
@@ -130,6 +142,7 @@ class Instance:
             self.own_check = ReadinessCheck(self.spec.name, copy)
         if self._warm_up is not None:
             await self._make_warm(copy, self._warm_up)
+        await self._try_suspects(copy)
         scheduler = self._scheduler
         execute_now = partial(self._execute_now, copy)
         spec = self.spec
@@ -239,8 +252,18 @@ class Instance:
             await self._executor.end(copy)
             raise
 
+    async def _try_suspects(self, copy: ModelInstance) -> None:
+        while self._suspects:
+            batch = self._scheduler.recall(self._suspects.pop(0), self.spec.name, self.spec.gpu)
+            if batch is not None:
+                self._in_question = True
+                self._take(batch)
+                await self._execute(copy, batch)
+                self._hand_back(batch)
+                self._in_question = False
+
     async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
-        """For its warm-up: an instance that serves is watched."""
+        """Before it serves, from when on it is watched."""
         with trio.move_on_after(self._execution.limit_s) as limit:
             await self._executor.execute(copy, batch)
         if limit.cancelled_caught:
@@ -308,18 +331,34 @@ class Instance:
             self.mailbox.put_nowait(message)
         return first
 
-    def bury(self, error: TriremeError) -> None:
-        """Answer what a dead instance held with `error`, tell the scheduler, give up the executor."""
+    def bury(self, error: TriremeError, *, isolates: bool = False) -> list[Job]:
+        """Answer what a dead instance held with `error`, tell the scheduler, give up the executor.
+
+        Args:
+            isolates: the requests of its only batch are not answered if there are several: any of them may have killed
+                the instance.
+
+        Returns:
+            The requests that the next instance is to execute, each alone.
+        """
         self.state = InstanceState.DEAD
         batches = list(self._held)
         self._held.clear()
         batches += [message.batch for message in self.mailbox.drain() if isinstance(message, BatchSealed)]
+        suspects: list[Job] = []
+        if isolates and len(batches) == 1 and len(batches[0].jobs) > 1:
+            suspects = [job for job in batches[0].jobs if not job.answered]
+        elif self._in_question:
+            error = InternalError(f"{error.message}{_KILLED_TWICE}", reason=FailureReason.BACKEND)
         for batch in batches:
-            batch.finish(error)
+            batch.finish(error, keep_open=bool(suspects))
             self._scheduler.settle(batch)
+        for job in suspects:
+            self._scheduler.suspect(job)
         self._scheduler.detach(self.identity)
         self._executor.close()
         self.stopped.set()
+        return suspects + self._suspects
 
     def statistics(self) -> InstanceStatistics:
         return InstanceStatistics(self.spec.name, self.state, self.executed, self.mailbox.statistics())

@@ -1,7 +1,8 @@
 """The instances of one model version, and the supervisor of them.
 
-An instance that dies is buried and started again after a growing delay; when one dies more often than the restart
-policy allows, `on_loss` is told why, for then the model cannot go on.
+An instance that dies is buried and started again after a growing delay (`engine.restart`). While it goes on dying, and
+no other instance is alive, nobody is kept waiting: what is queued is refused. Requests that were executed together when
+a process died are executed again, each alone (`engine.isolation`).
 
 What is wanted may change while the model serves (`resize`): instances that are wanted as before stay and keep their
 names, new ones are made first, and those that nobody wants any more leave when their work is done.
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 
 import trio
 
-from ..engine.backends.interface import LoadedModel
+from ..engine.backends.interface import LoadedModel, ProcessLostError
 from ..engine.errors import InternalError, TriremeError, UnavailableError
 from ..engine.instance_orders import InstanceOrder, match
+from ..engine.job import Job
 from ..engine.restart import RestartPolicy
 from .instance import Instance, InstanceHungError, InstanceState, obituary
 from .readiness import ReadinessCheck
@@ -49,9 +51,9 @@ class Instances:
         title: of the model version, for people.
         model: makes the copies.
         nursery: the instances' owner.
-        on_loss: told when one is lost for good.
         warm_up: what each does before it takes batches; None for nothing.
         limit_s: most seconds that a batch may take; 0 for no limit.
+        isolates: requests may be executed again when a process is lost.
     """
 
     def __init__(
@@ -61,9 +63,10 @@ class Instances:
         scheduler: Scheduler,
         surroundings: Surroundings,
         nursery: trio.Nursery,
-        on_loss: Callable[[TriremeError], None],
         warm_up: WarmUp | None = None,
         limit_s: float = 0.0,
+        *,
+        isolates: bool = False,
     ) -> None:
         self._restarts = 0
         self._abandoned = 0
@@ -72,9 +75,9 @@ class Instances:
         self._scheduler = scheduler
         self._surroundings = surroundings
         self._nursery = nursery
-        self._on_loss = on_loss
         self._warm_up = warm_up
         self._limit_s = limit_s
+        self._isolates = isolates and not scheduler.limited  # to execute needs leave there
         self._seats: list[_Seat] = []
         self._identities = 0
         self._closing = False
@@ -158,12 +161,14 @@ class Instances:
         self._seats.remove(seat)
 
     async def _keep(self, seat: _Seat, *, task_status: trio.TaskStatus[None]) -> None:
-        """Run an instance; bury it when it dies; start the next one, as long as the policy allows."""
+        """Run an instance; bury it when it dies; start the next one."""
         options = self._surroundings.options
+        now_s = self._surroundings.clock.now_s
         policy = RestartPolicy(options.restart_limit, options.restart_window_s)
-        started = Once(task_status)
+        started = Once(task_status, lambda: policy.started(now_s()))
+        suspects: Sequence[Job] = ()
         while True:
-            instance = seat.instance = self._make(seat.order)
+            instance = seat.instance = self._make(seat.order, suspects)
             death: Exception | None = None
             try:
                 await instance.run(task_status=started)
@@ -175,15 +180,18 @@ class Instances:
                     instance.bury(stopping_error())
             # Not amid the handling: what is raised because of this, and kept, would refer to it.
             assert death is not None, "whatever else it is goes on to its supervisor"
-            instance.bury(obituary(seat.order.spec, death))
+            stays = started.done and not (seat.leaving or self._closing)
+            isolates = stays and self._isolates and isinstance(death, ProcessLostError)
+            suspects = instance.bury(obituary(seat.order.spec, death), isolates=isolates)
             delay_s = self._next_step(seat, death, policy, started.done)
             if delay_s is None:
                 started.started()
-                return
+                break
             await trio.sleep(delay_s)
             if seat.leaving:
-                return
+                break
             self._restarts += 1
+        self._scheduler.refuse_suspects(suspects, stopping_error())
 
     def _next_step(self, seat: _Seat, error: Exception, policy: RestartPolicy, was_up: bool) -> float | None:
         """What to do about a death: seconds until the restart, or None when there is none."""
@@ -198,16 +206,16 @@ class Instances:
             return None
         name = seat.order.spec.name
         delay_s = policy.died(self._surroundings.clock.now_s())
-        if delay_s is None:
-            options = self._surroundings.options
-            text = f"instance '{name}' died {options.restart_limit + 1} times within {options.restart_window_s:g} s"
-            logger.error("%s is given up: %s; last: %s", self._title, text, error)
-            self._on_loss(InternalError(f"{text}; last: {error}"))
+        if self._closing:
             return None
         logger.error("instance '%s' died: %s; restarting in %g s", name, error, delay_s)
-        return None if self._closing else delay_s
+        if policy.failing and not any(other.alive for other in self._seats):
+            text = f"instance '{name}' died {policy.deaths} times in a row; it is started again in {delay_s:g} s"
+            logger.error("%s has no instance, and refuses what is queued: %s", self._title, text)
+            self._scheduler.fail_queued(UnavailableError(f"{text}; last: {seat.death}"))
+        return delay_s
 
-    def _make(self, order: InstanceOrder) -> Instance:
+    def _make(self, order: InstanceOrder, suspects: Sequence[Job]) -> Instance:
         self._identities += 1
         kind = self._model.instance_class(order.spec)
         executor = self._surroundings.executors.instance_executor(order.spec.name, kind)
@@ -220,6 +228,7 @@ class Instances:
             self._limit_s,
             order.limit,
             self._warm_up,
+            suspects,
         )
 
     def __repr__(self) -> str:
@@ -248,13 +257,19 @@ class _Seat:
 
 
 class Once(trio.TaskStatus[None]):
-    """Passes the first `started` on; a restarted instance starts, too, but nobody waits for it any more."""
+    """Passes the first `started` on; a restarted instance starts, too, but nobody waits for it any more.
 
-    def __init__(self, task_status: trio.TaskStatus[None]) -> None:
+    Args:
+        on_started: called each time.
+    """
+
+    def __init__(self, task_status: trio.TaskStatus[None], on_started: Callable[[], None] = lambda: None) -> None:
         self._task_status = task_status
+        self._on_started = on_started
         self.done = False
 
     def started(self, value: None = None) -> None:
+        self._on_started()
         if not self.done:
             self.done = True
             self._task_status.started(value)

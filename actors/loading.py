@@ -19,6 +19,7 @@ from ..engine.execution_limit import execution_limit_s
 from ..engine.gpu.discovery import Gpus
 from ..engine.gpu.load_guard import LoadGuard
 from ..engine.instance_orders import instance_orders
+from ..engine.isolation import isolates_suspects
 from ..engine.repository.source import ModelSource
 from ..engine.scheduling.core import SchedulerCore
 from ..engine.scheduling.factory import make_scheduler
@@ -43,6 +44,7 @@ class LoadedInstances:
         iterative: the model may have a request executed again instead of answering it.
         warmup: what its instances execute first.
         limit_s: most seconds that a batch may take; 0 for no limit.
+        isolates: see `Instances`.
     """
 
     config: ModelConfig
@@ -52,6 +54,7 @@ class LoadedInstances:
     iterative: bool = False
     warmup: tuple[WarmupSample, ...] = ()
     limit_s: float = 0.0
+    isolates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ def load_instances(
     completion = backend.auto_complete(config, files) if surroundings.options.auto_complete else None
     config = source.prepare(config, completion, gpus)
     limit_s = execution_limit_s(config.parameters, surroundings.options.hang_limit_s)
+    isolates = isolates_suspects(config)
     labels = source.labels(config)
     sequences = sequence_batching(config)
     states = None
@@ -91,7 +95,8 @@ def load_instances(
     iterative = sequences is not None and sequences.iterative
     guard = LoadGuard(surroundings.options.gpu_limits, gpus)
     guard.check(order.spec for order in instance_orders(config, ()))
-    return LoadedInstances(config, labels, guard.around(backend.load(config, files)), core, iterative, warmup, limit_s)
+    model = guard.around(backend.load(config, files))
+    return LoadedInstances(config, labels, model, core, iterative, warmup, limit_s, isolates)
 
 
 def gpus_for(config: ModelConfig, surroundings: Surroundings) -> Gpus:

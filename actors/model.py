@@ -1,13 +1,13 @@
 """The model actor: one version of a model, from loading to unloading, and the supervisor of its parts.
 
 States (repository.md §5): LOADING -> READY -> UNLOADING -> UNAVAILABLE, or UNAVAILABLE straight from LOADING (the load
-failed) or from READY (a part died too often). `reason` says why a version is unavailable. A version that is loaded
+failed) or from READY (its scheduler died). `reason` says why a version is unavailable. A version that is loaded
 stays LOADING until `serve` is called, so that all versions of one load begin to serve in the same moment; one that is
 told to stop while ensembles hold it is UNLOADING, and goes on working for them until the last has let it go.
 
 Its children are a scheduler and the instances (`instances`); those of an ensemble are the ensemble actor alone. An
-instance that is lost for good takes the model with it: unready, with the reason, and every request answered. A
-scheduler never dies of its jobs; if it dies at all, so does the model.
+instance that dies is started again; meanwhile the model is not ready, with the reason. A scheduler never dies of its
+jobs; if it dies at all, so does the model: unready, with the reason, and every request answered.
 """
 
 from __future__ import annotations
@@ -172,7 +172,9 @@ class Model:
         member is in trouble. Empty if it is well."""
         if self._members is not None:
             return self._members.trouble
-        return "" if self._instances is None else self._instances.trouble()
+        if self._instances is None:
+            return "its instances have ended" if self._counts.expected else ""
+        return self._instances.trouble()
 
     @property
     def healthy(self) -> bool:
@@ -436,7 +438,14 @@ class Model:
         title = f"model '{self.name}' version {self.version}"
         warm_up = WarmUp(loaded.warmup, self.config, self.version, clock, iterative=loaded.iterative)
         self._instances = Instances(
-            title, loaded.model, scheduler, self._surroundings, nursery, self._give_up, warm_up, loaded.limit_s
+            title,
+            loaded.model,
+            scheduler,
+            self._surroundings,
+            nursery,
+            warm_up,
+            loaded.limit_s,
+            isolates=loaded.isolates,
         )
         error = await self._instances.start(self._orders(self.config))
         if error is not None:

@@ -14,7 +14,7 @@ and lets the answers go, in order of arrival if the model preserves ordering.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,6 +27,7 @@ from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
 from ..engine.scheduling.core import Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from ..engine.scheduling.ordering import AnswerOrder
+from ..engine.scheduling.refusals import cancelled
 from ..engine.statistics import ModelStatistics
 from .mailbox import Mailbox, MailboxStatistics
 from .messages import (
@@ -117,6 +118,7 @@ class Scheduler:
         self._word_left = False
         self._watched = False
         self._finishes_sequences = False
+        self._suspects: dict[Job, None] = {}
         self._wakes_s = -math.inf
         self._idle = trio.lowlevel.ParkingLot()
         self._token = trio.lowlevel.current_trio_token()
@@ -199,6 +201,9 @@ class Scheduler:
         job.cancelled = True
         if job.on_cancel is not None:
             job.on_cancel()
+        if job in self._suspects:
+            self._refuse_suspect(job, cancelled())
+            return
         self._core.cancel(job)
         self._leave_word()
 
@@ -218,9 +223,41 @@ class Scheduler:
         self._leave_word()
 
     def fail_queued(self, error: TriremeError) -> None:
-        """Answer everything in the queue with `error`."""
+        """Answer everything that is not being executed with `error`."""
         for job in self._core.drop_all():
             self._reject(job, error)
+        for job in list(self._suspects):
+            self._refuse_suspect(job, error)
+
+    # Requests that may have killed an instance.
+
+    def suspect(self, job: Job) -> None:
+        """A request that was executed with others when the instance died waits to be executed once more, alone."""
+        job.batch = None
+        self._statistics.pending += 1
+        self._suspects[job] = None
+        if job.cancelled:
+            self._refuse_suspect(job, cancelled())
+
+    def recall(self, job: Job, instance_name: str, gpu: int | None) -> ExecutionBatch | None:
+        """A batch of such a request alone, for an instance to execute now; None if it has been answered meanwhile."""
+        if job not in self._suspects:
+            return None
+        del self._suspects[job]
+        self._statistics.pending -= 1
+        return ExecutionBatch((job,), instance_name, self._clock, gpu=gpu)
+
+    def refuse_suspects(self, jobs: Iterable[Job], error: TriremeError) -> None:
+        """Answer those of these requests that still wait."""
+        for job in jobs:
+            if job in self._suspects:
+                self._refuse_suspect(job, error)
+
+    def _refuse_suspect(self, job: Job, error: TriremeError) -> None:
+        del self._suspects[job]
+        self._reject(job, error)
+
+    # Instances.
 
     def expect_instances(self, count: int) -> None:
         """So many instances may be attached at once from now on."""

@@ -45,8 +45,8 @@ class ServerOptions:
         tensor_limits: what one input may be like.
         hang_limit_s: an instance whose batch takes longer is given up and replaced, unless its model has a limit of its
             own (`execution_limit`); 0 for no limit.
-        restart_limit, restart_window_s: an instance that dies more often than this within the window is not
-            restarted; its model is then unready, with the reason.
+        restart_limit, restart_window_s: an instance that dies is started again after a growing delay. When it has died
+            more often than this without being up for that long, and no other is alive, queued requests are refused.
         rate_limit: whether instances share resources, as their groups say (``--rate-limit=execution_count``).
         summary_latencies, histogram_latencies: ``--metrics-config``: which distributions of latencies are kept.
         rate_limit_resources: what there is of them; if nothing is said, as much as the most demanding instance needs.

@@ -1,38 +1,57 @@
-"""When a dead child is started again, and when no more: Erlang's restart intensity, with a growing delay.
+"""When a dead child is started again: always, after a delay that grows while it goes on dying.
 
-Rule 1: a child may die `limit` times within `window_s`; one death more and it is given up.
-Rule 2: the delay before restart k (counted within the window) is ``first_delay_s * 2**(k - 1)``, at most
-`longest_delay_s`.
+Rules:
+ 1. The delay before restart k in a row is ``first_delay_s * 2**(k - 1)``, at most `longest_delay_s`.
+ 2. A child that was up for `healthy_s` has recovered: its next death is the first in a row again.
+ 3. After more than `limit` deaths in a row the child is failing: nobody should wait for it any more. It is until it has
+    been up for `healthy_s`.
+
+States, and what leads from one to the other:
+
+    WELL ─(more than `limit` deaths in a row)▶ FAILING ─(a death after `healthy_s` or more)▶ WELL
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
+
+_MOST_DOUBLINGS = 64
 
 
 class RestartPolicy:
-    """Decides about one child.
+    """Decides about one child. All times are seconds of one clock.
 
     Args:
-        limit: deaths within the window that are forgiven.
-        window_s: how long a death counts.
+        limit: deaths in a row after which it is not failing yet.
+        healthy_s: how long it has to be up before deaths are forgotten.
+
+    Attributes:
+        deaths: in a row.
     """
 
-    __slots__ = ("_deaths_s", "_first_delay_s", "_limit", "_longest_delay_s", "_window_s")
+    __slots__ = ("_first_delay_s", "_healthy_s", "_limit", "_longest_delay_s", "_up_s", "deaths")
 
-    def __init__(self, limit: int, window_s: float, first_delay_s: float = 0.1, longest_delay_s: float = 10.0) -> None:
+    def __init__(self, limit: int, healthy_s: float, first_delay_s: float = 0.1, longest_delay_s: float = 30.0) -> None:
         self._limit = limit
-        self._window_s = window_s
+        self._healthy_s = healthy_s
         self._first_delay_s = first_delay_s
         self._longest_delay_s = longest_delay_s
-        self._deaths_s: deque[float] = deque(maxlen=limit + 1)
+        self._up_s = math.inf
+        self.deaths = 0
 
-    def died(self, now: float) -> float | None:
-        """The child died at `now`: seconds to wait before it is started again, or None to give it up."""
-        while self._deaths_s and now - self._deaths_s[0] > self._window_s:
-            self._deaths_s.popleft()
-        self._deaths_s.append(now)
-        deaths = len(self._deaths_s)
-        if deaths > self._limit:
-            return None
-        return min(self._first_delay_s * 2 ** (deaths - 1), self._longest_delay_s)
+    def started(self, now: float) -> None:
+        """The child is up since `now`."""
+        self._up_s = now
+
+    def died(self, now: float) -> float:
+        """The child died at `now`, or could not be started: seconds to wait before it is started again."""
+        if now - self._up_s >= self._healthy_s:
+            self.deaths = 0
+        self._up_s = math.inf
+        self.deaths += 1
+        return min(self._first_delay_s * 2 ** min(self.deaths - 1, _MOST_DOUBLINGS), self._longest_delay_s)
+
+    @property
+    def failing(self) -> bool:
+        """Rule 3; as of the last death."""
+        return self.deaths > self._limit

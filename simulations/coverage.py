@@ -53,7 +53,6 @@ REACHABLE = (
     "refused: unknown model",
     "refused: invalid",
     "refused: no START",
-    "refused: model given up",
     "rejected: expired",
     "rejected: cancelled",
     "rejected: sequence lost",
@@ -68,7 +67,6 @@ REACHABLE = (
     "an answer waited for its turn",
     "an instance restarted",
     "a model without any instance",
-    "a model given up",
     "an execution given up",
     "stopped with work in flight",
     "stopped in time",
@@ -200,10 +198,7 @@ class Coverage:
             self._count("refused: no START" if "must specify the START flag" in event.error else "refused: invalid")
 
     def _why_unknown(self, model: str) -> str:
-        view = self._state.serving.get(model)
-        if view is None:
-            return "unknown model"
-        return "model given up" if view.given_up else "unloaded"
+        return "unloaded" if model in self._state.serving else "unknown model"
 
     def _change_asked(self, event: ChangeAsked) -> None:
         self._changing[event.model] += 1
@@ -296,9 +291,7 @@ class Coverage:
                 self._count("a model loaded again")
             return
         serving = self._state.serving[view.config.name]
-        if event.state == "UNAVAILABLE" and view.ready:
-            self._count("a model given up")
-        elif event.state == "UNAVAILABLE" and serving.ready and serving is not view and not view.served:
+        if event.state == "UNAVAILABLE" and serving.ready and serving is not view and not view.served:
             self._count("a load failed, and the old one served on")
         elif event.state == "UNLOADING" and serving is view and not self._is_stopping:
             self._count("a model unloaded")

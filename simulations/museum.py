@@ -284,35 +284,17 @@ UNLOAD_DURING_LOAD = Exhibit(
 )
 
 LOST_WHILE_DRAINED = Exhibit(
-    "A model was replaced, and the old one still had requests in its queue. Its last instance died once too often; "
-    "nobody was left to execute them, and nobody answered them either.",
+    "A model was replaced, and the old one still had requests in its queue. Its last instance died; nobody "
+    "started it again, so nobody was left to execute them, and nobody answered them either.",
     Plan(
         1,
         (ModelPlan("m"),),
         (*(RequestPlan(n, "m", n * MS, fault=Fault.CRASH if n == 1 else Fault.NONE) for n in range(1, 6)),),
         calm_ns=100 * MS,
         changes=(ChangePlan(8 * MS, "m"),),
-        restart_limit=0,
     ),
-    ("a model loaded again", "fault: instance crashes", "dropped from the queue"),
+    ("a model loaded again", "fault: instance crashes", "executed by what was replaced"),
     "drained-without-end",
-)
-
-GONE_WITH_ITS_PREDECESSOR = Exhibit(
-    "A model died while it was being loaded again. The new one was there in time, but the server tidied up after the "
-    "old one by the number of its version, which was the new one's as well: loaded, and not to be found.",
-    Plan(
-        1,
-        (ModelPlan("m"),),
-        (RequestPlan(1, "m", 2 * MS, fault=Fault.HANG), RequestPlan(2, "m", 60 * MS)),
-        calm_ns=50 * MS,
-        hang_limit_s=0.024,
-        changes=(ChangePlan(5 * MS, "m"),),
-        load_ns=6 * MS,
-        restart_limit=0,
-    ),
-    ("a model loaded again", "fault: instance hangs", "a model given up"),
-    "gone-with-its-predecessor",
 )
 
 WAITS_FOR_ITSELF = Exhibit(
@@ -346,7 +328,6 @@ EXHIBITS: Mapping[str, Exhibit] = {
     "member-waits-for-itself": WAITS_FOR_ITSELF,
     "unload-during-load": UNLOAD_DURING_LOAD,
     "lost-while-drained": LOST_WHILE_DRAINED,
-    "gone-with-its-predecessor": GONE_WITH_ITS_PREDECESSOR,
     "model-held-by-the-order-of-its-answers": HELD_BY_ITS_OWN_ORDER,
     "burst-refused-by-an-idle-server": REFUSED_IN_ONE_BREATH,
     "reply-lost-with-its-neighbour": LOST_WITH_ITS_NEIGHBOUR,

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..actors import InferenceServer
 from ..actors.ensemble import Ensemble
 from ..actors.instance import Instance
-from ..actors.instances import stopping_error
+from ..actors.instances import Instances, stopping_error
 from ..actors.name_locks import NameLocks
 from ..actors.rate_limiter import RateLimiter
 from ..actors.repository import Repository
@@ -178,15 +178,6 @@ def _members_first(original: Any, repository: Repository) -> None:
         model.stop()
 
 
-def _gone_with_its_predecessor(original: Any, repository: Repository, identity: str, models: Any, staying: Any) -> None:
-    """What has died is forgotten by its version's number, under which what replaces it is known by then."""
-    shown = repository._models[identity]
-    dead = [model.version for model in shown.values() if model.ended and model not in models]
-    original(repository, identity, models, staying)
-    for version in dead:
-        shown.pop(version, None)
-
-
 def _first_answer_late(original: Any, scheduler: Scheduler, job: Job, outcome: Outcome, final: bool) -> None:
     """The first answer of a decoupled model makes a detour, and one given at the same moment overtakes it."""
     if job.responded or final:
@@ -225,10 +216,10 @@ def _locks_nothing(original: Any, locks: NameLocks, names: frozenset[str]) -> An
     return nullcontext()
 
 
-def _drained_without_end(original: Any, scheduler: Scheduler, error: TriremeError) -> None:
-    """A model that is lost while it is drained leaves those in its queue where they are."""
-    if "died" not in error.message:
-        original(scheduler, error)
+def _drained_without_end(original: Any, instances: Instances, *about: Any) -> float | None:
+    """An instance that dies while its model is drained is not started again, whoever still waits for it."""
+    delay_s = original(instances, *about)
+    return None if cast(Any, instances._scheduler._core)._stopping else delay_s
 
 
 def _dropped_by_reload(original: Any, scheduler: Scheduler, **options: Any) -> None:
@@ -289,7 +280,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
     "state-written-in-place": (SequenceState, "write", _state_written_in_place),
     "locks-nothing": (NameLocks, "hold", _locks_nothing),
-    "drained-without-end": (Scheduler, "fail_queued", _drained_without_end),
+    "drained-without-end": (Instances, "_next_step", _drained_without_end),
     "dropped-by-reload": (Scheduler, "stop", _dropped_by_reload),
     "first-answer-late": (Scheduler, "_streamed", _first_answer_late),
     "order-holds-the-model": (OrderedRelease, "settle", _order_holds_the_model),
@@ -299,7 +290,6 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "late-failure": (EnsembleRun, "step_failed", _late_failure),
     "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
     "members-first": (Repository, "stop", _members_first),
-    "gone-with-its-predecessor": (Repository, "_switch", _gone_with_its_predecessor),
     "stays-in-line": (RateLimiter, "withdraw", _stays_in_line),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),

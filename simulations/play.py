@@ -162,7 +162,7 @@ class _Run:
             max_inflight=plan.max_inflight_requests,
             windows=_windows(plan),
             changing=bool(plan.changes),
-            restart_limit=plan.restart_limit,
+            hang_limit_s=plan.hang_limit_s,
             demands={model.name: {each.name: each.count for each in model.demands} for model in plan.models},
             pools={each.name: each.count for each in plan.resources},
             gpus=bool(plan.gpus),

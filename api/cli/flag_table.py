@@ -316,11 +316,16 @@ _LIMITS = Group(
         Flag(
             "restart-limit",
             Kind("<integer>", in_range(read_int, 0, INT32_MAX, "Error: --restart-limit must be at least 0.")),
-            "How many deaths of an instance within --restart-window-secs are forgiven. At one more it is not started "
-            "again, and its model is not ready any more.",
+            "An instance that dies is started again, after ever longer delays. If it has died more often than this in "
+            "a row, and its model has no other one, what is queued is refused meanwhile.",
             5,
         ),
-        Flag("restart-window-secs", FLOAT, "Seconds for which a death counts.", 60.0),
+        Flag(
+            "restart-window-secs",
+            FLOAT,
+            "Seconds for which an instance must be up before its deaths are forgotten.",
+            60.0,
+        ),
     ),
 )
 

@@ -123,6 +123,10 @@ class ModelInstance(ABC):
         """Give back what the instance holds. Called once, on the instance's thread."""
 
 
+class ProcessLostError(InternalError):
+    """The process of an instance has ended: nobody knows which of the requests that it had ended it."""
+
+
 class ProcessInstance(ModelInstance):
     """An instance in a process of its own: nobody waits for it on a thread.
 

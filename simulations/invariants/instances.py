@@ -7,7 +7,6 @@ from ..events import (
     GIVEN_UP,
     BatchSealed,
     ExecutionEnded,
-    FaultStruck,
     InstanceDetached,
     ModelStateChanged,
     RequestRescheduled,
@@ -54,24 +53,21 @@ class OneBatchAtATime(Invariant):
 
 
 class DeathsAreFaults(Invariant):
-    """An instance goes when its server stops it or a fault kills it, and a model is given up when faults have killed
-    more than it may take. Anything else is a defect of the actors: an assertion, a full mailbox."""
+    """An instance goes when its server stops it or a fault kills it, and no model that serves is given up. Anything
+    else is a defect of the actors: an assertion, a full mailbox."""
 
     name = "nothing dies but of faults"
 
-    def __init__(self, complain: Complain, state: WorldState, restart_limit: int) -> None:
+    def __init__(self, complain: Complain, state: WorldState) -> None:
         super().__init__(complain)
         self._state = state
-        self._restart_limit = restart_limit
         self._stopping = False
         self._ends_ns: int | None = None  # when a server that stops has no more time
-        self._failed_starts: dict[str, int] = {}
 
     def handlers(self) -> Handlers:
         return {
             ServerStopping: self._stop,
             ExecutionEnded: self._ended,
-            FaultStruck: self._struck,
             InstanceDetached: self._detached,
             ModelStateChanged: self._changed,
         }
@@ -79,10 +75,6 @@ class DeathsAreFaults(Invariant):
     def _stop(self, event: ServerStopping) -> None:
         self._stopping = True
         self._ends_ns = event.at_ns + event.limit_ns
-
-    def _struck(self, event: FaultStruck) -> None:
-        if not event.request:
-            self._failed_starts[event.model] = self._failed_starts.get(event.model, 0) + 1
 
     def _ended(self, event: ExecutionEnded) -> None:
         if event.ending != DONE and event.ending not in DEATHS:
@@ -96,8 +88,5 @@ class DeathsAreFaults(Invariant):
 
     def _changed(self, event: ModelStateChanged) -> None:
         view = self._state.models.get(event.model)
-        if event.state != "UNAVAILABLE" or self._stopping or view is None:
-            return
-        deaths = view.deaths + self._failed_starts.get(view.config.name, 0)
-        if view.ready and deaths <= self._restart_limit:
-            self.broken(f"'{event.model}' was given up after {deaths} deaths; {self._restart_limit} are forgiven")
+        if event.state == "UNAVAILABLE" and view is not None and view.ready and not self._stopping:
+            self.broken(f"'{event.model}' was given up")

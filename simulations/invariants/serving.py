@@ -9,6 +9,7 @@ from ..generations import model_of
 from ..graphs import Graphs, is_step
 from ..history import Handlers
 from .base import Complain, Invariant
+from .batches import TOLERANCE_NS
 from .state import WorldState
 
 STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
@@ -67,23 +68,43 @@ class HonestRefusals(Invariant):
 
 
 class HonestReadiness(Invariant):
-    """A model is ready if, and only if, it serves and each of its instances, or its members, is alive.
+    """A model is ready if, and only if, it serves and each of its instances, or its members, is alive. It need not be
+    when each of them has executed a batch for half of the limit.
 
     Args:
         is_ready: asks the server, by a model's name.
         changing: models may be replaced while they serve.
+        hang_limit_s: the limit; 0 for none.
     """
 
     name = "a model is ready if and only if all of it is alive"
 
     def __init__(
-        self, complain: Complain, state: WorldState, is_ready: Callable[[str], bool], graphs: Graphs, changing: bool
+        self,
+        complain: Complain,
+        state: WorldState,
+        is_ready: Callable[[str], bool],
+        graphs: Graphs,
+        changing: bool,
+        hang_limit_s: float,
     ) -> None:
         super().__init__(complain)
         self._state = state
         self._is_ready = is_ready
         self._ensembles = graphs.ensembles
         self._changing = changing
+        self._long_ns = hang_limit_s / 2 * 1e9
+
+    def _may_be_stuck(self, name: str, now_ns: int) -> bool:
+        ensemble = self._ensembles.get(name)
+        if ensemble is not None:
+            return any(self._may_be_stuck(step.model, now_ns) for step in ensemble.steps)
+        running = self._state.running
+        instances = self._state.serving[name].instances.values()
+        return self._long_ns > 0 and all(
+            any(running[batch].at_ns + self._long_ns <= now_ns + TOLERANCE_NS for batch in held if batch in running)
+            for held in instances
+        )
 
     def _is_alive(self, name: str) -> bool:
         view = self._state.serving[name]
@@ -99,6 +120,6 @@ class HonestReadiness(Invariant):
             if self._changing and name in self._ensembles:
                 continue  # it needs its members, whichever were there when it was loaded
             view, alive = self._state.serving[name], self._is_alive(name)
-            if self._is_ready(name) != alive:
+            if self._is_ready(name) != alive and not (alive and self._may_be_stuck(name, now_ns)):
                 there = f"{len(view.instances)} of {view.expected_instances} instances are alive"
                 self.broken(f"'{name}' says that it is {'not ' * alive}ready at {now_ns} ns; {there}")

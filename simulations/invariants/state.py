@@ -138,9 +138,7 @@ class ModelView:
         idle_since_ns: when it was last that an instance became idle. Its scheduler may hear of it a little later, at
             the same instant.
         lost: instances whose last batch did not end well.
-        deaths: of instances, those included that died before they were up.
         served: it was ready once.
-        given_up: it was lost then, not unloaded.
     """
 
     name: str
@@ -154,9 +152,7 @@ class ModelView:
     stopping: bool = False
     ready: bool = False
     lost: set[str] = field(default_factory=set)
-    deaths: int = 0
     served: bool = False
-    given_up: bool = False
 
     @classmethod
     def of(cls, name: str, config: ModelConfig, at_once: int) -> ModelView:
@@ -250,7 +246,7 @@ class WorldState:
         view = self._home.get(event.request)
         if view is not None:
             view.line.waiting[event.request].cancelled = True
-            if view.config.dynamic_batching is not None:  # out of the queue at once; its rejection follows
+            if not view.config.has_sequence_batching:  # out of the queue at once; its rejection follows
                 self._leave(event.request)
 
     def _rescheduled(self, event: RequestRescheduled) -> None:
@@ -302,8 +298,6 @@ class WorldState:
         view = self._change(event.model)
         held = view.instances.pop(event.instance)
         view.idle -= len(held) < view.credits
-        if held and event.instance in view.lost:
-            view.deaths += 1
 
     def _stopped(self, event: SchedulerStopped) -> None:
         self._touch(event.model).stopping = True
@@ -315,7 +309,6 @@ class WorldState:
         if event.model not in self.models:
             self.models[event.model] = self._view(event.model, self.serving[model].config)
         view = self._change(event.model)
-        view.given_up = view.given_up or (view.ready and event.state == "UNAVAILABLE")
         view.ready = event.state == "READY"
         if view.ready:
             view.served = True

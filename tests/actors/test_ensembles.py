@@ -167,7 +167,7 @@ async def test_steps_need_no_room_in_the_servers_budget(autojump_clock) -> None:
         assert entry.statistics.success.count == 3
 
 
-async def test_a_member_that_is_given_up_fails_the_ensembles_requests_and_its_health(autojump_clock) -> None:
+async def test_a_member_that_goes_on_dying_fails_the_ensembles_requests_and_its_health(autojump_clock) -> None:
     async def die(spec: object, batch: object) -> None:
         raise RuntimeError("gone")
 
@@ -178,7 +178,10 @@ async def test_a_member_that_is_given_up_fails_the_ensembles_requests_and_its_he
             await server.infer(simple_request("e"))
         await trio.testing.wait_all_tasks_blocked()
         assert not server.model_ready("e")
-        with pytest.raises(TriremeError, match="in ensemble 'e', Request for unknown model: 'a'"):
+        row = next(row for row in server.repository_index() if row.name == "e")
+        died = "1 of 1 instances have died and are being restarted; last: gone"
+        assert row.reason == f"its member 'a' version 1: {died}"
+        with pytest.raises(TriremeError, match="in ensemble 'e', instance 'a_0' died: RuntimeError: gone"):
             await server.infer(simple_request("e"))
 
 

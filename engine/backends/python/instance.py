@@ -7,7 +7,8 @@ Rules:
     others, and nobody listens if it does.
  3. A decoupled model may send `protocol.WINDOW` responses to a request ahead of its client. More are allowed as they
     are taken: at once, unless the request's window is crowded, and otherwise when there is room.
- 4. When the process is gone, every open request is answered with an error.
+ 4. When the process is gone, every open request of a batch that is over is answered with an error. What becomes of
+    those that are not over is for the instance actor to say.
  5. A request that is to be executed once more keeps its key, so that its sender stays good. What the sender says before
     the request is executed again is kept until then.
  6. A batch is over when ``execute`` has returned, and, for a model that is not decoupled, each of its requests has been
@@ -34,7 +35,7 @@ from ...job import Job
 from ...request import Caller
 from ...response import InferenceResponse
 from ...tracing.record import Trace
-from ..interface import InstanceSpec, ProcessInstance
+from ..interface import InstanceSpec, ProcessInstance, ProcessLostError
 from ..services import Services
 from .calls import Calls
 from .child import protocol
@@ -56,9 +57,9 @@ _LOG_SLACK = 256 << 10
 """A process may send beyond its window what it began to send before."""
 
 
-def unhealthy(name: str) -> InternalError:
+def unhealthy(name: str) -> ProcessLostError:
     """The process of this instance is lost (python-backend.md §9)."""
-    return InternalError(f"Stub process '{name}' is not healthy.", reason=FailureReason.BACKEND)
+    return ProcessLostError(f"Stub process '{name}' is not healthy.", reason=FailureReason.BACKEND)
 
 
 class PythonInstance(ProcessInstance):
@@ -194,7 +195,8 @@ class PythonInstance(ProcessInstance):
         self.on_ready(error)
         for request in self._open.values():
             request.job.on_cancel = None
-            request.job.fail(type(error)(error.message, reason=FailureReason.BACKEND))
+            if request.held.keys[0] not in self._batches:
+                request.job.fail(type(error)(error.message, reason=FailureReason.BACKEND))
         self._open.clear()
         self._again.clear()
         self._batches.clear()
