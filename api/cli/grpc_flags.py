@@ -87,6 +87,25 @@ GRPC = Group(
             "none",
         ),
         Flag(
+            "grpc-max-receive-bytes",
+            Kind(
+                "<integer>",
+                in_range(read_int, 1, INT32_MAX, f"Error: --grpc-max-receive-bytes must be between 1 and {INT32_MAX}."),
+            ),
+            "Most bytes of a request message, as sent and unpacked. Messages that carry neither tensors nor files may "
+            "have 1 MiB at most.",
+            INT32_MAX,
+        ),
+        Flag(
+            "grpc-max-compression-ratio",
+            Kind(
+                "<integer>",
+                in_range(read_int, 0, INT32_MAX, "Error: --grpc-max-compression-ratio must be at least 0."),
+            ),
+            "How many times its size a compressed message may unpack to, beyond 16 MiB; 0 for any number.",
+            1000,
+        ),
+        Flag(
             "grpc-keepalive-time", INTEGER, "Milliseconds without a sign of a client after which it is pinged.", 7200000
         ),
         Flag("grpc-keepalive-timeout", INTEGER, "Milliseconds to wait for a sign of a client that was pinged.", 20000),

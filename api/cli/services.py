@@ -88,6 +88,10 @@ def _http_limits(flags: ParsedFlags) -> Limits:
     return Limits(idle_timeout_s=flags["http-idle-timeout"] or None)
 
 
+_LEAST_WAITING_BYTES = 64 << 20
+"""Of gRPC messages that wait for room in the server-wide budget, a quarter of which they may have otherwise."""
+
+
 def grpc_settings(flags: ParsedFlags) -> GrpcSettings:
     """From the flags of the group GRPC.
 
@@ -103,6 +107,9 @@ def grpc_settings(flags: ParsedFlags) -> GrpcSettings:
             reuse_port=flags["reuse-grpc-port"],
             http2=Http2Limits(keepalive=_keepalive(flags)),
             compression_level=CompressionLevel(flags["grpc-infer-response-compression-level"]),
+            max_message_bytes=flags["grpc-max-receive-bytes"],
+            max_compression_ratio=flags["grpc-max-compression-ratio"],
+            max_waiting_bytes=max(_LEAST_WAITING_BYTES, flags["max-inflight-bytes"] // 4),
         ),
         GrpcOptions(
             header_forward_pattern=flags["grpc-header-forward-pattern"],

@@ -13,22 +13,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 
 from ...engine.tensor import Buffer
 from . import blocks
+from .arrival import UNPARSABLE, Arrival
 from .compression import IDENTITY
-from .framing import PREFIX_BYTES, MessageReader, prefix
+from .framing import PREFIX_BYTES, prefix
 
 if TYPE_CHECKING:
+    from ...actors.lease import Lease
     from .call_head import CallHead
     from .deadlines import Entry
     from .host import CallHost
     from .methods import Method
 
 DEADLINE_EXCEEDED = "Deadline Exceeded"
-UNPARSABLE = "Unable to parse request"
-"""What gRPC's server says of a unary call without a complete message."""
 
 _COPIED_BYTES = 4096
 
@@ -43,17 +42,17 @@ class UnaryCall:
             passes.
     """
 
-    __slots__ = ("_connection", "_deadline", "_reader", "begun", "head", "message", "method", "on_cancel", "stream_id")
+    __slots__ = ("_arrival", "_connection", "_deadline", "begun", "head", "message", "method", "on_cancel", "stream_id")
 
     def __init__(self, connection: CallHost, stream_id: int, head: CallHead, method: Method) -> None:
         self._connection: CallHost | None = connection
         self._deadline: Entry | None = None
-        self._reader: MessageReader | None = None
+        self._arrival: Arrival | None = None
         self.begun = False
         self.stream_id = stream_id
         self.head = head
         self.method = method
-        self.message: bytes | memoryview = b""
+        self.message: Buffer = b""
         self.on_cancel: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -74,7 +73,7 @@ class UnaryCall:
                 size += len(part)
             self.answer_framed([prefix(size), *parts], IDENTITY)
         else:
-            connection.pack(b"".join(parts), encoding, partial(self.answer_framed, encoding=encoding))
+            connection.pack(parts, encoding, partial(self.answer_framed, encoding=encoding))
 
     def fail(self, status: Status, message: str) -> None:
         """Answers with an error."""
@@ -106,39 +105,26 @@ class UnaryCall:
         """The next part of the message. What comes after it is dropped, as by gRPC's own server."""
         connection = self._connection
         assert connection is not None
-        connection.core.consumed(self.stream_id, flow_bytes)
-        if self.begun:
-            return
-        reader = self._reader
-        if reader is None:
+        arrival = self._arrival
+        if arrival is None:
             size = len(data) - PREFIX_BYTES  # the way of nearly all messages: one piece, not packed
-            if size >= 0 and not data[0] and int.from_bytes(data[1:5], "big") == size <= connection.max_message_bytes:
+            if self.begun:
+                connection.core.consumed(self.stream_id, flow_bytes)
+                return
+            if size >= 0 and not data[0] and int.from_bytes(data[1:5], "big") == size <= self.method.max_message_bytes:
+                connection.core.consumed(self.stream_id, flow_bytes)
                 self.begun = True
                 self.message = data[PREFIX_BYTES:] if size <= _COPIED_BYTES else memoryview(data)[PREFIX_BYTES:]
                 connection.begin(self)
                 return
-            reader = self._reader = MessageReader(connection.max_message_bytes)
-        reader.feed(data)
-        try:
-            framed = reader.next()
-        except GRPCError as error:
-            self.fail(error.status, error.message or "")
-            return
-        if framed is None:
-            if end_stream:
-                self.request_ended()
-            return
-        self.begun = True
-        self._reader = None
-        self.message = framed.payload
-        if framed.compressed:
-            connection.unpack(self)
-        else:
-            connection.begin(self)
+            arrival = self._arrival = Arrival(self, connection)
+        arrival.receive(data, flow_bytes, end_stream)
 
     def request_ended(self) -> None:
         """The client has said everything."""
-        if not self.begun:
+        if self._arrival is not None:
+            self._arrival.request_ended()
+        elif not self.begun:
             self.fail(Status.INTERNAL, UNPARSABLE)
 
     def drained(self) -> None:
@@ -162,15 +148,28 @@ class UnaryCall:
             if on_cancel is not None:
                 connection.dispatcher.cancel(on_cancel)
 
-    def hand_over(self) -> Entry | None:
-        """The call is served otherwise from here on; gives its deadline."""
+    def hand_over(self) -> tuple[Entry | None, Lease | None]:
+        """The call is served otherwise from here on; gives its deadline and its lease."""
         self._connection = None
         deadline, self._deadline = self._deadline, None
-        return deadline
+        lease = self.take_lease()
+        self._arrival = None
+        return deadline, lease
+
+    @property
+    def lease(self) -> Lease | None:
+        """What the message holds of the server-wide budget; None if it came without a lease."""
+        return None if self._arrival is None else self._arrival.lease
+
+    def take_lease(self) -> Lease | None:
+        """`lease`, for whoever closes it."""
+        return None if self._arrival is None else self._arrival.take_lease()
 
     def _end(self, connection: CallHost) -> None:
         self._connection = None
-        self._reader = None
         self.on_cancel = None
+        if self._arrival is not None:
+            self._arrival.end()
+            self._arrival = None
         connection.forget(self.stream_id, self._deadline)
         self._deadline = None

@@ -8,7 +8,7 @@ microsecond, goes first, and betterproto2 sees what that one writes again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError, Message
@@ -19,8 +19,12 @@ from ...engine.tensor import Buffer
 from ...proto.descriptors import descriptor_pool
 from ...proto.messages.message_pool import default_message_pool
 
-UNREADABLE: Final = "Unable to parse request"
-"""What Triton says of every request that is no valid protobuf, with the status INTERNAL."""
+
+class UnreadableError(InternalError):
+    """A request that is no valid protobuf."""
+
+    def __init__(self) -> None:
+        super().__init__("Unable to parse request")
 
 
 class RawMessage:
@@ -60,14 +64,14 @@ class MessageCodec(CodecBase):
         """The message that the bytes mean; for `RawMessage` the bytes themselves.
 
         Raises:
-            InternalError: they are not a message of this type.
+            UnreadableError: they are not a message of this type.
         """
         if message_type is RawMessage:
             return data
         try:
             known = self._strict[message_type].FromString(bytes(data))
         except DecodeError:
-            raise InternalError(UNREADABLE) from None
+            raise UnreadableError from None
         known.DiscardUnknownFields()
         return message_type.parse(known.SerializeToString())
 

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import enum
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import trio
+import numpy as np
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...engine.tensor import Buffer
-from .framing import prefix, too_large
+from .framing import INT32_MAX, prefix, too_large
+
+if TYPE_CHECKING:
+    from ...actors.lease import Lease
+    from ...actors.offload import Offload
 
 IDENTITY = "identity"
 ALGORITHMS = (IDENTITY, "deflate", "gzip")
@@ -25,7 +31,11 @@ LARGE_BYTES = 65_536
 """Messages from this size on are packed and unpacked on a thread: zlib works without the interpreter's lock, so that
 other calls go on meanwhile."""
 
-_PROMPT_BYTES = 1 << 20
+STEP_BYTES = 1 << 20
+"""What one step unpacks at most."""
+
+_FEED_BYTES = 1 << 16
+_PROMPT_BYTES = 1 << 18
 _WINDOW_BITS = {"deflate": zlib.MAX_WBITS, "gzip": 16 + zlib.MAX_WBITS}
 
 
@@ -54,74 +64,153 @@ def choose(level: CompressionLevel, accepted: Collection[str]) -> str:
     return IDENTITY
 
 
-def compress(payload: Buffer, algorithm: str) -> bytes | None:
-    """`payload`, packed; None if that would not make it smaller."""
-    packer = zlib.compressobj(wbits=_WINDOW_BITS[algorithm])
-    packed = packer.compress(payload) + packer.flush()
-    return packed if len(packed) < len(payload) else None
+@dataclass(frozen=True, slots=True)
+class UnpackLimits:
+    """What a packed message may become.
+
+    Attributes:
+        max_bytes: the largest message.
+        max_ratio: ``--grpc-max-compression-ratio``: how many times as large as what was sent; 0 for any. It counts from
+            `RATIO_FROM_BYTES` on.
+    """
+
+    max_bytes: int = INT32_MAX
+    max_ratio: int = 1000
 
 
-def decompress(payload: Buffer, algorithm: str, limit_bytes: int) -> bytes:
-    """`payload`, unpacked. Never unpacks more than `limit_bytes` + 1.
+RATIO_FROM_BYTES = 16 << 20
+"""A smaller message may be packed as well as can be: a tensor of zeros is, by 1,029 to 1."""
+
+
+class Unpacking:
+    """One message, unpacked step by step, so that no step takes long, and room can be found before each.
+
+    Args:
+        payload: as it came.
+        algorithm: that the client has named.
+        limits: of what comes out.
+
+    Attributes:
+        nbytes: what has come out so far.
 
     Raises:
-        GRPCError: INTERNAL, the client has named no algorithm, or the payload was not made by it; RESOURCE_EXHAUSTED,
-            what comes out exceeds the limit.
+        GRPCError: INTERNAL, the client has named no algorithm.
     """
-    bits = _WINDOW_BITS.get(algorithm)
-    if bits is None:
-        raise GRPCError(Status.INTERNAL, "Message is compressed, but grpc-encoding names no compression")
-    unpacker = zlib.decompressobj(bits)
-    try:
-        plain = unpacker.decompress(payload, limit_bytes + 1)
-    except zlib.error as error:
-        raise _undecodable(algorithm) from error
-    if len(plain) > limit_bytes:
-        raise too_large(len(plain), limit_bytes)
-    if not unpacker.eof or unpacker.unused_data:
-        raise _undecodable(algorithm)
-    return plain
+
+    __slots__ = ("_algorithm", "_limits", "_pieces", "_rest", "_size", "_unpacker", "nbytes")
+
+    def __init__(self, payload: Buffer, algorithm: str, limits: UnpackLimits) -> None:
+        bits = _WINDOW_BITS.get(algorithm)
+        if bits is None:
+            raise GRPCError(Status.INTERNAL, "Message is compressed, but grpc-encoding names no compression")
+        self._algorithm = algorithm
+        self._limits = limits
+        self._size = len(payload)
+        self._rest = memoryview(payload)
+        self._unpacker = zlib.decompressobj(bits)
+        self._pieces: list[bytes] = []
+        self.nbytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Unpacking: {self.nbytes} bytes out of {self._size}>"
+
+    def step(self) -> bool:
+        """Unpack up to `STEP_BYTES` more. Whether that was all.
+
+        Raises:
+            GRPCError: INTERNAL, the payload was not made by the algorithm; RESOURCE_EXHAUSTED, a limit is exceeded.
+        """
+        unpacker = self._unpacker
+        data: Buffer = unpacker.unconsumed_tail
+        if not data:  # a little at a time, since the decompressor copies what it does not use
+            data, self._rest = self._rest[:_FEED_BYTES], self._rest[_FEED_BYTES:]
+        try:
+            piece = unpacker.decompress(data, min(STEP_BYTES, self._limits.max_bytes + 1 - self.nbytes))
+        except zlib.error as error:
+            raise _undecodable(self._algorithm) from error
+        if piece:
+            self._pieces.append(piece)
+            self.nbytes += len(piece)
+            self._check()
+        if unpacker.eof:
+            if unpacker.unused_data or self._rest:
+                raise _undecodable(self._algorithm)
+            return True
+        if not data and not piece:
+            raise _undecodable(self._algorithm)
+        return False
+
+    def step_promptly(self) -> bool:
+        """Unpack a message that is soon done with. Whether that was all.
+
+        Raises:
+            GRPCError: as `step`.
+        """
+        while self.nbytes < _PROMPT_BYTES:
+            if self.step():
+                return True
+        return False
+
+    def _check(self) -> None:
+        limits = self._limits
+        if self.nbytes > limits.max_bytes:
+            raise too_large(self.nbytes, limits.max_bytes)
+        if limits.max_ratio and self.nbytes > RATIO_FROM_BYTES:
+            taken = self._size - len(self._rest) - len(self._unpacker.unconsumed_tail)
+            if self.nbytes > taken * limits.max_ratio:
+                raise GRPCError(
+                    Status.RESOURCE_EXHAUSTED,
+                    f"Received message is compressed by more than {limits.max_ratio} to 1, which is the most that "
+                    "--grpc-max-compression-ratio allows",
+                )
+
+    def message(self) -> Buffer:
+        """What has come out, put together; the pieces are gone then."""
+        pieces, self._pieces = self._pieces, []
+        if len(pieces) <= 1:
+            return pieces[0] if pieces else b""
+        joined = np.empty(self.nbytes, np.uint8).data
+        pieces.reverse()
+        at = 0
+        while pieces:
+            piece = pieces.pop()
+            joined[at : at + len(piece)] = piece
+            at += len(piece)
+        return joined
 
 
-def decompress_small(payload: Buffer, algorithm: str, limit_bytes: int) -> bytes | None:
-    """As `decompress`, for payloads that are soon done with; None for one that takes a thread.
+async def unpack(unpacking: Unpacking, lease: Lease, offload: Offload) -> Buffer:
+    """Unpack the rest of a message on a thread.
 
-    A small payload can unpack to a thousand times its size. So no more than a megabyte is tried here.
+    Args:
+        lease: takes what comes out, before it is there.
+
+    Raises:
+        GRPCError: see `Unpacking.step`.
     """
-    if len(payload) >= LARGE_BYTES:
-        return None
-    if limit_bytes <= _PROMPT_BYTES:
-        return decompress(payload, algorithm, limit_bytes)
-    try:
-        return decompress(payload, algorithm, _PROMPT_BYTES)
-    except GRPCError as error:
-        if error.status is Status.RESOURCE_EXHAUSTED:
-            return None
-        raise
+    await lease.grow(unpacking.nbytes)
+    done = False
+    while not done:
+        await lease.grow(STEP_BYTES)
+        done = await offload(unpacking.step)
+    return await offload(unpacking.message)
 
 
-async def unpacked(payload: Buffer, algorithm: str, limit_bytes: int) -> bytes:
-    """As `decompress`, on a thread if it takes one."""
-    plain = decompress_small(payload, algorithm, limit_bytes)
-    if plain is None:
-        plain = await trio.to_thread.run_sync(decompress, payload, algorithm, limit_bytes)
-    return plain
+def packed_small(parts: Sequence[Buffer], algorithm: str) -> list[Buffer]:
+    """The message that the parts are when put together, with its prefix, packed if that makes it smaller."""
+    size = sum(map(len, parts))
+    packer = zlib.compressobj(wbits=_WINDOW_BITS[algorithm])
+    shorter = [packer.compress(part) for part in parts]
+    shorter.append(packer.flush())
+    packed_size = sum(map(len, shorter))
+    return [prefix(size), *parts] if packed_size >= size else [prefix(packed_size, True), *filter(None, shorter)]
 
 
-def packed_small(payload: Buffer, algorithm: str) -> list[Buffer]:
-    """A message with its prefix, packed if that makes it smaller."""
-    return _framed(payload, compress(payload, algorithm))
-
-
-async def packed(payload: Buffer, algorithm: str) -> list[Buffer]:
+async def packed(parts: Sequence[Buffer], algorithm: str, offload: Offload) -> list[Buffer]:
     """As `packed_small`, on a thread if it takes one."""
-    if len(payload) < LARGE_BYTES:
-        return packed_small(payload, algorithm)
-    return _framed(payload, await trio.to_thread.run_sync(compress, payload, algorithm))
-
-
-def _framed(payload: Buffer, shorter: bytes | None) -> list[Buffer]:
-    return [prefix(len(payload)), payload] if shorter is None else [prefix(len(shorter), True), shorter]
+    if sum(map(len, parts)) < LARGE_BYTES:
+        return packed_small(parts, algorithm)
+    return await offload(packed_small, parts, algorithm)
 
 
 def _undecodable(algorithm: str) -> GRPCError:

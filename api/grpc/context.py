@@ -49,7 +49,7 @@ class GrpcContext:
         self.tracer = server.tracer
         self.log = log
         self.options = options
-        self.reader = InferReader(server.shared_memory)
+        self.reader = InferReader(server.shared_memory, server.options.tensor_limits, server.offload)
         self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)
         self.draining = False
 

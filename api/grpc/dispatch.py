@@ -10,9 +10,11 @@ from grpclib.const import Status
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 from grpclib.exceptions import GRPCError, ProtocolError
 
+from ...actors.offload import Offload
 from ...engine.errors import TriremeError
 from .call import UnaryCall
 from .call_head import CallHead
+from .framing import INT32_MAX
 from .methods import Servable, methods_of
 from .statuses import grpc_error
 from .stream import Peer, Stream
@@ -34,13 +36,15 @@ class Dispatcher:
         codec: reads and writes messages, by the types that the services' handlers name.
         guards: asked in this order.
         compressed_paths: methods to whose responses the compression level applies.
+        max_message_bytes: the largest request message, by path.
+        offload: where messages are read that take long.
         details_codec: writes the details of a `GRPCError`; without it they are not sent.
 
     Attributes:
         methods: every method by its path.
     """
 
-    __slots__ = ("_attendants", "_codec", "_details_codec", "_guards", "methods")
+    __slots__ = ("_attendants", "_codec", "_details_codec", "_guards", "_offload", "methods")
 
     def __init__(
         self,
@@ -49,10 +53,13 @@ class Dispatcher:
         *,
         guards: Sequence[Guard] = (),
         compressed_paths: Collection[str] = (),
+        max_message_bytes: Callable[[str], int] = lambda _path: INT32_MAX,
+        offload: Offload | None = None,
         details_codec: StatusDetailsCodecBase | None = None,
     ) -> None:
         services = tuple(services)
-        self.methods = methods_of(services, compressed_paths)
+        self.methods = methods_of(services, compressed_paths, max_message_bytes)
+        self._offload = offload or Offload()
         attendants: list[Callable[[], None] | None] = [getattr(service, "attend", None) for service in services]
         self._attendants = tuple(attend for attend in attendants if attend is not None)
         self._codec = codec
@@ -110,7 +117,7 @@ class Dispatcher:
         try:
             with call.scope:
                 await trio.lowlevel.checkpoint_if_cancelled()
-                stream = Stream(call, peer, self._codec, self._details_codec)
+                stream = Stream(call, peer, self._codec, self._details_codec, self._offload)
                 status, message, details = await self._outcome(call, stream)
                 if not stream.finished:
                     stream.end(status, message, details)

@@ -4,8 +4,8 @@ Rule 1: Nothing is taken apart before somebody asks for it. What lies here waiti
         control stops a client that sends faster than its messages are wanted, and thousands of empty messages cost no
         more than their bytes.
 Rule 2: A message that came in one piece is a slice of that piece. Any other is collected in a buffer of its announced
-        size, and that is made only when a part of the message has come: a client that announces two gigabytes and
-        sends none of them costs nothing.
+        size, which is made when whoever reads has found room for it (`announced_bytes`, `collect`). Until then what
+        comes is kept as it is.
 Rule 3: What breaks the format, or is too large, is an error at that message; the ones before it are still handed out.
 """
 
@@ -23,9 +23,8 @@ INT32_MAX = (1 << 31) - 1
 _COPIED_BYTES = 4096
 """Messages up to this size are copied out of their piece, which is cheaper than a view, and lets the piece go."""
 
-_PROMPT_BYTES = 1 << 20
-_SHARE = 16
-"""A buffer of more than `_PROMPT_BYTES` is made when this share of the message, one in so many bytes, has come."""
+PROMPT_BYTES = 4096
+"""Messages up to this size are collected without asking for room."""
 
 
 class Framed(NamedTuple):
@@ -46,9 +45,13 @@ class MessageReader:
 
     Args:
         limit_bytes: the largest message that is taken.
+
+    Attributes:
+        announced_bytes: after a `next` that gave nothing: the size of the message that has begun, if `collect` is to be
+            called before the rest of it is let come; else 0.
     """
 
-    __slots__ = ("_at", "_buffer", "_compressed", "_filled", "_limit_bytes", "_piece", "_target")
+    __slots__ = ("_at", "_buffer", "_compressed", "_filled", "_limit_bytes", "_piece", "_target", "announced_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -58,6 +61,7 @@ class MessageReader:
         self._target: memoryview | None = None
         self._filled = 0
         self._compressed = False
+        self.announced_bytes = 0
 
     @property
     def is_empty(self) -> bool:
@@ -68,6 +72,11 @@ class MessageReader:
     def waiting_bytes(self) -> int:
         """Bytes that have come and are not part of the message that is being collected."""
         return len(self._buffer) + len(self._piece) - self._at
+
+    @property
+    def collected_bytes(self) -> int:
+        """How much has come of the message that is being collected."""
+        return 0 if self._target is None else self._filled
 
     @property
     def is_collecting(self) -> bool:
@@ -131,14 +140,22 @@ class MessageReader:
         if end <= len(buffer):
             payload = bytes(memoryview(buffer)[PREFIX_BYTES:end])
             del buffer[:end]
+            self.announced_bytes = 0
             return Framed(self._compressed, payload, end)
-        if length <= _PROMPT_BYTES or len(buffer) * _SHARE >= length:
-            target = np.empty(length, np.uint8).data  # not zeroed
-            self._filled = len(buffer) - PREFIX_BYTES
-            target[: self._filled] = memoryview(buffer)[PREFIX_BYTES:]
-            self._target = target
-            self._buffer = bytearray()
+        self.announced_bytes = length
+        if length <= PROMPT_BYTES:
+            self.collect()
         return None
+
+    def collect(self) -> None:
+        """There is room for `announced_bytes`."""
+        buffer = self._buffer
+        target = np.empty(self.announced_bytes, np.uint8).data  # not zeroed
+        size = self._filled = min(len(buffer) - PREFIX_BYTES, len(target))
+        target[:size] = memoryview(buffer)[PREFIX_BYTES : PREFIX_BYTES + size]
+        self._target = target
+        self._buffer = buffer[PREFIX_BYTES + size :]
+        self.announced_bytes = 0
 
     def _collected(self, target: memoryview) -> Framed | None:
         if self._filled < len(target):

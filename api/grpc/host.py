@@ -7,8 +7,10 @@ connection's task, and is answered from wherever its answer comes (call.py). Eve
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 from grpclib.const import Status
@@ -18,17 +20,26 @@ from ...engine.tensor import Buffer
 from ..http2.connection import Http2Connection
 from ..http2.events import RequestReceived
 from ..http2.group import Http2Group
+from ..sockets.limits import Limits
 from ..sockets.roster import Roster
 from ..sockets.transport import PlainTransport, TlsTransport
 from . import blocks, compression
 from .call import DEADLINE_EXCEEDED, UnaryCall
 from .call_head import CallHead, Refusal, parse_head
-from .compression import IDENTITY, CompressionLevel
+from .compression import IDENTITY, CompressionLevel, Unpacking, UnpackLimits
 from .deadlines import Deadlines, Entry
 from .dispatch import Dispatcher
+from .framing import MessageReader
 from .methods import Method
+from .patience import Patience
 from .stream import Peer
 from .streaming import StreamingCall
+from .waiting import WaitingRoom
+
+if TYPE_CHECKING:
+    from ...actors.lease import Lease
+    from ...actors.offload import Offload
+    from .arrival import Arrival
 
 _log = logging.getLogger(__name__)
 
@@ -38,23 +49,35 @@ _TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the connections of a service share."""
+    """What the connections of a service share.
+
+    Attributes:
+        lease: makes what a message takes of the server-wide budget.
+        waiting: for those that wait for it.
+        offload: where messages are packed and unpacked.
+        max_compression_ratio: see `compression.UnpackLimits`.
+        limits: of how slowly messages may come.
+    """
 
     group: Http2Group
     dispatcher: Dispatcher
     deadlines: Deadlines
-    max_message_bytes: int
     compression_level: CompressionLevel
+    max_compression_ratio: int
+    lease: Callable[[], Lease]
+    waiting: WaitingRoom
+    offload: Offload
+    limits: Limits
 
 
 class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
     """One gRPC connection.
 
     Attributes:
-        dispatcher, max_message_bytes: for the calls.
+        dispatcher, lease, offload: for the calls.
     """
 
-    __slots__ = ("_deadlines", "_level", "_peer", "dispatcher", "max_message_bytes")
+    __slots__ = ("_deadlines", "_level", "_peer", "_surroundings", "dispatcher", "lease", "offload")
 
     def __init__(
         self,
@@ -68,7 +91,9 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
         self._deadlines = surroundings.deadlines
         self._level = surroundings.compression_level
         self._peer: Peer | None = None
-        self.max_message_bytes = surroundings.max_message_bytes
+        self._surroundings = surroundings
+        self.lease = surroundings.lease
+        self.offload = surroundings.offload
 
     # ---- what the client does ----
 
@@ -119,32 +144,121 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
     def begin(self, call: UnaryCall) -> None:
         """The call's message is complete."""
         if not self.dispatcher.begin(call):
-            deadline = call.hand_over()
-            served = StreamingCall(self, call.stream_id, call.head, call.method, call.message, deadline)
-            self.calls[call.stream_id] = served
-            self._serve_call(served)
+            self._serve_as_task(call)
 
-    def unpack(self, call: UnaryCall) -> None:
+    def _serve_as_task(self, call: UnaryCall) -> None:
+        """The call's method needs a task; or has nothing against none, and the call has to wait for room."""
+        waits = call.method.begin is not None
+        waiting_bytes = len(call.message) if waits else 0
+        try:
+            self._surroundings.waiting.enter(waiting_bytes)
+        except GRPCError as error:
+            call.fail(error.status, error.message or "")
+            return
+        deadline, lease = call.hand_over()
+        served = StreamingCall(self, call.stream_id, call.head, call.method, call.message, deadline, lease)
+        served.waiting_bytes = waiting_bytes
+        self.calls[call.stream_id] = served
+        self._serve_call(served)
+
+    # ---- room for what arrives ----
+
+    def wait_for_room(self, call: UnaryCall, arrival: Arrival, lease: Lease, nbytes: int) -> None:
+        """`arrival.go_on` is called as soon as the lease has grown; or the call fails, if too much waits already."""
+        window_bytes = self._group.limits.stream_window_bytes
+        try:
+            self._surroundings.waiting.enter(window_bytes)
+        except GRPCError as error:
+            call.fail(error.status, error.message or "")
+            return
+        arrival.waiting = trio.CancelScope()
+        self.core.hold(call.stream_id, True)
+        self._start(self._wait_for_room, call, arrival, arrival.waiting, lease, nbytes, window_bytes)
+
+    async def _wait_for_room(
+        self,
+        call: UnaryCall,
+        arrival: Arrival,
+        scope: trio.CancelScope,
+        lease: Lease,
+        nbytes: int,
+        window_bytes: int,
+    ) -> None:
+        try:
+            with scope:
+                await lease.grow(nbytes)
+        finally:
+            self._surroundings.waiting.leave(window_bytes)
+            self.core.hold(call.stream_id, False)
+            arrival.waiting = None
+            if call.over:
+                lease.close()
+        arrival.go_on()
+        self.dispatcher.attend()
+        self.mark(0)
+
+    @contextmanager
+    def waiting_for_room(self, call: StreamingCall) -> Iterator[None]:
+        """While the task of the call waits for room, inside the block.
+
+        Raises:
+            GRPCError: UNAVAILABLE, too much waits already.
+        """
+        window_bytes = self._group.limits.stream_window_bytes
+        waiting = self._surroundings.waiting
+        waiting.enter(window_bytes)
+        self.core.hold(call.stream_id, True)
+        try:
+            yield
+        finally:
+            waiting.leave(window_bytes)
+            self.core.hold(call.stream_id, False)
+
+    def no_longer_waiting(self, nbytes: int) -> None:
+        """A call that was handed over with so many bytes to wait has what it waited for, or has ended."""
+        self._surroundings.waiting.leave(nbytes)
+
+    def watch(self, reader: MessageReader, give_up: Callable[[], None]) -> Patience:
+        """`give_up` is called if the message that is being collected does not come on."""
+        return Patience(self._deadlines, self._surroundings.limits, reader, give_up)
+
+    # ---- compression ----
+
+    def unpack_limits(self, method: Method) -> UnpackLimits:
+        """What a message of the method may unpack to."""
+        return UnpackLimits(method.max_message_bytes, self._surroundings.max_compression_ratio)
+
+    def unpack(self, call: UnaryCall, arrival: Arrival) -> None:
         """The call's message is complete, and packed."""
         try:
-            message = compression.decompress_small(call.message, call.head.encoding, self.max_message_bytes)
+            unpacking = Unpacking(call.message, call.head.encoding, self.unpack_limits(call.method))
+            prompt = len(call.message) < compression.LARGE_BYTES and unpacking.step_promptly()
         except GRPCError as error:
             call.fail(error.status, error.message or "")
             return
-        if message is None:
-            self._start(self._unpack_on_thread, call)
-        else:
-            call.message = message
+        if prompt:
+            call.message = unpacking.message()
             self.begin(call)
+            return
+        lease = arrival.lease = arrival.lease or self.lease()
+        arrival.waiting = trio.CancelScope()
+        self._start(self._unpack_on_thread, call, arrival, arrival.waiting, unpacking, lease)
 
-    async def _unpack_on_thread(self, call: UnaryCall) -> None:
+    async def _unpack_on_thread(
+        self, call: UnaryCall, arrival: Arrival, scope: trio.CancelScope, unpacking: Unpacking, lease: Lease
+    ) -> None:
         try:
-            message = await compression.unpacked(call.message, call.head.encoding, self.max_message_bytes)
+            with scope:
+                call.message = await compression.unpack(unpacking, lease, self.offload)
         except GRPCError as error:
+            arrival.waiting = None
             call.fail(error.status, error.message or "")
             return
+        finally:
+            arrival.waiting = None
+            if call.over:
+                lease.close()
         if not call.over:
-            call.message = message
             self.begin(call)
             self.dispatcher.attend()
 
@@ -154,15 +268,17 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
             return IDENTITY
         return compression.choose(self._level, head.accepted_encodings)
 
-    def pack(self, payload: bytes, encoding: str, send: Callable[[list[Buffer]], None]) -> None:
+    def pack(self, parts: Sequence[Buffer], encoding: str, send: Callable[[list[Buffer]], None]) -> None:
         """Packs a response message, and sends it with its prefix."""
-        if len(payload) < compression.LARGE_BYTES:
-            send(compression.packed_small(payload, encoding))
+        if sum(map(len, parts)) < compression.LARGE_BYTES:
+            send(compression.packed_small(parts, encoding))
         else:
-            self._start(self._pack_on_thread, payload, encoding, send)
+            self._start(self._pack_on_thread, parts, encoding, send)
 
-    async def _pack_on_thread(self, payload: bytes, encoding: str, send: Callable[[list[Buffer]], None]) -> None:
-        send(await compression.packed(payload, encoding))
+    async def _pack_on_thread(
+        self, parts: Sequence[Buffer], encoding: str, send: Callable[[list[Buffer]], None]
+    ) -> None:
+        send(await compression.packed(parts, encoding, self.offload))
 
     def forget(self, stream_id: int, deadline: Entry | None) -> None:
         """The call is over."""

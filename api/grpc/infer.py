@@ -1,7 +1,8 @@
 """ModelInfer: decode, submit, encode (grpc.md §3).
 
 Most calls take the short way: no task waits for their answer. The reply calls back when it has the answer, on the event
-loop, and the call sends it. Only while the server-wide budget is used up does a call get a task, to wait in.
+loop, and the call sends it. Only while the server-wide budget is used up, or if it takes a thread to read the message,
+does a call get a task, to wait in.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class UnaryInfer:
         """Take a call over, to be answered later.
 
         Returns:
-            False if it has to wait first, for room in the server-wide budget: then nothing has happened yet.
+            False if it has to wait first, for room in the server-wide budget or for a thread: then nothing has happened
+            yet.
 
         Raises:
             TriremeError: the request is refused.
@@ -51,9 +53,11 @@ class UnaryInfer:
             return self._begin_traced(call)
         context.refuse_when_draining()
         decoded = context.reader.decode(call.message, self._describe)
+        if decoded is None:
+            return False
         if context.forward_pattern is not None:
             forward_metadata(call.head, context.forward_pattern, decoded.request)
-        reply = context.server.submit_nowait(decoded.request, attended=True)
+        reply = context.server.submit_nowait(decoded.request, attended=True, lease=call.lease)
         if reply is None:
             return False
         call.on_cancel = reply.cancel
@@ -66,6 +70,8 @@ class UnaryInfer:
         context.refuse_when_draining()
         waited_ns = context.tracer.clock.now_ns()
         decoded = context.reader.decode(call.message, self._describe)
+        if decoded is None:
+            return False
         if context.forward_pattern is not None:
             forward_metadata(call.head, context.forward_pattern, decoded.request)
         traced = begin_trace(context.tracer, decoded.request.model_name, call.head.metadata, waited_ns)
@@ -75,7 +81,7 @@ class UnaryInfer:
             decoded.request.trace = traced.trace
             pending = _TracedPending(call, decoded, traced)
         try:
-            reply = context.server.submit_nowait(decoded.request, attended=True)
+            reply = context.server.submit_nowait(decoded.request, attended=True, lease=call.lease)
         except TriremeError:
             if traced is not None:
                 traced.finish()
@@ -95,27 +101,35 @@ class UnaryInfer:
         """
         context = self._context
         message = await stream.recv_message()
-        context.refuse_when_draining()
-        decoded = context.reader.decode(message, self._describe)
-        if context.forward_pattern is not None:
-            forward_metadata(stream, context.forward_pattern, decoded.request)
-        traced = None
-        if context.tracer.active:
-            now_ns = context.tracer.clock.now_ns()
-            traced = begin_trace(context.tracer, decoded.request.model_name, stream.metadata, now_ns)
-        if traced is None:
-            reply = await context.server.submit(decoded.request)
-            await stream.send_message(write_infer_response(await reply.response(), decoded))
-            return
-        decoded.request.trace = traced.trace
+        lease = stream.take_lease()
+        traced: GrpcTrace | None = None
         try:
-            reply = await context.server.submit(decoded.request)
+            context.refuse_when_draining()
+            decoded = context.reader.decode(message, self._describe)
+            if decoded is None:
+                lease = lease or context.server.lease()
+                decoded = await context.reader.decode_slowly(message, self._describe, lease)
+            del message
+            if context.forward_pattern is not None:
+                forward_metadata(stream, context.forward_pattern, decoded.request)
+            if context.tracer.active:
+                now_ns = context.tracer.clock.now_ns()
+                traced = begin_trace(context.tracer, decoded.request.model_name, stream.metadata, now_ns)
+            if traced is not None:
+                decoded.request.trace = traced.trace
+            reply = await context.server.submit(decoded.request, lease)
+            stream.admitted()
             parts = write_infer_response(await reply.response(), decoded)
-            traced.sending()
+            if traced is not None:
+                traced.sending()
             await stream.send_message(parts)
-            traced.sent()
+            if traced is not None:
+                traced.sent()
         finally:
-            traced.finish()
+            if traced is not None:
+                traced.finish()
+            if lease is not None and not lease.submitted:
+                lease.close()
 
     def _describe(self, name: str, version: int) -> ModelDescription:
         """The model, if it is one that answers once."""

@@ -8,9 +8,10 @@ from ...engine import datatypes
 from ...engine.datatypes import BOOL, BY_NAME, BYTES, INVALID, DataType
 from ...engine.errors import InvalidArgumentError
 from ...engine.shared_memory import Regions
-from ...engine.tensor import Buffer, Tensor, pack_bytes
-from .infer_messages import WireContents, WireInput, WireRequest
+from ...engine.tensor import Buffer, Tensor
+from .infer_messages import WireInput, WireRequest
 from .infer_parameters import find_slice, names_region
+from .wire_contents import WireContents
 
 _FIELDS: tuple[tuple[int, str, tuple[DataType, ...]], ...] = (
     (1, "BOOL", (BOOL,)),
@@ -54,24 +55,42 @@ def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
                 f"'{request.model_name}'"
             )
         else:
-            data = _pack(given.contents, datatype, _where(given, request))
+            prepared = given.prepared
+            if isinstance(prepared, InvalidArgumentError):
+                raise prepared
+            data = _pack(given.contents, datatype, given, request) if prepared is None else prepared
         tensors.append(Tensor(given.name, datatype, tuple(given.shape), data))
     return tensors
 
 
-def _pack(contents: WireContents, datatype: DataType, where: str) -> Buffer:
-    """Typed contents as they would be sent raw: at most one field may have elements, the one for the datatype."""
+def prepare_contents(request: WireRequest) -> None:
+    """Make of all typed contents, unpacked, what `read_inputs` will ask for: this part of it may take long."""
+    for given in request.inputs:
+        if given.contents is not None:
+            try:
+                given.prepared = _pack(given.contents, BY_NAME.get(given.datatype, INVALID), given, request)
+            except InvalidArgumentError as error:
+                given.prepared = error.with_traceback(None)
+
+
+def _pack(contents: WireContents, datatype: DataType, given: WireInput, request: WireRequest) -> Buffer:
+    """Typed contents as they would be sent raw: at most one field may have elements, the one for the datatype.
+
+    Raises:
+        InvalidArgumentError: it is otherwise.
+    """
     data: Buffer | None = None
     for number, kind, datatypes_allowed in _FIELDS:
-        if not (contents.elements if kind == "BYTES" else number in contents.numbers):
+        if not (contents.element_count if kind == "BYTES" else number in contents.numbers):
             continue
+        where = _where(given, request)
         if data is not None:
             raise InvalidArgumentError(f"unexpected explicit tensor data {where}, binary data was already supplied.")
         if datatype not in datatypes_allowed:
             raise InvalidArgumentError(
                 f"unexpected explicit tensor data {where} of type '{kind}', expected datatype '{datatype.name}'"
             )
-        data = pack_bytes(contents.elements) if datatype is BYTES else _cast(contents.numbers[number], datatype)
+        data = contents.elements if datatype is BYTES else _cast(contents.numbers[number], datatype)
     return b"" if data is None else data
 
 

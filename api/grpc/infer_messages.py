@@ -2,6 +2,9 @@
 
 Of a field that is not repeated the last one counts; repeated ones line up; a message that comes in several parts is the
 parts merged; of two map entries with one key, and of the choices of a oneof, the last one counts.
+
+Two bytes of a message can ask for an object of some hundred. So there are limits of how many parts a request may have,
+and of what a text may be; `engine.tensor_limits` has those of tensors.
 """
 
 from __future__ import annotations
@@ -9,15 +12,21 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
-from .packed import unpack_varints
-from .wire import FIXED32, FIXED64, LENGTH, VARINT, MalformedMessageError, fields, read_varint, tag
+from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from .wire import FIXED64, LENGTH, MAX_SIZE_BYTES, VARINT, MalformedMessageError, fields, read_varint, tag
+from .wire_contents import NUMBERS, WireContents
+
+MAX_PARTS = 8_192
+"""Inputs, outputs, raw contents and parameters that a request may have, all together."""
+
+MAX_TEXT_BYTES = 1 << 20
+"""Of a name, an id, or a parameter's string."""
 
 _DOUBLE = struct.Struct("<d")
+_LENGTH = struct.Struct("<I")
 _INT64_SIGN = 2**63
-_UINT64 = np.dtype("<u8")
 
 
 class UnsignedInt(int):
@@ -31,39 +40,19 @@ Parameters = dict[str, ParameterChoice]
 
 
 @dataclass(slots=True)
-class WireContents:
-    """Typed contents of a tensor.
+class WireInput:
+    """An input.
 
     Attributes:
-        packed: what the message holds of each numeric field that has elements, by field number.
-        numbers: the same unpacked: one-dimensional, unsigned, as wide as the field's type, eight bytes for a bool.
-        elements: ``bytes_contents``.
+        prepared: what `contents` are when sent raw, or why they cannot be; None if nobody has made it yet.
     """
 
-    packed: dict[int, list[memoryview]] = field(default_factory=dict)
-    numbers: dict[int, np.ndarray] = field(default_factory=dict)
-    elements: list[bytes] = field(default_factory=list)
-
-    def unpack(self) -> None:
-        """Fill `numbers`.
-
-        Raises:
-            MalformedMessageError: a number is too long.
-        """
-        for number, chunks in self.packed.items():
-            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            wire_type, dtype = _CONTENT_NUMBERS[number]
-            varints = wire_type == VARINT
-            self.numbers[number] = unpack_varints(data, dtype) if varints else np.frombuffer(data, dtype)
-
-
-@dataclass(slots=True)
-class WireInput:
     name: str = ""
     datatype: str = ""
     shape: list[int] = field(default_factory=list)
     parameters: Parameters = field(default_factory=dict)
     contents: WireContents | None = None
+    prepared: Buffer | InvalidArgumentError | None = None
 
 
 @dataclass(slots=True)
@@ -74,7 +63,12 @@ class WireOutput:
 
 @dataclass(slots=True)
 class WireRequest:
-    """The fields of a ``ModelInferRequest``; `raw` is ``raw_input_contents``, views on the message."""
+    """The fields of a ``ModelInferRequest``.
+
+    Attributes:
+        raw: ``raw_input_contents``, views on the message.
+        parts: see `MAX_PARTS`.
+    """
 
     model_name: str = ""
     model_version: str = ""
@@ -83,6 +77,33 @@ class WireRequest:
     inputs: list[WireInput] = field(default_factory=list)
     outputs: list[WireOutput] = field(default_factory=list)
     raw: list[memoryview] = field(default_factory=list)
+    parts: int = 0
+
+    def count_part(self) -> None:
+        """One more of what `MAX_PARTS` counts.
+
+        Raises:
+            InvalidArgumentError: one too many.
+        """
+        self.parts += 1
+        if self.parts > MAX_PARTS:
+            raise InvalidArgumentError(
+                f"request has more than {MAX_PARTS} inputs, outputs, raw contents and parameters, which is the most"
+            )
+
+    def unpacked_bytes(self) -> int:
+        """What `unpack` will take that is not in the message."""
+        return sum(each.contents.unpacked_bytes() for each in self.inputs if each.contents is not None)
+
+    def unpack(self) -> None:
+        """Unpack the numbers of typed contents.
+
+        Raises:
+            MalformedMessageError: a number is too long.
+        """
+        for tensor in self.inputs:
+            if tensor.contents is not None:
+                tensor.contents.unpack()
 
 
 _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (tag(n, LENGTH) for n in range(1, 8))
@@ -93,37 +114,41 @@ _KEY, _VALUE = tag(1, LENGTH), tag(2, LENGTH)
 _BOOL_PARAM, _INT64_PARAM, _STRING_PARAM = tag(1, VARINT), tag(2, VARINT), tag(3, LENGTH)
 _DOUBLE_PARAM, _UINT64_PARAM = tag(4, FIXED64), tag(5, VARINT)
 
-_CONTENT_NUMBERS = {
-    1: (VARINT, np.dtype("<u8")),
-    2: (VARINT, np.dtype("<u4")),
-    3: (VARINT, np.dtype("<u8")),
-    4: (VARINT, np.dtype("<u4")),
-    5: (VARINT, np.dtype("<u8")),
-    6: (FIXED32, np.dtype("<u4")),
-    7: (FIXED64, np.dtype("<u8")),
-}
-"""The numeric fields of ``InferTensorContents``: how an element is delimited, and how wide it is. (Any of 64 bits makes
-a bool true.)"""
-
 _BYTES_CONTENTS = tag(8, LENGTH)
 
 
-def read_infer_message(message: Buffer) -> WireRequest:
+def read_infer_message(message: Buffer, limits: TensorLimits = DEFAULT_LIMITS) -> WireRequest:
     """The request that `message` holds.
 
     Raises:
         MalformedMessageError: it holds none.
+        InvalidArgumentError: it has more of something than there may be.
+    """
+    request = scan_infer_message(message, limits)
+    request.unpack()
+    return request
+
+
+def scan_infer_message(message: Buffer, limits: TensorLimits) -> WireRequest:
+    """The same, but the numbers of typed contents are not unpacked yet.
+
+    Raises:
+        MalformedMessageError, InvalidArgumentError: as `read_infer_message`.
     """
     data = memoryview(message)
     request = WireRequest()
     for key, start, stop in fields(data, 0, len(data)):
         if key == _RAW:
+            request.count_part()
             request.raw.append(data[start:stop])
         elif key == _INPUTS:
-            request.inputs.append(_read_input(data, start, stop))
+            request.count_part()
+            request.inputs.append(_read_input(data, start, stop, request, limits))
         elif key == _OUTPUTS:
-            request.outputs.append(_read_output(data, start, stop))
+            request.count_part()
+            request.outputs.append(_read_output(data, start, stop, request))
         elif key == _PARAMETERS:
+            request.count_part()
             _read_parameter(data, start, stop, request.parameters)
         elif key == _MODEL_NAME:
             request.model_name = _text(data, start, stop)
@@ -131,13 +156,10 @@ def read_infer_message(message: Buffer) -> WireRequest:
             request.model_version = _text(data, start, stop)
         elif key == _ID:
             request.id = _text(data, start, stop)
-    for tensor in request.inputs:
-        if tensor.contents is not None:
-            tensor.contents.unpack()
     return request
 
 
-def _read_input(data: memoryview, at: int, end: int) -> WireInput:
+def _read_input(data: memoryview, at: int, end: int, request: WireRequest, limits: TensorLimits) -> WireInput:
     tensor = WireInput()
     for key, start, stop in fields(data, at, end):
         if key == _NAME:
@@ -145,31 +167,31 @@ def _read_input(data: memoryview, at: int, end: int) -> WireInput:
         elif key == _DATATYPE:
             tensor.datatype = _text(data, start, stop)
         elif key in (_SHAPE, _SHAPE_DIM):
-            _read_dims(data, start, stop, tensor.shape)
+            _read_dims(data, start, stop, tensor, limits)
         elif key == _INPUT_PARAMETERS:
+            request.count_part()
             _read_parameter(data, start, stop, tensor.parameters)
         elif key == _CONTENTS:
             if tensor.contents is None:
                 tensor.contents = WireContents()
-            _read_contents(data, start, stop, tensor.contents)
+            _read_contents(data, start, stop, tensor, tensor.contents, limits)
     return tensor
 
 
-def _read_output(data: memoryview, at: int, end: int) -> WireOutput:
+def _read_output(data: memoryview, at: int, end: int, request: WireRequest) -> WireOutput:
     tensor = WireOutput()
     for key, start, stop in fields(data, at, end):
         if key == _NAME:
             tensor.name = _text(data, start, stop)
         elif key == _OUTPUT_PARAMETERS:
+            request.count_part()
             _read_parameter(data, start, stop, tensor.parameters)
     return tensor
 
 
-def _read_dims(data: memoryview, at: int, end: int, shape: list[int]) -> None:
+def _read_dims(data: memoryview, at: int, end: int, tensor: WireInput, limits: TensorLimits) -> None:
     """Packed dimensions, or one that is not packed, whose payload looks the same."""
-    if end - at > 64:
-        shape += unpack_varints(data[at:end], _UINT64).view("<i8").tolist()
-        return
+    shape = tensor.shape
     while at < end:
         dim = data[at]
         if dim < 0x80:
@@ -178,6 +200,8 @@ def _read_dims(data: memoryview, at: int, end: int, shape: list[int]) -> None:
         else:
             dim, at = _number(data, at)
             shape.append(dim if dim < _INT64_SIGN else dim - 2 * _INT64_SIGN)
+        if len(shape) > limits.max_rank:
+            limits.check_rank(tensor.name, len(shape))
     if at > end:
         raise MalformedMessageError("packed numbers are cut off")
 
@@ -211,20 +235,50 @@ def _read_choice(data: memoryview, at: int, end: int, value: ParameterChoice) ->
     return value
 
 
-def _read_contents(data: memoryview, at: int, end: int, contents: WireContents) -> None:
+def _read_contents(
+    data: memoryview, at: int, end: int, tensor: WireInput, contents: WireContents, limits: TensorLimits
+) -> None:
     """Numbers come packed, many in one field, or each in a field of its own; put together they look the same."""
+    at = _read_strings(data, at, end, tensor, contents, limits)
     for key, start, stop in fields(data, at, end):
         number, wire_type = key >> 3, key & 7
         if key == _BYTES_CONTENTS:
-            contents.elements.append(bytes(data[start:stop]))
-        elif number in _CONTENT_NUMBERS and start < stop:
-            element_type, dtype = _CONTENT_NUMBERS[number]
+            contents.add_element(data[start:stop])
+            if contents.element_count > limits.max_elements:
+                limits.check_elements(tensor.name, contents.element_count)
+        elif number in NUMBERS and start < stop:
+            element_type, dtype = NUMBERS[number]
             if wire_type not in (LENGTH, element_type):
                 continue
             cut = data[stop - 1] >= 0x80 if element_type == VARINT else (stop - start) % dtype.itemsize
             if cut:
                 raise MalformedMessageError("packed numbers are cut off")
-            contents.packed.setdefault(number, []).append(data[start:stop])
+            contents.add_numbers(number, data[start:stop])
+
+
+def _read_strings(
+    data: memoryview, at: int, end: int, tensor: WireInput, contents: WireContents, limits: TensorLimits
+) -> int:
+    """As many ``bytes_contents`` as come first, without the price of `fields`; where they end."""
+    elements, count, most = contents.elements, contents.element_count, limits.max_elements
+    try:
+        while at < end and data[at] == _BYTES_CONTENTS:
+            size = data[at + 1]
+            start = at + 2
+            if size >= 0x80:
+                size, start = read_varint(data, at + 1, MAX_SIZE_BYTES)
+            at = start + size
+            if at > end:
+                raise MalformedMessageError("a message is cut off")
+            elements += _LENGTH.pack(size)
+            elements += data[start:at]
+            count += 1
+            if count > most:
+                limits.check_elements(tensor.name, count)
+    except IndexError:
+        raise MalformedMessageError("a message is cut off") from None
+    contents.element_count = count
+    return at
 
 
 def _number(data: memoryview, at: int) -> tuple[int, int]:
@@ -235,6 +289,10 @@ def _number(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _text(data: memoryview, start: int, stop: int) -> str:
+    if stop - start > MAX_TEXT_BYTES:
+        raise InvalidArgumentError(
+            f"a name, id or string of the request has {stop - start} bytes, expected at most {MAX_TEXT_BYTES}"
+        )
     try:
         return str(data[start:stop], "utf-8")
     except UnicodeDecodeError:

@@ -2,26 +2,45 @@
 
 Clients send raw contents last. What stands in front of them, the head, says the same every time but for the request's
 id: which slices of the bytes behind it are which tensors, and which outputs are wanted in which form. Everything else
-goes the long way (`infer_request.py`), which also words all errors.
+goes the long way (`infer_request.py`), which also words all errors. In a large message it can take seconds, and goes to
+a thread, in pieces.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from ...actors.offload import Offload
 from ...engine.datatypes import DataType
 from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
-from .infer_messages import WireInput
+from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from .infer_messages import WireInput, WireRequest
 from .infer_parameters import REGION
-from .infer_request import DecodedGrpcInfer, Describe, decode_infer, read_infer_request
+from .infer_request import (
+    DecodedGrpcInfer,
+    Describe,
+    decode_infer,
+    read_infer_request,
+    scan_infer_request,
+    unpack_infer_request,
+)
 from .wire import LENGTH, MAX_SIZE_BYTES, MalformedMessageError, read_varint, tag
+
+if TYPE_CHECKING:
+    from ...actors.lease import Lease
 
 _HEADS = 512
 _HEAD_BYTES = 2_048
 _SMALL_BYTES = 4_096
 """A message up to this size is copied, if it is a view: bytes are faster to look at."""
+
+_PROMPT_BYTES = 16_384
+"""Of a message whose data is not all raw, or not last: a larger one may have so many parts that it takes a thread."""
+_MAX_RAW = 256
+"""Raw contents of a message that goes the short way."""
 
 _ID = tag(3, LENGTH)
 _RAW = tag(7, LENGTH)
@@ -68,38 +87,72 @@ class InferReader:
 
     Args:
         regions: shared memory, where tensors may be.
+        limits: of what a tensor may be.
+        offload: where large messages are read.
     """
 
-    __slots__ = ("_heads", "_regions")
+    __slots__ = ("_heads", "_limits", "_offload", "_regions")
 
-    def __init__(self, regions: Regions) -> None:
+    def __init__(self, regions: Regions, limits: TensorLimits = DEFAULT_LIMITS, offload: Offload | None = None) -> None:
         self._regions = regions
+        self._limits = limits
+        self._offload = offload or Offload()
         self._heads: dict[bytes, _Head] = {}
 
-    def decode(self, message: Buffer, describe: Describe) -> DecodedGrpcInfer:
-        """The request that `message` holds. Raw contents become views on it.
+    def decode(self, message: Buffer, describe: Describe) -> DecodedGrpcInfer | None:
+        """The request that `message` holds; None if that may take long, and is for `decode_slowly`. Raw contents become
+        views on the message.
 
         Args:
             describe: finds the model; called once a request, as soon as its name and version are known.
 
         Raises:
-            InternalError: the message is no ``ModelInferRequest``.
+            UnreadableError: the message is no ``ModelInferRequest``.
             TriremeError: see `decode_infer`.
         """
         if len(message) <= _SMALL_BYTES and type(message) is not bytes:
             message = bytes(message)
         split = _split(message)
         if split is None:
-            return decode_infer(read_infer_request(message), describe, self._regions)
+            if len(message) > _PROMPT_BYTES:
+                return None
+            return decode_infer(read_infer_request(message, self._limits), describe, self._regions)
         key, request_id, raw = split
         head = self._heads.get(key)
         if head is not None and len(raw) >= len(head.inputs):
             return head.decode(message, raw, request_id, describe)
-        wire = read_infer_request(message)
+        wire = read_infer_request(message, self._limits)
         decoded = decode_infer(wire, describe, self._regions)
         if not decoded.places and all(map(_is_raw, wire.inputs)):
             self._remember(key, decoded)
         return decoded
+
+    async def decode_slowly(self, message: Buffer, describe: Describe, lease: Lease) -> DecodedGrpcInfer:
+        """`decode`, for a message that may take long.
+
+        Args:
+            lease: takes, before it is needed, what the message becomes.
+
+        Raises:
+            TriremeError: see `decode`.
+        """
+        # Strings and numbers that do not come packed are put one behind the other: no more than the message.
+        await lease.grow(max(0, 2 * len(message) - lease.nbytes))
+        wire = await self._offload(scan_infer_request, message, self._limits)
+        await lease.grow(await self._offload(wire.unpacked_bytes))
+        await self._offload(unpack_infer_request, wire)
+        return decode_infer(wire, describe, self._regions)
+
+    async def read_names(self, message: Buffer) -> WireRequest:
+        """What a request that was refused calls itself and its model. Its typed contents are not unpacked.
+
+        Raises:
+            UnreadableError: the message is no ``ModelInferRequest``.
+            InvalidArgumentError: it has more of something than there may be.
+        """
+        if len(message) <= _PROMPT_BYTES:
+            return scan_infer_request(message, self._limits)
+        return await self._offload(scan_infer_request, message, self._limits)
 
     def __repr__(self) -> str:
         return f"<InferReader remembers {len(self._heads)} heads>"
@@ -126,7 +179,7 @@ def _split(data: Buffer) -> tuple[bytes, str, _Spans] | None:
     """A message's head without the id, the id, and where the raw contents are.
 
     None if it is not put together in the usual way: fields in front whose payload is short and has a length, the id at
-    most once, raw contents up to the end.
+    most once, raw contents up to the end, and not many of those.
     """
     end = len(data)
     at = id_at = id_end = 0
@@ -158,6 +211,8 @@ def _split(data: Buffer) -> tuple[bytes, str, _Spans] | None:
             size, start = read_varint(data, at + 1, MAX_SIZE_BYTES)
             at = start + size
             raw.append((start, at))
+            if len(raw) > _MAX_RAW:
+                return None
     except (IndexError, UnicodeDecodeError, MalformedMessageError):
         return None
     return (key, request_id, raw) if at == end else None

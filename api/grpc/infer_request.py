@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...engine.description import ModelDescription
-from ...engine.errors import InternalError, InvalidArgumentError
+from ...engine.errors import InvalidArgumentError
 from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions, RegionSlice
 from ...engine.tensor import Buffer
+from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ...engine.validation import refuse_duplicates
-from .codec import UNREADABLE
-from .infer_contents import read_inputs
-from .infer_messages import WireOutput, WireRequest, read_infer_message
+from .codec import UnreadableError
+from .infer_contents import prepare_contents, read_inputs
+from .infer_messages import WireOutput, WireRequest, read_infer_message, scan_infer_message
 from .infer_parameters import find_slice, names_region, read_class_count, read_parameters
 from .versions import parse_version
 from .wire import MalformedMessageError
@@ -43,16 +44,38 @@ class DecodedGrpcInfer:
     places: Mapping[str, RegionSlice] = field(default_factory=dict)
 
 
-def read_infer_request(message: Buffer) -> WireRequest:
-    """The fields of a request; `id` is what an error on a stream must tell.
+def read_infer_request(message: Buffer, limits: TensorLimits = DEFAULT_LIMITS) -> WireRequest:
+    """The fields of a request.
 
     Raises:
-        InternalError: the message is no ``ModelInferRequest``.
+        UnreadableError: the message is no ``ModelInferRequest``.
+        InvalidArgumentError: it has more of something than there may be.
     """
     try:
-        return read_infer_message(message)
+        return read_infer_message(message, limits)
     except MalformedMessageError:
-        raise InternalError(UNREADABLE) from None
+        raise UnreadableError from None
+
+
+def scan_infer_request(message: Buffer, limits: TensorLimits) -> WireRequest:
+    """The same, except that nothing is unpacked yet: for `unpack_infer_request`."""
+    try:
+        return scan_infer_message(message, limits)
+    except MalformedMessageError:
+        raise UnreadableError from None
+
+
+def unpack_infer_request(request: WireRequest) -> None:
+    """Make of typed contents what they would be if they were sent raw.
+
+    Raises:
+        UnreadableError: a number is too long.
+    """
+    try:
+        request.unpack()
+    except MalformedMessageError:
+        raise UnreadableError from None
+    prepare_contents(request)
 
 
 def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> DecodedGrpcInfer:

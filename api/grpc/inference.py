@@ -18,6 +18,8 @@ from .infer import UnaryInfer
 from .stream_infer import InferStream
 
 if TYPE_CHECKING:
+    from ...actors.lease import Lease
+    from ...actors.offload import Offload
     from .call import UnaryCall
     from .stream import Stream
 
@@ -31,6 +33,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
     Attributes:
         immediate: calls that are begun without a task of their own; see `UnaryInfer.begin`.
         attend: lets the schedulers decide about the calls that have begun.
+        lease, offload: the server's.
     """
 
     def __init__(self, context: GrpcContext) -> None:
@@ -38,6 +41,8 @@ class InferenceService(pb.GrpcInferenceServiceBase):
         self._unary = UnaryInfer(context)
         self.immediate: Mapping[str, Callable[[UnaryCall], bool]] = {MODEL_INFER: self._unary.begin}
         self.attend: Callable[[], None] = context.server.attend
+        self.lease: Callable[[], Lease] = context.server.lease
+        self.offload: Offload = context.server.offload
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping = super().__mapping__()

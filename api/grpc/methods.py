@@ -15,7 +15,8 @@ class Servable(Protocol):
     """A grpclib service. It may also have ``immediate``, a mapping of paths to functions that begin a `UnaryCall`:
     True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have
     ``attend``, a function that is called when all has been begun that came at once: what the calls have in common is
-    best done then."""
+    best done then; and, one of them for all, ``lease``, which makes what a message takes of the server's
+    budget, and ``offload``, which does on a thread what takes long (`actors.offload`)."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
 
@@ -30,6 +31,7 @@ class Method:
         client_streaming, server_streaming: whether either side may send any number of messages.
         request_type, reply_type: for the codec.
         begin: see `Servable`.
+        max_message_bytes: the largest request message, as sent and unpacked.
         compresses: whether the server's compression level applies to its responses.
     """
 
@@ -40,10 +42,13 @@ class Method:
     request_type: Any
     reply_type: Any
     begin: Callable[[UnaryCall], bool] | None
+    max_message_bytes: int
     compresses: bool
 
 
-def methods_of(services: Iterable[Servable], compressed_paths: Collection[str]) -> dict[str, Method]:
+def methods_of(
+    services: Iterable[Servable], compressed_paths: Collection[str], max_message_bytes: Callable[[str], int]
+) -> dict[str, Method]:
     """Every method of the services by its path."""
     methods: dict[str, Method] = {}
     for service in services:
@@ -58,6 +63,7 @@ def methods_of(services: Iterable[Servable], compressed_paths: Collection[str]) 
                 handler.request_type,
                 handler.reply_type,
                 immediate.get(path),
+                max_message_bytes(path),
                 path in compressed_paths,
             )
     return methods

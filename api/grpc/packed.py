@@ -1,4 +1,8 @@
-"""Packed repeated numbers, read by numpy: a tensor given as typed contents has thousands of them."""
+"""Packed repeated numbers, read by numpy: a tensor given as typed contents has thousands of them.
+
+They are read in pieces, so that what is needed besides the result is small however many there are, and so that a thread
+that reads many lets others in between.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from ...engine.tensor import Buffer
 from .wire import MalformedMessageError
 
 _MAX_VARINT_BYTES = 10
+_PIECE_BYTES = 1 << 16
 
 
 def unpack_varints(data: Buffer, dtype: np.dtype) -> np.ndarray:
@@ -24,6 +29,40 @@ def unpack_varints(data: Buffer, dtype: np.dtype) -> np.ndarray:
         MalformedMessageError: the last number is cut off, or one is too long.
     """
     octets = np.frombuffer(data, np.uint8)
+    if len(octets) <= _PIECE_BYTES:
+        return _unpack(octets, dtype)
+    values = np.empty(count_varints(data), dtype)
+    at = done = 0
+    while at < len(octets):
+        end = _end_of_piece(octets, at)
+        piece = _unpack(octets[at:end], dtype)
+        values[done : done + len(piece)] = piece
+        at = end
+        done += len(piece)
+    return values
+
+
+def count_varints(data: Buffer) -> int:
+    """How many numbers there are in `data`, by their ends."""
+    octets = np.frombuffer(data, np.uint8)
+    count = 0
+    for at in range(0, len(octets), _PIECE_BYTES):
+        count += int(np.count_nonzero(octets[at : at + _PIECE_BYTES] < 0x80))
+    return count
+
+
+def _end_of_piece(octets: np.ndarray, at: int) -> int:
+    """Where a piece that begins at `at` ends: behind a number."""
+    end = min(at + _PIECE_BYTES, len(octets))
+    if end == len(octets):
+        return end
+    ends = np.flatnonzero(octets[end - _MAX_VARINT_BYTES : end] < 0x80)
+    if not len(ends):
+        raise MalformedMessageError("a packed number is too long")
+    return end - _MAX_VARINT_BYTES + int(ends[-1]) + 1
+
+
+def _unpack(octets: np.ndarray, dtype: np.dtype) -> np.ndarray:
     last = np.flatnonzero(octets < 0x80)  # where numbers end: the high bit says that more follows
     if (last[-1] + 1 if len(last) else 0) != len(octets):
         raise MalformedMessageError("packed numbers are cut off")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import trio
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 
+from ...actors.budget import InflightBudget
+from ...actors.offload import Offload
 from ...actors.socket_readiness import Readiness
 from ..http2.group import Http2Group
 from ..sockets.roster import Roster, ServiceStatistics
@@ -19,6 +22,13 @@ from .dispatch import Dispatcher, Guard
 from .host import CallHost, Surroundings
 from .methods import Servable
 from .options import GrpcServiceOptions
+from .waiting import WaitingRoom
+
+_OWN_REQUESTS = 1 << 16
+_OWN_BYTES = 1 << 32
+"""Of the budget of services that have none."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,11 @@ class GrpcStatistics:
     pending_bytes: int
     unconsumed_bytes: int
     blocked: int
+
+
+def _given(services: Sequence[Servable], name: str, default: T) -> T:
+    """What one of the services has under that name; see `methods.Servable`."""
+    return next((getattr(service, name) for service in services if hasattr(service, name)), default)
 
 
 class GrpcService(Service):
@@ -75,19 +90,26 @@ class GrpcService(Service):
         self.draining = False
         self._deadlines = Deadlines()
         self._group = Http2Group(options.http2)
+        offload = _given(services, "offload", Offload())
         dispatcher = Dispatcher(
             services,
             MessageCodec() if codec is None else codec,
             guards=guards,
             compressed_paths=options.compressed_paths,
+            max_message_bytes=options.message_limit,
+            offload=offload,
             details_codec=details_codec,
         )
         self._surroundings = Surroundings(
             group=self._group,
             dispatcher=dispatcher,
             deadlines=self._deadlines,
-            max_message_bytes=options.max_message_bytes,
             compression_level=options.compression_level,
+            max_compression_ratio=options.max_compression_ratio,
+            lease=_given(services, "lease", InflightBudget(_OWN_REQUESTS, _OWN_BYTES).lease),
+            waiting=WaitingRoom(options.max_waiting_bytes),
+            offload=offload,
+            limits=options.limits,
         )
 
     def connection(

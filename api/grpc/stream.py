@@ -6,7 +6,8 @@ Written after the documented behaviour of `grpclib.server.Stream`, so that servi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, cast
 
 from grpclib.const import Status
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
@@ -18,8 +19,16 @@ from multidict import MultiDict
 from ...engine.tensor import Buffer
 from ..http2.errors import ErrorCode
 from . import blocks
+from .codec import RawMessage
 from .deadlines import CallDeadline
 from .streaming import StreamingCall
+
+if TYPE_CHECKING:
+    from ...actors.lease import Lease
+    from ...actors.offload import Offload
+
+_PROMPT_BYTES = 1024
+"""A larger message may have so many parts that reading it takes a thread."""
 
 MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
 
@@ -59,6 +68,7 @@ class Stream(StreamIterator[Any]):
         "_details_codec",
         "_initial_metadata_sent",
         "_message_sent",
+        "_offload",
         "_trailing_metadata_sent",
         "deadline",
         "metadata",
@@ -67,9 +77,15 @@ class Stream(StreamIterator[Any]):
     )
 
     def __init__(
-        self, call: StreamingCall, peer: Peer, codec: CodecBase, details_codec: StatusDetailsCodecBase | None
+        self,
+        call: StreamingCall,
+        peer: Peer,
+        codec: CodecBase,
+        details_codec: StatusDetailsCodecBase | None,
+        offload: Offload,
     ) -> None:
         self._call = call
+        self._offload = offload
         self._codec = codec
         self._details_codec = details_codec
         self._initial_metadata_sent = False
@@ -103,7 +119,28 @@ class Stream(StreamIterator[Any]):
             TriremeError: the codec cannot read it.
         """
         payload = await self._call.next_message()
-        return None if payload is None else self._codec.decode(cast(bytes, payload), self._call.method.request_type)
+        if payload is None:
+            return None
+        request_type = self._call.method.request_type
+        if len(payload) <= _PROMPT_BYTES or request_type is RawMessage:
+            return self._codec.decode(cast(bytes, payload), request_type)
+        return await self._offload(self._codec.decode, cast(bytes, payload), request_type)
+
+    def take_lease(self) -> Lease | None:
+        """What the last message holds of the server-wide budget, for whoever closes it. Not in grpclib."""
+        return self._call.take_lease()
+
+    def admitted(self) -> None:
+        """The message, which may have waited for room in memory, has it. Not in grpclib."""
+        self._call.admitted()
+
+    def waiting_for_room(self) -> AbstractContextManager[None]:
+        """While the handler waits for room, inside the block. Not in grpclib.
+
+        Raises:
+            GRPCError: UNAVAILABLE, too much waits already.
+        """
+        return self._call.connection.waiting_for_room(self._call)
 
     async def send_initial_metadata(self, *, metadata: MetadataLike | None = None) -> None:
         """Sends response headers. The first message, or a successful end, does so too.

@@ -17,19 +17,22 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...actors.reply import Reply
-from ...engine.errors import TriremeError
+from ...engine.errors import TriremeError, UnavailableError
 from ...engine.job import Outcome
+from ...engine.request import InferenceRequest
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
+from .codec import UnreadableError
 from .context import GrpcContext
 from .forwarding import forward_metadata
-from .infer_request import DecodedGrpcInfer, read_infer_request
+from .infer_request import DecodedGrpcInfer
 from .infer_writer import write_stream_error, write_stream_refusal, write_stream_response
 from .stream_order import StreamOrder, Turn
 from .tracing import GrpcTrace, begin_trace
 from .versions import parse_version
 
 if TYPE_CHECKING:
+    from ...actors.lease import Lease
     from .stream import Stream
 
 _log = logging.getLogger(__name__)
@@ -137,27 +140,36 @@ class InferStream:
             TriremeError: the message is no request at all.
         """
         context = self._context
+        lease = self._stream.take_lease()
         trace = None
         try:
             context.refuse_when_draining()
             waited_ns = context.tracer.clock.now_ns() if context.tracer.active else 0
             decoded = context.reader.decode(message, context.server.describe)
+            if decoded is None:
+                lease = lease or context.server.lease()
+                decoded = await self._decode_slowly(message, lease)
             if context.forward_pattern is not None:
                 forward_metadata(self._stream, context.forward_pattern, decoded.request)
             if waited_ns:
                 trace = begin_trace(context.tracer, decoded.request.model_name, self._stream.metadata, waited_ns)
             if trace is not None:
                 decoded.request.trace = trace.trace
-            reply = await context.server.submit(decoded.request)
+            reply = await self._submit(decoded.request, lease)
+        except UnreadableError:
+            raise
+        except (TriremeError, GRPCError) as error:
+            if trace is not None:
+                trace.finish()
+            await self._refuse(message, error)
+            return
         except trio.Cancelled:
             if trace is not None:
                 trace.finish()
             raise
-        except TriremeError as error:
-            if trace is not None:
-                trace.finish()
-            self._refuse(message, error)
-            return
+        finally:
+            if lease is not None and not lease.submitted:
+                lease.close()
         decoupled = decoded.model.config.decoupled
         request = _Request(self, decoupled, decoded.request.id, decoded, reply, trace)
         self._order.admit(request)
@@ -166,15 +178,38 @@ class InferStream:
         else:
             reply.notify(request.hear)
 
-    def _refuse(self, message: Buffer, error: TriremeError) -> None:
-        """Answer a request that has not come to be executed."""
-        given = read_infer_request(message)
+    async def _decode_slowly(self, message: Buffer, lease: Lease) -> DecodedGrpcInfer:
+        context = self._context
+        with self._stream.waiting_for_room():
+            return await context.reader.decode_slowly(message, context.server.describe, lease)
+
+    async def _submit(self, request: InferenceRequest, lease: Lease | None) -> Reply:
+        server = self._context.server
+        reply = server.submit_nowait(request, lease=lease)
+        if reply is None:
+            with self._stream.waiting_for_room():
+                reply = await server.submit(request, lease)
+        return reply
+
+    async def _refuse(self, message: Buffer, error: TriremeError | GRPCError) -> None:
+        """Answer a request that has not come to be executed.
+
+        Raises:
+            TriremeError: the message is no request at all.
+        """
+        if isinstance(error, GRPCError):
+            error = UnavailableError(error.message or "")
+        request_id, decoupled = "", False
         try:
+            given = await self._context.reader.read_names(message)
+            request_id = given.id
             model = self._context.server.describe(given.model_name, parse_version(given.model_version))
             decoupled = model.config.decoupled
+        except UnreadableError:
+            raise
         except TriremeError:
-            decoupled = False
-        request = _Request(self, decoupled, given.id)
+            pass  # it has no such model, or not even all of its parts were read
+        request = _Request(self, decoupled, request_id)
         request.outcome = error
         self._order.admit(request)
         self.answered(request)

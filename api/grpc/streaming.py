@@ -1,8 +1,10 @@
 """A call that is served by a task: any number of messages both ways.
 
 Rule 1: What the client sends waits as bytes until the handler asks for a message (`framing.MessageReader`). Bytes are
-        reported as consumed when the handler takes the message that they are part of, or waits for one that is not
-        complete; so at most one message and one stream window of a call are in memory.
+        reported as consumed when the handler asks for the message behind the one that they are part of. For a message
+        that is larger than what has come of it, a *lease* takes its size of the server-wide budget, and what it unpacks
+        to; from then on its bytes are consumed as they come. So of a call one stream window is in memory, and a message
+        that has room.
 Rule 2: A message is sent only when nothing of the earlier ones is held back, by the client's windows or by its socket.
         So a client that does not read costs one message a call, or a few small ones. The message of a method that has
         only one waits for the status: no client can use it before.
@@ -23,15 +25,20 @@ from ...engine.tensor import Buffer
 from ..http2.errors import ErrorCode
 from . import blocks
 from .call import DEADLINE_EXCEEDED
-from .compression import IDENTITY, packed, unpacked
+from .compression import IDENTITY, LARGE_BYTES, Unpacking, packed, unpack
 from .framing import MessageReader, prefix
+from .patience import TOO_SLOW, Patience
 
 if TYPE_CHECKING:
+    from ...actors.lease import Lease
     from .call_head import CallHead
     from .deadlines import Entry
     from .host import CallHost
     from .methods import Method
 
+
+_PROMPT_MESSAGES = 16
+"""Messages that a handler may take before others get a turn."""
 
 _YIELD_BYTES = 16_384
 _MESSAGE_BYTES = 2048
@@ -43,8 +50,12 @@ class StreamingCall:
 
     Args:
         request: the whole request, if it has only one message and that has come already.
+        lease: what that holds of the server-wide budget.
 
     Attributes:
+        lease: what the last message that was asked for holds of the server-wide budget; None if it came without, or
+            somebody has taken it over.
+        waiting_bytes: of a request that came without a lease, and waits for room.
         scope: of the task that serves the call.
         over: nothing more goes out.
         headers_sent: response headers have gone out.
@@ -57,18 +68,23 @@ class StreamingCall:
         "_drain",
         "_ended",
         "_held_bytes",
+        "_patience",
+        "_prompt",
         "_reader",
         "_request",
+        "_too_slow",
         "_unyielded_bytes",
         "_waiting",
         "connection",
         "encoding",
         "head",
         "headers_sent",
+        "lease",
         "method",
         "over",
         "scope",
         "stream_id",
+        "waiting_bytes",
     )
 
     def __init__(
@@ -77,8 +93,9 @@ class StreamingCall:
         stream_id: int,
         head: CallHead,
         method: Method,
-        request: bytes | memoryview | None = None,
+        request: Buffer | None = None,
         deadline: Entry | None = None,
+        lease: Lease | None = None,
     ) -> None:
         self.connection = connection
         self.stream_id = stream_id
@@ -90,8 +107,13 @@ class StreamingCall:
         self.headers_sent = False
         self._request = request
         self._ended = request is not None
-        self._reader = MessageReader(connection.max_message_bytes)
+        self._reader = MessageReader(method.max_message_bytes)
         self._held_bytes = 0
+        self._prompt = 0
+        self._patience: Patience | None = None
+        self._too_slow = False
+        self.lease = lease
+        self.waiting_bytes = 0
         self._unyielded_bytes = 0
         self._waiting = False
         self._arrival = trio.lowlevel.ParkingLot()
@@ -152,37 +174,105 @@ class StreamingCall:
         """The task has ended. A call that it left unanswered is reset."""
         if not self.over:
             self.reset(ErrorCode.CANCEL)
+        self._stop_watching()
+        self._close_lease()
+        self.admitted()
         self._release(self._held_bytes)
         self.connection.forget(self.stream_id, self._deadline)
         self._deadline = None
 
     # ---- for the handler's stream ----
 
-    async def next_message(self) -> bytes | memoryview | None:
-        """The next request message, unpacked; None when there will be none.
+    async def next_message(self) -> Buffer | None:
+        """The next request message, unpacked; None when there will be none. The one before is done with.
 
         Raises:
-            GRPCError: INTERNAL or RESOURCE_EXHAUSTED, what comes is no message, or a too large one.
+            GRPCError: INTERNAL or RESOURCE_EXHAUSTED, what comes is no message, or a too large one; UNAVAILABLE, too
+                much waits for room; DEADLINE_EXCEEDED, it comes too slowly.
         """
         if self._request is not None:
             request, self._request = self._request, None
             return request
         reader = self._reader
+        self._close_lease()
+        self._release(max(0, self._held_bytes - reader.waiting_bytes))
+        self._prompt += 1
+        if self._prompt == _PROMPT_MESSAGES:
+            self._prompt = 0
+            await trio.lowlevel.checkpoint()  # a client with much to say lets others speak
         while (framed := reader.next()) is None:
+            if reader.announced_bytes:
+                await self._find_room(reader.announced_bytes)
+                continue
             self._release(self._held_bytes)
             if self._ended:
                 if not reader.is_empty:
                     raise GRPCError(Status.INTERNAL, "The request ends in the middle of a message")
                 return None
-            self._waiting = True
-            try:
-                await self._arrival.park()
-            finally:
-                self._waiting = False
-        self._release(min(framed.flow_bytes, self._held_bytes) if reader.waiting_bytes else self._held_bytes)
+            await self._more()
+        self._stop_watching()
         if framed.compressed:
-            return await unpacked(framed.payload, self.head.encoding, self.connection.max_message_bytes)
+            return await self._unpack(framed.payload)
         return framed.payload
+
+    async def _find_room(self, nbytes: int) -> None:
+        """Waits until the message that has begun may come."""
+        lease = self.lease = self.connection.lease()
+        if not lease.grow_nowait(nbytes):
+            with self.connection.waiting_for_room(self):
+                await lease.grow(nbytes)
+        try:
+            self._reader.collect()
+        except MemoryError:
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes") from None
+        self._patience = self.connection.watch(self._reader, self._give_up)
+
+    def _give_up(self) -> None:
+        """The message that has begun does not come on."""
+        self._too_slow = True
+        self._arrival.unpark()
+
+    async def _more(self) -> None:
+        """Waits until more has come."""
+        self._prompt = 0
+        self._waiting = True
+        try:
+            await self._arrival.park()
+        finally:
+            self._waiting = False
+        if self._too_slow:
+            raise GRPCError(Status.DEADLINE_EXCEEDED, TOO_SLOW)
+
+    async def _unpack(self, payload: bytes | memoryview) -> Buffer:
+        connection = self.connection
+        unpacking = Unpacking(payload, self.head.encoding, connection.unpack_limits(self.method))
+        if len(payload) < LARGE_BYTES and unpacking.step_promptly():
+            return unpacking.message()
+        if self.lease is None:
+            self.lease = connection.lease()
+        with connection.waiting_for_room(self):
+            return await unpack(unpacking, self.lease, connection.offload)
+
+    def take_lease(self) -> Lease | None:
+        """What the last message holds of the server-wide budget, for whoever closes it."""
+        lease, self.lease = self.lease, None
+        return lease
+
+    def _close_lease(self) -> None:
+        if self.lease is not None:
+            self.lease.close()
+            self.lease = None
+
+    def admitted(self) -> None:
+        """The request that waited for room has it."""
+        if self.waiting_bytes:
+            self.connection.no_longer_waiting(self.waiting_bytes)
+            self.waiting_bytes = 0
+
+    def _stop_watching(self) -> None:
+        if self._patience is not None:
+            self._patience.stop()
+            self._patience = None
 
     def _release(self, count: int) -> None:
         if count:
@@ -228,7 +318,7 @@ class StreamingCall:
         if self.encoding == IDENTITY:
             parts = [prefix(size), *pieces]
         else:
-            parts = await packed(b"".join(pieces), self.encoding)
+            parts = await packed(pieces, self.encoding, self.connection.offload)
         connection = self.connection
         while connection.blocked or connection.core.pending(self.stream_id):
             if connection.blocked:

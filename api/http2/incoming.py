@@ -101,8 +101,8 @@ class Incoming(Generic[H]):
         del self._open[stream.id]
         if stream.queue is not None:
             self._sender.forget(stream)
-        if stream.unconsumed:
-            self._give_back(stream.unconsumed)
+        if stream.unconsumed > stream.lent:
+            self._give_back(stream.unconsumed - stream.lent)
         if not self._open:
             self._nothing_open()
 
@@ -162,7 +162,12 @@ class Incoming(Generic[H]):
 
     def _credit(self, stream: Stream, nbytes: int) -> None:
         """The same, for the connection and an open stream."""
-        self._give_back(nbytes)
+        if stream.lent:
+            lent = min(nbytes, stream.lent)
+            stream.lent -= lent
+            self._give_back(nbytes - lent)
+        else:
+            self._give_back(nbytes)
         stream.returned += nbytes
         if stream.returned >= self._half_stream and not stream.ended:
             self._queue(frames.window_update(stream.id, stream.returned))
@@ -216,6 +221,9 @@ class Incoming(Generic[H]):
         elif size < _TINY_DATA_BYTES and not left:
             self._tiny_data.spend(self._now_s)
         stream.unconsumed += size
+        if stream.lends:
+            stream.lent += size
+            self._give_back(size)
         self._events.append(DataReceived(stream_id, piece, end_stream, size))
 
     def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:

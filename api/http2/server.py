@@ -134,6 +134,16 @@ class Http2Server(Incoming[H]):
         stream.unconsumed -= nbytes
         self._credit(stream, nbytes)
 
+    def hold(self, stream_id: int, held: bool) -> None:
+        """While a stream is held, what it has not consumed counts against its own window, and not against the
+        connection's: streams that wait for something must not keep the others from going on."""
+        stream = self._open.get(stream_id)
+        if stream is not None:
+            stream.lends = held
+            if held and stream.unconsumed > stream.lent:
+                self._give_back(stream.unconsumed - stream.lent)
+                stream.lent = stream.unconsumed
+
     def _finish(self, stream: Stream) -> None:
         self._answered(stream)
         self._leave_if_done()

@@ -74,18 +74,22 @@ class Stream:
         ended: the client has sent END_STREAM.
         receive_left: bytes that the client may still send.
         unconsumed: bytes delivered and not yet reported as consumed.
+        lends: `Http2Server.hold` is in force.
+        lent: how much of `unconsumed` has been given back to the connection's window all the same.
         returned: bytes consumed and not yet given back to the client's window.
         send_window: bytes that the server may send; negative after a client has shrunk its initial window.
         queue: what waits for that window, or for the connection's; None as long as nothing had to wait.
     """
 
-    __slots__ = ("ended", "id", "queue", "receive_left", "returned", "send_window", "unconsumed")
+    __slots__ = ("ended", "id", "lends", "lent", "queue", "receive_left", "returned", "send_window", "unconsumed")
 
     def __init__(self, stream_id: int, ended: bool, receive_left: int, send_window: int) -> None:
         self.id = stream_id
         self.ended = ended
         self.receive_left = receive_left
         self.unconsumed = 0
+        self.lends = False
+        self.lent = 0
         self.returned = 0
         self.send_window = send_window
         self.queue: SendQueue | None = None

@@ -55,7 +55,11 @@ class OpenStream:
         self.call = stub.ModelStreamInfer(iter(self._requests.get, _END), metadata=metadata, timeout=timeout_s)
 
     def say(self, model: str = "plain", script: str = "", request_id: str = "", **fields: Any) -> None:
-        self._requests.put(infer_request(model, script, request_id, **fields))
+        self.put(infer_request(model, script, request_id, **fields))
+
+    def put(self, request: Any) -> None:
+        """Say a request that is made already."""
+        self._requests.put(request)
 
     def half_close(self) -> None:
         self._requests.put(_END)

@@ -13,6 +13,7 @@ from triton_messages import CONFIG_FILE
 from triton_messages import MESSAGES as PB
 
 from trireme.api.grpc.infer_messages import UnsignedInt, WireRequest
+from trireme.engine.tensor import iter_bytes
 
 Request = PB.ModelInferRequest
 CONTENTS = {
@@ -245,7 +246,8 @@ def _read_contents(given: Any) -> dict[int, Any]:
     for number, array in given.numbers.items():
         said[number] = ((array != 0).astype("<u8") if number == 1 else array).tobytes()
     if given.elements:
-        said[8] = given.elements
+        said[8] = list(iter_bytes(bytes(given.elements)))
+        assert len(said[8]) == given.element_count
     return said
 
 

@@ -310,3 +310,45 @@ def test_stream_that_closes_in_the_middle_of_a_frame() -> None:
     assert peer.say(data(1, bytes(40_000))[20_000:], call(3))[0].stream_id == 3
     server = peer.server
     assert server._connection_left + server._connection_returned == WINDOW - 8, "what call 3 has sent"
+
+
+def test_a_stream_that_is_held_costs_the_others_nothing() -> None:
+    """Its own window stays as it is; what it has not consumed no longer counts against the connection's."""
+    limits = Http2Limits(stream_window_bytes=WINDOW, connection_window_bytes=2 * WINDOW)
+    peer = RawPeer(limits)
+    peer.say(headers(1), headers(3), headers(5), data(1, bytes(WINDOW)), data(3, bytes(WINDOW)))
+    assert peer.of_kind(WINDOW_UPDATE) == []
+    peer.server.hold(1, True)
+    assert [(frame.stream_id, frame.word) for frame in peer.of_kind(WINDOW_UPDATE)] == [(0, WINDOW)]
+    peer.server.hold(1, True)  # once is enough
+    peer.say(data(5, bytes(WINDOW)))
+    peer.server.hold(5, True)
+    assert [(frame.stream_id, frame.word) for frame in peer.of_kind(WINDOW_UPDATE)] == [(0, WINDOW)]
+    peer.server.hold(1, False)
+    peer.server.consumed(1, WINDOW)
+    assert [(frame.stream_id, frame.word) for frame in peer.of_kind(WINDOW_UPDATE)] == [(1, WINDOW)]
+    peer.server.consumed(3, WINDOW)
+    assert [(frame.stream_id, frame.word) for frame in peer.of_kind(WINDOW_UPDATE)] == [(0, WINDOW), (3, WINDOW)]
+    peer.say(data(1, bytes(100)))
+    peer.server.hold(7, True)  # there is none
+
+
+def test_data_that_comes_while_a_stream_is_held_is_given_back_once() -> None:
+    """Whether it is consumed later, or the stream ends."""
+    limits = Http2Limits(stream_window_bytes=WINDOW, connection_window_bytes=2 * WINDOW)
+    for ending in (True, False):
+        peer = RawPeer(limits)
+        given_back = 0
+        for number in range(1, 41, 2):
+            peer.say(headers(number))
+            peer.server.hold(number, True)
+            peer.say(data(number, bytes(10_000)), data(number, bytes(30_000)))
+            if ending:
+                peer.server.reset(number, ErrorCode.CANCEL)
+            else:
+                peer.server.hold(number, False)
+                peer.say(data(number, bytes(10_000)))
+                peer.server.consumed(number, 50_000)
+            given_back += sum(frame.word for frame in peer.of_kind(WINDOW_UPDATE) if not frame.stream_id)
+        received = 20 * (40_000 if ending else 50_000)
+        assert received - WINDOW <= given_back <= received
