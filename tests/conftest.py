@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,14 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("steady", hypothesis.settings.get_profile("search"), derandomize=True)
 hypothesis.settings.load_profile("steady")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A worker's report is sent as UTF-8, so what a test has logged of names that are no text is escaped."""
+    report = yield
+    report.sections = [(title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections]
+    return report
 
 
 def pytest_collection_finish() -> None:
