@@ -12,8 +12,10 @@ from ..engine.tensor import Tensor
 from ..engine.tracing.following import TracedReply
 from .budget import InflightBudget
 from .cached import Door
+from .large_requests import is_large, read_regions_now, strings_in_regions
 from .lease import Lease, ModelShare
 from .model import Model
+from .offload import Offload
 from .recursion import refuse_recursion
 from .reply import Reply
 from .repository import Repository
@@ -24,6 +26,7 @@ class Admission:
 
     Args:
         on_request: see `InferenceServer`.
+        offload: for checks that take long.
 
     Attributes:
         stopping: only running sequences may go on.
@@ -35,23 +38,36 @@ class Admission:
         budget: InflightBudget,
         clock: Clock,
         on_request: Callable[[InferenceRequest, int], None] | None,
+        offload: Offload,
     ) -> None:
         self.stopping = False
         self._repository = repository
         self._budget = budget
         self._clock = clock
         self._on_request = on_request
+        self._offload = offload
         self._to_attend: list[Door] = []
 
     async def submit(self, request: InferenceRequest, lease: Lease | None) -> Reply:
         received_ns = self._clock.now_ns()
         accepted = False
         try:
-            model, inputs, rows, nbytes = self._check(request)
+            model = self._find(request)
             budget, share = self._budget, model.share
+            large = is_large(request, model.validator)
+            if large:
+                lease = lease or budget.lease(share)
+                await self._hold_strings(request, lease)
+                inputs, rows = await self._offload(model.validator.check, request)
+            else:
+                inputs, rows = model.validator.check(request)
+            nbytes = sum([tensor.nbytes for tensor in inputs.values()])
             holder = share if lease is None else lease
             taking = budget.take(share, nbytes) if lease is None else budget.submit(lease, share, nbytes)
-            if await taking and not model.ready:
+            waited = await taking
+            if request.in_regions:
+                inputs = await self._read_regions(inputs, large, holder, nbytes)
+            if (waited or large) and not model.ready:
                 model, inputs, rows = self._check_again(request, holder, nbytes)
             reply = self._queue(model, request, inputs, rows, nbytes, received_ns, holder)
             accepted = True
@@ -64,10 +80,15 @@ class Admission:
         if lease is not None:
             return self._submit_leased(request, attended, lease)
         received_ns = self._clock.now_ns()
-        model, inputs, rows, nbytes = self._check(request)
+        checked = self._check(request)
+        if checked is None:
+            return None
+        model, inputs, rows, nbytes = checked
         share = model.share
         if not self._budget.take_nowait(share, nbytes):
             return None
+        if request.in_regions:
+            inputs = self._read_regions_now(inputs, share, nbytes)
         return self._queue(model, request, inputs, rows, nbytes, received_ns, share, attended)
 
     def _submit_leased(self, request: InferenceRequest, attended: bool, lease: Lease) -> Reply | None:
@@ -75,8 +96,11 @@ class Admission:
         refused = True
         reply = None
         try:
-            model, inputs, rows, nbytes = self._check(request)
-            if self._budget.submit_nowait(lease, model.share, nbytes):
+            checked = self._check(request)
+            if checked is not None and self._budget.submit_nowait(lease, checked[0].share, checked[3]):
+                model, inputs, rows, nbytes = checked
+                if request.in_regions:
+                    inputs = self._read_regions_now(inputs, lease, nbytes)
                 reply = self._queue(model, request, inputs, rows, nbytes, received_ns, lease, attended)
             refused = False
         finally:
@@ -86,7 +110,9 @@ class Admission:
 
     def submit_inner(self, request: InferenceRequest) -> Reply:
         received_ns = self._clock.now_ns()
-        model, inputs, rows, nbytes = self._check(request)
+        model = self._find(request)
+        inputs, rows = model.validator.check(request)
+        nbytes = sum([tensor.nbytes for tensor in inputs.values()])
         if request.callers:
             refuse_recursion(request, model)
         share = model.share
@@ -97,8 +123,8 @@ class Admission:
         while self._to_attend:
             self._to_attend.pop().attend()
 
-    def _check(self, request: InferenceRequest) -> tuple[Model, Mapping[str, Tensor], int, int]:
-        """The model that a request is for, and the request's checked inputs, rows and bytes."""
+    def _find(self, request: InferenceRequest) -> Model:
+        """The model that a request is for."""
         if self.stopping:
             model = self._repository.find_draining(request)
             if model is None:
@@ -108,6 +134,14 @@ class Admission:
                 )
         else:
             model = self._repository.find_for(request)
+        return model
+
+    def _check(self, request: InferenceRequest) -> tuple[Model, dict[str, Tensor], int, int] | None:
+        """The model that a request is for, and the request's checked inputs, rows and bytes; None if the check is to be
+        made on a thread."""
+        model = self._find(request)
+        if (request.in_regions or model.validator.takes_strings) and is_large(request, model.validator):
+            return None
         inputs, rows = model.validator.check(request)
         nbytes = 0
         for tensor in inputs.values():
@@ -116,16 +150,44 @@ class Admission:
 
     def _check_again(
         self, request: InferenceRequest, holder: ModelShare | Lease, nbytes: int
-    ) -> tuple[Model, Mapping[str, Tensor], int]:
+    ) -> tuple[Model, dict[str, Tensor], int]:
         """While the request waited for room, which it has got, its model was replaced."""
         accepted = False
         try:
-            model, inputs, rows, _ = self._check(request)
+            model = self._find(request)
+            inputs, rows = model.validator.check(request)
+            inputs = read_regions_now(inputs)
             accepted = True
         finally:
             if not accepted:
                 holder.release(nbytes)
         return model, inputs, rows
+
+    async def _hold_strings(self, request: InferenceRequest, lease: Lease) -> None:
+        """Take room for what is read before it is known whether the request is valid."""
+        missing = strings_in_regions(request) - lease.nbytes if request.in_regions else 0
+        if missing > 0:
+            await lease.grow(missing)
+
+    async def _read_regions(
+        self, inputs: dict[str, Tensor], large: bool, holder: ModelShare | Lease, nbytes: int
+    ) -> dict[str, Tensor]:
+        """Read what is in shared memory, for which the budget has been taken; on a thread if it is much."""
+        if not large:
+            return self._read_regions_now(inputs, holder, nbytes)
+        return await self._offload(read_regions_now, inputs)  # the holder is a lease, which the caller closes
+
+    def _read_regions_now(
+        self, inputs: dict[str, Tensor], holder: ModelShare | Lease, nbytes: int
+    ) -> dict[str, Tensor]:
+        read = False
+        try:
+            inputs = read_regions_now(inputs)
+            read = True
+        finally:
+            if not read:
+                holder.release(nbytes)
+        return inputs
 
     def _queue(
         self,

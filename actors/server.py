@@ -164,7 +164,7 @@ class InferenceServer:
     def _take_control(self, kind: type[ModelControl], surroundings: Surroundings) -> None:
         self._control = kind(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository
-        self._admission = Admission(self._repository, self._budget, self._clock, self._on_request)
+        self._admission = Admission(self._repository, self._budget, self._clock, self._on_request, self.offload)
 
     async def _start(self, surroundings: Surroundings) -> None:
         try:

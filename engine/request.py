@@ -36,6 +36,7 @@ class InferenceRequest:
         trace: what is noted of it; None for nothing.
         callers: instances that wait for its answer because it was made by a model, each as ((model name, version),
             instance name).
+        in_regions: an input is still in shared memory (`RegionTensor`).
     """
 
     model_name: str
@@ -52,3 +53,4 @@ class InferenceRequest:
     raw_input: Buffer | None = None
     trace: Trace | None = None
     callers: tuple[Caller, ...] = ()
+    in_regions: bool = False

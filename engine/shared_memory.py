@@ -8,7 +8,8 @@ Rules:
  3. The client owns the segment and may cut it short at any time. So its real size counts whenever a slice is read or
     written.
  4. What was read is a copy, so what has been checked stays as it is, whatever the client writes. It
-    takes about 60 us a MiB; 64 KiB take no longer than to ask for the segment's size.
+    takes about 60 us a MiB; 64 KiB take no longer than to ask for the segment's size. What is known of a tensor without
+    its data is checked before (`region_tensor`).
  5. A region's name is free as soon as it is unregistered. Its memory stays as long as anyone holds a slice of it: that
     is, until the last request that writes an output there is over.
  6. A region may be a part of a GPU's memory as well, where there is one (`cuda_memory`).
@@ -76,11 +77,7 @@ class Region:
             InvalidArgumentError: the segment does not reach there any more; or it is more than may be copied.
             UnavailableError: there is no memory for the copy.
         """
-        if end - start > self._largest_bytes:
-            raise InvalidArgumentError(
-                f"{end - start} bytes of shared memory region '{self.name}' are more than an input may have: "
-                f"{self._largest_bytes}, which --max-inflight-bytes sets"
-            )
+        self.check_size(end - start)
         try:
             copied = os.pread(self._descriptor, end - start, self.offset + start)
             if len(copied) == end - start:
@@ -90,6 +87,18 @@ class Region:
             raise UnavailableError(
                 f"there is no memory for {end - start} bytes of shared memory region '{self.name}'"
             ) from error
+
+    def check_size(self, nbytes: int) -> None:
+        """Refuse to copy more than may be copied.
+
+        Raises:
+            InvalidArgumentError: it is more.
+        """
+        if nbytes > self._largest_bytes:
+            raise InvalidArgumentError(
+                f"{nbytes} bytes of shared memory region '{self.name}' are more than an input may have: "
+                f"{self._largest_bytes}, which --max-inflight-bytes sets"
+            )
 
     def _read_in_pieces(self, start: int, end: int) -> bytearray:
         """What one call does not read: Linux stops at 2 GiB, or where the segment ends."""
@@ -146,6 +155,15 @@ class RegionSlice:
     region: Region | CudaRegion
     offset: int
     byte_size: int
+
+    def check_size(self) -> None:
+        """Refuse what is more than an input may have, without looking at it.
+
+        Raises:
+            InvalidArgumentError: it is.
+        """
+        if isinstance(self.region, Region):
+            self.region.check_size(self.byte_size)
 
     def view(self) -> memoryview:
         """A copy of what is there.

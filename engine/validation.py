@@ -61,6 +61,9 @@ class RequestValidator:
 
     Args:
         limits: what an input may be like, whatever the configuration says.
+
+    Attributes:
+        takes_strings: an input is of type BYTES, whose elements are counted one by one.
     """
 
     __slots__ = (
@@ -73,10 +76,12 @@ class RequestValidator:
         "_required",
         "_shape_tensors",
         "_total",
+        "takes_strings",
     )
 
     def __init__(self, config: ModelConfig, limits: TensorLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
+        self.takes_strings = any(tensor.datatype is BYTES for tensor in config.input)
         self._name = config.name
         self._max_batch_size = config.max_batch_size
         self._inputs: dict[str, _InputRule] = {}

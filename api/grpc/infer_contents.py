@@ -7,6 +7,7 @@ import numpy as np
 from ...engine import datatypes
 from ...engine.datatypes import BOOL, BY_NAME, BYTES, INVALID, DataType
 from ...engine.errors import InvalidArgumentError
+from ...engine.region_tensor import RegionTensor
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
 from .infer_messages import WireInput, WireRequest
@@ -29,7 +30,7 @@ the datatypes that the field may hold."""
 
 def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
     """The tensors of a request, in order. Raw ones are views on the message, and so are FP32 and FP64 contents;
-    those in shared memory are copied.
+    those in shared memory are read later.
 
     Raises:
         InvalidArgumentError: no data, several sources of data, contents that do not fit the datatype, or a region that
@@ -44,8 +45,11 @@ def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
             if given.contents is not None:
                 where = _where(given, request)
                 raise InvalidArgumentError(f"unexpected 'content' provided when using shared memory {where}")
-            data: Buffer | None = find_slice(given.parameters, regions).view()
-        elif given.contents is None:
+            place = find_slice(given.parameters, regions)
+            tensors.append(RegionTensor(given.name, datatype, tuple(given.shape), place))
+            continue
+        data: Buffer | None
+        if given.contents is None:
             data = next(raw, None)
             if data is None:
                 raise InvalidArgumentError(f"unable to find data {_where(given, request)} in request.")

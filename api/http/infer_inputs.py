@@ -10,6 +10,7 @@ from typing import Any
 from ...engine.bounded_product import MAX_ELEMENTS, bounded_product
 from ...engine.datatypes import BY_NAME, BYTES, INVALID, DataType
 from ...engine.errors import InvalidArgumentError
+from ...engine.region_tensor import RegionTensor
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Tensor
 from ...engine.tensor_limits import TensorLimits
@@ -26,7 +27,7 @@ def read_inputs(
         inputs: the JSON member ``inputs``.
         blobs: the bytes that follow the JSON text; binary tensors become views on them.
         limit_bytes: bound on a tensor given as JSON.
-        regions: shared memory; tensors there are copied.
+        regions: shared memory; tensors there are read later.
         limits: what one tensor may be like.
 
     Raises:
@@ -48,7 +49,7 @@ def read_inputs(
         if "binary_data_size" not in parameters:
             place = find_slice(parameters, regions)
             if place is not None:
-                tensors.append(Tensor(name, datatype, shape, place.view()))
+                tensors.append(RegionTensor(name, datatype, shape, place))
             else:
                 tensors.append(_from_json(name, datatype, shape, members.get("data"), limit_bytes, limits))
             continue

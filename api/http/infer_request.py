@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine.errors import InvalidArgumentError
+from ...engine.region_tensor import RegionTensor
 from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer
@@ -17,7 +18,7 @@ from .bodies import parse_json
 from .infer_inputs import read_inputs
 from .infer_outputs import AS_BINARY, AS_JSON, OutputForm, read_outputs
 from .infer_parameters import read_parameters
-from .json_access import converted, members_of, read_member
+from .json_access import converted, read_member
 
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _INTEGER = re.compile(r"[ \t]*([+-]?[0-9]+)")
@@ -129,14 +130,9 @@ def decode_document(
     if "outputs" in members:
         forms = read_outputs(converted(json_reader.as_array, members["outputs"], "outputs"), regions)
         request.requested_outputs = tuple(forms)
-    return DecodedInfer(request, forms, default_form, _uses_regions(inputs, forms))
-
-
-def _uses_regions(inputs: list[Any], forms: Mapping[str, OutputForm]) -> bool:
-    """Whether any tensor of a request that was read is in shared memory."""
-    if any(form.place is not None for form in forms.values()):
-        return True
-    return any("shared_memory_region" in members_of(value.get("parameters")) for value in inputs)
+    request.in_regions = any(isinstance(tensor, RegionTensor) for tensor in request.inputs)
+    placed = request.in_regions or any(form.place is not None for form in forms.values())
+    return DecodedInfer(request, forms, default_form, placed)
 
 
 def _decode_raw(body: Buffer, model_name: str, version: int, limit_bytes: int) -> DecodedInfer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,11 +11,15 @@ from repository_models import link_models
 from segments import Segment, open_segments
 
 from trireme.actors import InferenceServer
-from trireme.engine.datatypes import BYTES
+from trireme.actors.large_requests import FEW_STRINGS
+from trireme.engine.datatypes import BYTES, FP32, INT32, DataType
+from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.options import ServerOptions
+from trireme.engine.region_tensor import RegionTensor
 from trireme.engine.request import InferenceRequest
-from trireme.engine.shared_memory import RegionKind
+from trireme.engine.shared_memory import Region, RegionKind
 from trireme.engine.tensor import Tensor, pack_bytes
+from trireme.engine.validation import RequestValidator
 
 TEXTS = [b"first", b"s" * (1 << 20)]
 
@@ -52,3 +57,105 @@ async def test_memory_that_changes_after_it_was_read(
         answer = await reply.response()
         assert answer.output("OUTPUT0").array.tolist() == [TEXTS]
         server.shared_memory.unregister(RegionKind.SYSTEM)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """What is copied of shared memory: bytes, and whether on the event loop's thread."""
+    loop = threading.get_ident()
+    seen: list[tuple[int, bool]] = []
+    genuine = Region.read
+
+    def read(self: Region, start: int, end: int) -> memoryview:
+        seen.append((end - start, threading.get_ident() == loop))
+        return genuine(self, start, end)
+
+    monkeypatch.setattr(Region, "read", read)
+    return seen
+
+
+def strings(server: InferenceServer, nbytes: int, datatype: DataType = BYTES, count: int = 2) -> InferenceRequest:
+    """For strings in the region ``r``, that are not read yet."""
+    place = server.shared_memory.slice("r", 0, nbytes)
+    tensor = RegionTensor("INPUT0", datatype, (1, count), place)
+    return InferenceRequest("simple_identity", inputs=[tensor], in_regions=True)
+
+
+async def test_memory_is_not_copied_for_requests_that_do_not_fit(
+    tmp_path: Path, segment: Segment, reads: list[tuple[int, bool]]
+) -> None:
+    """Their type and shape are checked first: a few bytes of a request may name gigabytes."""
+    options = ServerOptions(model_repository=(link_models(tmp_path, "simple", "simple_identity"),))
+    async with InferenceServer(options) as server:
+        server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
+        place = server.shared_memory.slice("r", 0, 1 << 20)
+        for name, datatype, shape in (("INPUT0", INT32, (1, 16)), ("INPUT0", FP32, (1, 16)), ("X", INT32, (1, 16))):
+            tensors = [RegionTensor(name, datatype, shape, place), Tensor("INPUT1", INT32, (1, 16), bytes(64))]
+            with pytest.raises(InvalidArgumentError):
+                await server.submit(InferenceRequest("simple", inputs=list(tensors), in_regions=True))
+        with pytest.raises(InvalidArgumentError):
+            await server.submit(strings(server, 1 << 20, FP32))
+        assert reads == []
+        assert server.budget_statistics().bytes == 0
+
+
+@pytest.mark.parametrize(("nbytes", "on_loop"), [(9, True), ((1 << 20) + 13, False)])
+async def test_much_memory_is_copied_on_a_thread(
+    tmp_path: Path, segment: Segment, reads: list[tuple[int, bool]], nbytes: int, on_loop: bool
+) -> None:
+    """Once, when there is room for it in the budget, and before the request is queued."""
+    options = ServerOptions(model_repository=(link_models(tmp_path, "simple_identity"),))
+    async with InferenceServer(options) as server:
+        server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
+        request = strings(server, nbytes, count=1 + (not on_loop))
+        if not on_loop:
+            assert server.submit_nowait(request) is None
+        reply = await server.submit(request)
+        segment.cut(0)
+        answer = await reply.response()
+        assert answer.output("OUTPUT0").array.tolist() == [TEXTS[: 1 + (not on_loop)]]
+        assert reads == [(nbytes, on_loop)]
+        server.shared_memory.unregister(RegionKind.SYSTEM)
+        assert server.budget_statistics().bytes == 0
+
+
+@pytest.mark.parametrize("leased", [False, True])
+@pytest.mark.parametrize("nbytes", [9, (1 << 20) + 13])
+async def test_memory_that_is_gone_costs_its_request_only(
+    tmp_path: Path, segment: Segment, nbytes: int, leased: bool
+) -> None:
+    options = ServerOptions(model_repository=(link_models(tmp_path, "simple_identity"),))
+    async with InferenceServer(options) as server:
+        server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
+        request = strings(server, nbytes, count=1 + (nbytes > 9))
+        segment.cut(0)
+        with pytest.raises(InvalidArgumentError, match="has lost its memory"):
+            await server.submit(request, server.lease() if leased else None)
+        if nbytes == 9:
+            with pytest.raises(InvalidArgumentError, match="has lost its memory"):
+                server.submit_nowait(request, lease=server.lease() if leased else None)
+        statistics = server.budget_statistics()
+        assert (statistics.requests, statistics.bytes) == (0, 0)
+
+
+async def test_many_strings_are_counted_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million of them take a tenth of a second."""
+    loop = threading.get_ident()
+    checked: list[bool] = []
+    genuine = RequestValidator.check
+
+    def check(self: RequestValidator, request: InferenceRequest) -> object:
+        checked.append(threading.get_ident() == loop)
+        return genuine(self, request)
+
+    options = ServerOptions(model_repository=(link_models(tmp_path, "simple_identity"),))
+    async with InferenceServer(options) as server:
+        monkeypatch.setattr(RequestValidator, "check", check)
+        for count, on_loop in ((2, True), (FEW_STRINGS - 1, True), (FEW_STRINGS + 1, False), (100_000, False)):
+            packed = pack_bytes([b""] * (count - 1) + [b"x" * 30_000])
+            request = InferenceRequest("simple_identity", inputs=[Tensor("INPUT0", BYTES, (1, count), packed)])
+            assert (server.submit_nowait(request) is not None) is on_loop
+            checked.clear()
+            reply = await server.submit(request)
+            assert checked == [on_loop]
+            assert (await reply.response()).output("OUTPUT0").element_count == count
