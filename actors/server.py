@@ -55,6 +55,7 @@ from .surroundings import Surroundings
 from .tracing import Tracing
 from .trio_loop import TrioLoop
 from .version import server_version
+from .watchdog import Watchdog
 
 logger = logging.getLogger("trireme.server")
 
@@ -121,6 +122,7 @@ class InferenceServer:
         self._started = True
         self._drained = True
         self._cache: ResponseCache | None = None
+        self._watchdog: Watchdog | None = None
 
     async def __aenter__(self) -> Self:
         """Load the models.
@@ -150,6 +152,9 @@ class InferenceServer:
         finally:
             if not started:
                 await self._close(sys.exception())
+        if self.options.watchdog_limit_s:
+            self._watchdog = Watchdog(self._clock, self.options.watchdog_limit_s)
+            self.metrics.add(Section.LAST, self._watchdog.families)
         return self
 
     def _open_cache(self) -> CacheAccess | None:
@@ -202,6 +207,8 @@ class InferenceServer:
         self._control.close()
         if self._cache is not None:
             self._cache.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
         self.services.close()
 
     async def stop(self, timeout_s: float) -> bool:
@@ -331,8 +338,9 @@ class InferenceServer:
         return self._started and not self._exiting
 
     def ready(self) -> bool:
-        """Whether requests are welcome; with strict readiness, whether every model is well (cli.md §6)."""
-        if not self.live():
+        """Whether requests are welcome; with strict readiness, whether every model is well (cli.md §6). Not while the
+        event loop is held up, or has been a moment ago (`engine.stalls`)."""
+        if not self.live() or (self._watchdog is not None and self._watchdog.stalls.unwell):
             return False
         if not self.options.strict_readiness:
             return True

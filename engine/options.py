@@ -45,6 +45,8 @@ class ServerOptions:
         tensor_limits: what one input may be like.
         hang_limit_s: an instance whose batch takes longer is given up and replaced, unless its model has a limit of its
             own (`execution_limit`); 0 for no limit.
+        watchdog_limit_s: an event loop that is held up for longer makes the server not ready for a while; 0 if nobody
+            is to watch it.
         restart_limit, restart_window_s: an instance that dies is started again after a growing delay. When it has died
             more often than this without being up for that long, and no other is alive, queued requests are refused.
         rate_limit: whether instances share resources, as their groups say (``--rate-limit=execution_count``).
@@ -78,6 +80,7 @@ class ServerOptions:
     max_inflight_bytes: int = 4 << 30
     tensor_limits: TensorLimits = DEFAULT_LIMITS
     hang_limit_s: float = 300.0
+    watchdog_limit_s: float = 0.0
     restart_limit: int = 5
     restart_window_s: float = 60.0
     summary_latencies: bool = False

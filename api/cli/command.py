@@ -58,7 +58,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
     _check_combinations(flags)
     _check_ports(flags)
     _check_supported(flags)
-    for name in ("hang-limit-secs", "restart-window-secs"):
+    for name in ("hang-limit-secs", "watchdog-limit-secs", "restart-window-secs"):
         if not flags[name] >= 0:  # NaN is not, either
             raise UsageError(f"Error: --{name} must not be negative. Got {flags[name]}")
     server = _server_options(flags, environment)
@@ -174,6 +174,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         max_inflight_bytes=flags["max-inflight-bytes"],
         tensor_limits=TensorLimits(flags["max-tensor-rank"], flags["max-tensor-elements"]),
         hang_limit_s=flags["hang-limit-secs"],
+        watchdog_limit_s=flags["watchdog-limit-secs"],
         restart_limit=flags["restart-limit"],
         restart_window_s=flags["restart-window-secs"],
         summary_latencies=flags["allow-metrics"] and metrics_config(flags, "summary_latencies", "true"),

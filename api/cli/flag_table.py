@@ -314,6 +314,13 @@ _LIMITS = Group(
             300.0,
         ),
         Flag(
+            "watchdog-limit-secs",
+            FLOAT,
+            "Seconds for which the event loop may be held up before the server counts as not ready, until the loop has "
+            "recovered; 0 if nobody is to watch it. More than 1 s is always logged.",
+            10.0,
+        ),
+        Flag(
             "restart-limit",
             Kind("<integer>", in_range(read_int, 0, INT32_MAX, "Error: --restart-limit must be at least 0.")),
             "An instance that dies is started again, after ever longer delays. If it has died more often than this in "

@@ -1,0 +1,108 @@
+"""The watchdog sees from outside that a loop is held up. Time is the test's own; the loop waits until it is seen."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from trireme.actors import InferenceServer
+from trireme.actors import watchdog as module
+from trireme.api.metrics.collector import ServerCollector
+from trireme.engine.metrics import HostReadings
+from trireme.engine.metrics_text import write_text
+from trireme.engine.options import ServerOptions
+
+
+class SteppedClock:
+    """Time that passes only when told to; read from two threads."""
+
+    def __init__(self) -> None:
+        self.s = 100.0
+
+    def now_s(self) -> float:
+        return self.s
+
+    def now_ns(self) -> int:
+        return int(self.s * 1e9)
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class Lines(logging.Handler):
+    """Tells when a line with a text was logged, from any thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._changed = threading.Condition()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self._changed:
+            self.texts.append(record.getMessage())
+            self._changed.notify_all()
+
+    def wait_for(self, text: str) -> str:
+        with self._changed:
+            found = lambda: next((each for each in self.texts if text in each), "")  # noqa: E731
+            assert self._changed.wait_for(found, 60), f"nobody said {text!r}: {self.texts}"
+            return found()
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler = Lines()
+    logger = logging.getLogger("trireme.server")
+    logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread looks a hundred times as often; what counts as a stall is still up to the clock."""
+    monkeypatch.setattr(module, "_BEAT_S", 0.0025)
+    monkeypatch.setattr(module, "STALL_S", 0.01)
+
+
+def hold_the_loop_up(lines: Lines, clock: SteppedClock) -> str:
+    """Until the watchdog has said so twice; what it said first."""
+    said = lines.wait_for("the event loop has been held up for")
+    clock.s += 6
+    lines.wait_for("and the server not ready")
+    return said
+
+
+async def test_a_stall_is_logged_with_its_stack_and_counted_and_makes_not_ready_until_recovered(
+    tmp_path: Path, lines: Lines
+) -> None:
+    clock = SteppedClock()
+    options = ServerOptions(model_repository=(tmp_path,), watchdog_limit_s=5)
+    async with InferenceServer(options, clock=clock) as server:
+        assert server.ready()
+        said = hold_the_loop_up(lines, clock)
+        assert "in hold_the_loop_up" in said, "it says where the loop is"
+        assert not server.ready()
+        assert not await server.check_ready()
+        await trio.to_thread.run_sync(lines.wait_for, "the event loop was held up for 6.00 s")
+        text = write_text(ServerCollector(server, HostReadings, clock=clock).collect())
+        assert "trireme_loop_stall_count 1\n" in text
+        assert "trireme_loop_longest_stall_seconds 6\n" in text
+        assert not server.ready(), "it has not recovered yet"
+        clock.s += 10
+        await trio.to_thread.run_sync(lines.wait_for, "the event loop has recovered")
+        assert server.ready()
+    assert "trireme watchdog" not in [thread.name for thread in threading.enumerate()]
+
+
+async def test_without_a_limit_nobody_watches(tmp_path: Path) -> None:
+    async with InferenceServer(ServerOptions(model_repository=(tmp_path,))):
+        assert "trireme watchdog" not in [thread.name for thread in threading.enumerate()]
