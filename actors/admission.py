@@ -30,6 +30,7 @@ class Admission:
 
     Attributes:
         stopping: only running sequences may go on.
+        tell: called with each job before it is queued; None if nobody wants to hear of them.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Admission:
         offload: Offload,
     ) -> None:
         self.stopping = False
+        self.tell: Callable[[Job], None] | None = None
         self._repository = repository
         self._budget = budget
         self._clock = clock
@@ -205,6 +207,8 @@ class Admission:
             self._on_request(request, rows)
         reply = Reply(holder, nbytes, many=model.config.decoupled)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
+        if self.tell is not None:
+            self.tell(job)
         traced = None if request.trace is None else TracedReply(request.trace, job, self._clock)
         accepted = False
         try:

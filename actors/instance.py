@@ -137,6 +137,9 @@ class Instance:
         raise error.with_traceback(None)
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
+        place, name, device = self.spec.kind.removeprefix("KIND_"), self.spec.name, self.spec.device_id
+        logger.info("TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)", name, place, device)
+        logger.debug("Creating instance %s on %s", name, place)
         copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
         if isinstance(copy, ProcessInstance) and copy.checks_itself:
             self.own_check = ReadinessCheck(self.spec.name, copy)
@@ -153,6 +156,7 @@ class Instance:
         address = InstanceAddress(
             spec.name, self.mailbox, execute_now, self._limit, spec.device_id, spec.gpu, begin_now, prompt
         )
+        logger.debug("Starting backend thread for %s at nice 0 on device %d...", name, device)
         scheduler.attach(self.identity, address)
         task_status.started()
         if not scheduler.limited:
@@ -162,7 +166,9 @@ class Instance:
             await self._serve(copy, None if self._credits == 1 else beside)
             beside.cancel_scope.cancel()
         scheduler.detach(self.identity)
+        logger.debug("Stopping backend thread for %s...", name)
         await self._executor.end(copy)
+        logger.info("TRITONBACKEND_ModelInstanceFinalize: delete instance state")
         self._executor.close()
         self.state = InstanceState.STOPPED
         self.stopped.set()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..engine.backends.interface import LoadedModel
-from ..engine.config.build import with_runtime
+from ..engine.config.build import config_text, with_runtime
 from ..engine.config.ensemble import with_decoupled
 from ..engine.config.instance_groups import leaves_kind_open
 from ..engine.config.model import ModelConfig
@@ -74,6 +74,7 @@ def load_instances(
     Raises:
         TriremeError: it cannot be loaded.
     """
+    logger.info("TRITONBACKEND_ModelInitialize: %s (version %d)", config.name, version)
     files = source.files(version)
     backend = surroundings.backends.for_model(config, files)
     config = with_runtime(config, backend.runtime)
@@ -82,6 +83,7 @@ def load_instances(
     files = replace(files, capabilities=gpus.capabilities)
     completion = backend.auto_complete(config, files) if surroundings.options.auto_complete else None
     config = source.prepare(config, completion, gpus)
+    _tell_completed(config, surroundings)
     limit_s = execution_limit_s(config.parameters, surroundings.options.hang_limit_s)
     isolates = isolates_suspects(config)
     labels = source.labels(config)
@@ -97,6 +99,16 @@ def load_instances(
     guard.check(order.spec for order in instance_orders(config, ()))
     model = guard.around(backend.load(config, files))
     return LoadedInstances(config, labels, model, core, iterative, warmup, limit_s, isolates)
+
+
+def _tell_completed(config: ModelConfig, surroundings: Surroundings) -> None:
+    """For verbose logs: what a configuration has become, and what its backend is told beyond the command line."""
+    if not logger.isEnabledFor(logging.DEBUG):
+        return
+    if surroundings.options.auto_complete and config.message is not None:
+        logger.debug("Server side auto-completed config: ", extra={"detail": config_text(config)})
+    if "default-max-batch-size" not in surroundings.options.options_for_backend(config.backend):
+        logger.debug("Adding default backend config setting: default-max-batch-size,4")
 
 
 def gpus_for(config: ModelConfig, surroundings: Surroundings) -> Gpus:

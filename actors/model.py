@@ -368,6 +368,7 @@ class Model:
     async def _close(self, model: LoadedModel) -> None:
         try:
             await self._surroundings.executors.briefly(model.close)
+            logger.info("TRITONBACKEND_ModelFinalize: delete model state")
         except Exception:
             # A backend's code: what it cannot give back is lost, but nothing else is.
             logger.exception("closing model '%s' version %d failed", self.name, self.version, extra=about(self.id))

@@ -13,6 +13,7 @@ and lets the answers go, in order of arrival if the model preserves ordering.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from functools import partial
 
 import trio
 
+from ..engine import request_lines
 from ..engine.clock import Clock
 from ..engine.config.rate_limiter import UNLIMITED, RateLimit
 from ..engine.errors import TriremeError, UnavailableError
@@ -379,6 +381,8 @@ class Scheduler:
         batch = ExecutionBatch(
             action.jobs, address.name, self._clock, action.reason, stream, self._iterative, address.gpu
         )
+        if request_lines.logger.isEnabledFor(logging.DEBUG):
+            request_lines.tell_executing(batch)
         for job in batch.jobs:
             if not job.is_null:
                 self._statistics.pending -= 1

@@ -32,6 +32,7 @@ from ..engine.repository.agent_registry import AgentRegistry
 from ..engine.repository.local import LocalRepository
 from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest
+from ..engine.request_lines import tell_queued
 from ..engine.response import InferenceResponse
 from ..engine.shared_memory import Regions
 from ..engine.statistics import ModelStatisticsEntry
@@ -333,6 +334,10 @@ class InferenceServer:
     def drained(self) -> bool:
         """After the block: whether everything in flight was answered in time."""
         return self._drained
+
+    def tell_requests(self, wanted: bool) -> None:
+        """Whether to log, at the verbose level 1, what becomes of each request."""
+        self._admission.tell = tell_queued if wanted else None
 
     def live(self) -> bool:
         return self._started and not self._exiting

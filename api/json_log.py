@@ -39,6 +39,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": message.rstrip("\n"),
         }
+        if detail := getattr(record, "detail", ""):
+            fields["detail"] = detail
         if model := getattr(record, "model", ""):
             fields["model"] = model
         if request_id:

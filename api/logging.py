@@ -70,7 +70,8 @@ class LineFormatter(logging.Formatter):
     """Makes a record into a line, or several.
 
     A record with the attribute `table` prints as its preamble, the message as it stands, and an empty line; one with
-    the attribute `bare` as the message alone. `log_table` and `log_bare` make such records.
+    the attribute `bare` as the message alone. `log_table` and `log_bare` make such records. What stands in its
+    attribute `detail` follows the message, on lines of its own, as it is.
     """
 
     def __init__(self, settings: LogSettings) -> None:
@@ -89,6 +90,8 @@ class LineFormatter(logging.Formatter):
             message = f"{message}\n{self.formatException(record.exc_info)}"
         if self._escape:
             message = json.dumps(message, ensure_ascii=False)
+        if detail := getattr(record, "detail", ""):
+            message = f"{message}\n{detail}"
         return f"{preamble} {message}"
 
     def _preamble(self, record: logging.LogRecord) -> str:
@@ -198,17 +201,25 @@ class Log:
 
     def __init__(self, settings: LogSettings, handler: LineHandler) -> None:
         self.handler = handler
+        self._followers: list[Callable[[LogSettings], object]] = []
         self._apply(settings)
 
     def change(self, **changes: Any) -> None:
         """Set fields of `LogSettings` (all but ``file``) to new values, from the next line on."""
         self._apply(replace(self.settings, **changes))
 
+    def follow(self, hear: Callable[[LogSettings], object]) -> None:
+        """Call a function with the settings: now, and whenever they have changed."""
+        self._followers.append(hear)
+        hear(self.settings)
+
     def _apply(self, settings: LogSettings) -> None:
         self.settings = settings
         self.handler.setFormatter(JsonFormatter() if settings.format == "json" else LineFormatter(settings))
         self.handler.filters[:] = [LevelSwitches(settings)]
         logger.setLevel(verbose(min(settings.verbose, 9)) if settings.verbose > 0 else logging.INFO)
+        for hear in self._followers:
+            hear(settings)
 
     def __repr__(self) -> str:
         return f"<Log: {self.settings}>"

@@ -130,6 +130,7 @@ async def _serve(command: ServeCommand, log: Log, shutdown: _Shutdown) -> int:
     try:
         async with contextlib.AsyncExitStack() as stack:
             server = await _load(command, log, stack)
+            log.follow(lambda settings: server.tell_requests(settings.verbose > 0))
             in_time = await _serve_ports(server, command, log, shutdown)
             if not in_time:
                 logger.error("failed to stop server: Internal - Exit timeout expired. Exiting immediately.")
@@ -270,6 +271,8 @@ async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nur
         gpu_uuids=server.gpus.uuids,
         pinned_used_bytes=server.services.pinned_used_bytes,
     )
+    if settings.cpu:
+        logger.info("Collecting CPU metrics")
     nursery.start_soon(meter.keep_reading, settings.interval_s)
     collector = ServerCollector(
         server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles

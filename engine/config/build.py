@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from ..datatypes import BY_NUMBER
@@ -37,6 +38,11 @@ def enum_name(message: Message, field: str) -> str:
 def config_json(config: ModelConfig) -> bytes:
     """What ``/config`` answers: JSON text, UTF-8 (http.md §3.4)."""
     return write_json(config.message)
+
+
+def config_text(config: ModelConfig) -> str:
+    """The configuration in protobuf's text form, as ``config.pbtxt`` has it."""
+    return text_format.MessageToString(config.message)
 
 
 def config_protobuf(config: ModelConfig) -> bytes:
