@@ -4,6 +4,7 @@
 #   make serve-all  the same with every framework, and the digits network once for each
 #   make test       install the test tools as well and run the tests
 #   make test-slow  run those that take long
+#   make test-gpu   run those that need a GPU, with PYTHON as it is; results go to hardware-results/
 #   make lint       ruff and pyright
 #   make proto      compile proto/*.proto after a change: descriptor sets and message classes
 #   make models     write the small models again          (model_repository/make_*.py)
@@ -17,7 +18,7 @@ TRAIN := .venv-train
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := engine actors api proto simulations
 
-.PHONY: serve serve-all test test-slow lint proto models train clean
+.PHONY: serve serve-all test test-slow test-gpu lint proto models train clean
 
 serve: $(VENV)/serve.stamp
 	$(BIN)/trireme serve --model-repository model_repository $(FLAGS)
@@ -35,6 +36,9 @@ test: $(VENV)/dev.stamp
 
 test-slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m slow $(FLAGS)
+
+test-gpu:
+	$(PYTHON) -B tests/hardware/run.py --results hardware-results $(FLAGS)
 
 lint: $(VENV)/dev.stamp
 	mkdir -p .pyright/trireme

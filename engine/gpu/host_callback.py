@@ -15,7 +15,7 @@ Rules:
  1. A function is held from `call` until it has been called, and so is the memory that the driver writes to. On a device
     that has failed that is for ever, which is a few words for each batch in flight.
  2. Two bells are rung for each call: the call's own, which tells what has happened, and the common one, which wakes the
-    thread. So it does not matter in which order streams come so far.
+    thread. So it does not matter in which order streams come so far. Functions of one stream are called in its order.
  3. What a function raises is logged, and goes no further.
  4. Once closed, nothing new is called; the thread, and with it the memory of rule 1, goes when the driver has rung all
     that it still owes.
@@ -143,7 +143,9 @@ class HostCallbacks:
     def _answer(self) -> None:
         with self._lock:
             self._owed -= 1
-            rung = [call for call in self._pending if self._libc.sem_trywait(ctypes.byref(call.bell)) == 0]
+            # The latest first, and called in order: of one stream, whatever stands before one that has rung, has too.
+            rung = [call for call in reversed(self._pending) if self._libc.sem_trywait(ctypes.byref(call.bell)) == 0]
+            rung.reverse()
             for call in rung:
                 self._pending.remove(call)
                 self._idle.append(call.bell)

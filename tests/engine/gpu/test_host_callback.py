@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from fake_cuda import ILLEGAL_ADDRESS, SUCCESS, FakeCuda
@@ -78,6 +79,37 @@ def test_a_function_is_called_when_its_stream_has_come_so_far_whatever_others_do
     assert called == ["two", "three"], "the first stream has not come so far"
     streams.go_on(first)
     assert done["one"].wait(PATIENCE_S)
+
+
+class RingingLibc:
+    """The C library, on which something happens in the midst of a look at the bells: after the first that is silent."""
+
+    def __init__(self, libc: Any, happen: Callable[[], None]) -> None:
+        self._libc = libc
+        self._happen = [happen]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._libc, name)
+
+    def sem_trywait(self, bell: Any) -> int:
+        status = self._libc.sem_trywait(bell)
+        if status and self._happen:
+            self._happen.pop()()
+        return status
+
+
+def test_functions_of_one_stream_are_called_in_its_order(callbacks: HostCallbacks, streams: Streams) -> None:
+    """Also if it comes so far while the thread looks which bells have rung."""
+    stream, other = streams.make(11), streams.make(12)
+    callbacks._libc = RingingLibc(callbacks._libc, lambda: streams.go_on(stream))  # type: ignore[assignment]
+    called: list[str] = []
+    done = threading.Event()
+    callbacks.call(stream, lambda: called.append("first"))
+    callbacks.call(stream, lambda: (called.append("second"), done.set())[1])
+    callbacks.call(other, lambda: None)
+    streams.go_on(other)
+    assert done.wait(PATIENCE_S)
+    assert called == ["first", "second"]
 
 
 def test_it_is_called_on_another_thread_than_the_driver_s(callbacks: HostCallbacks, streams: Streams) -> None:
