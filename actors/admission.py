@@ -8,6 +8,7 @@ from ..engine.clock import Clock
 from ..engine.errors import UnavailableError, request_prefix
 from ..engine.job import Job
 from ..engine.request import InferenceRequest
+from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
 from ..engine.tracing.following import TracedReply
 from .budget import InflightBudget
@@ -120,6 +121,13 @@ class Admission:
         share = model.share
         self._budget.take_anyway(share, nbytes)
         return self._queue(model, request, inputs, rows, nbytes, received_ns, share, attended=True)
+
+    def check_room(self, name: str, version: int) -> None:
+        model = self._repository.find(name, version)
+        if self._budget.full(model.share):
+            raise model.share.refusal()
+        if model.scheduler.full:
+            raise queue_full("")
 
     def attend(self) -> None:
         while self._to_attend:

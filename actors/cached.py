@@ -46,6 +46,7 @@ class CachedDoor:
     """
 
     prompt = False  # what is asked for is looked up first
+    full = False  # what is found there needs no place in a queue
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ from .mailbox import Mailbox
 from .messages import QUEUE_CHANGED, QueueChanged
 from .recursion import refuse_recursion
 from .reply import WINDOW
-from .scheduler import SchedulerStatistics
+from .scheduler_statistics import SchedulerStatistics
 
 if TYPE_CHECKING:
     from .model import Model
@@ -71,6 +71,7 @@ class Ensemble:
     """
 
     prompt = False  # see `Scheduler`
+    full = False  # its members may be
 
     def __init__(self, plan: EnsemblePlan, find: FindMember, clock: Clock, statistics: ModelStatistics) -> None:
         self.name = plan.name

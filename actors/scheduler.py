@@ -31,7 +31,7 @@ from ..engine.scheduling.core import Dispatch, InstanceId, Reject, SchedulerCore
 from ..engine.scheduling.ordering import AnswerOrder
 from ..engine.scheduling.refusals import cancelled
 from ..engine.statistics import ModelStatistics
-from .mailbox import Mailbox, MailboxStatistics
+from .mailbox import Mailbox
 from .messages import (
     QUEUE_CHANGED,
     BatchSealed,
@@ -41,19 +41,10 @@ from .messages import (
     SchedulerMessage,
 )
 from .rate_limiter import Permits, RateLimiter
+from .scheduler_statistics import SchedulerStatistics
 
 _MESSAGES_EACH = 3
 """Most messages that an instance leaves before they are read."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStatistics:
-    """`inflight` counts jobs accepted and not finally answered, `queued` those of them that no instance has yet."""
-
-    queued: int
-    inflight: int
-    instances: int
-    mailbox: MailboxStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +145,14 @@ class Scheduler:
             self._ordering.admit(job)
         if not attended:
             self._leave_word()
+
+    @property
+    def full(self) -> bool:
+        """Whether any job would be refused now, because the queue is full."""
+        if not self._core.full:
+            return False
+        self._make_room()
+        return self._core.full
 
     def answer(self, job: Job, response: Outcome) -> None:
         """Answer a job that nobody needs to execute, in its turn if the model preserves ordering."""

@@ -305,10 +305,13 @@ class InferenceServer:
         """
         return self._budget.lease(self._repository.share(name, version) if name else None)
 
-    def model_has_room(self, name: str, version: int = LATEST) -> bool:
-        """Whether the number of its requests in flight lets a model take one more; yes, if there is no such model."""
-        share = self._repository.share(name, version)
-        return share is None or not self._budget.full(share)
+    def check_room(self, name: str, version: int = LATEST) -> None:
+        """Look whether a model can take one more request, of which nothing is known yet but that.
+
+        Raises:
+            TriremeError: no such model; it has too much in flight, or its queue is full.
+        """
+        self._admission.check_room(name, version)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Ask a model that answers once. Cancelling this cancels the request.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass
 
 RESTRICTABLE = (
@@ -25,3 +26,11 @@ class Restriction:
     categories: tuple[str, ...]
     key: str
     value: str
+
+    def admits(self, given: bytes | None) -> bool:
+        """Whether this is the value; how long that takes does not tell how much of it is right.
+
+        Args:
+            given: of the header; None if there is none.
+        """
+        return given is not None and hmac.compare_digest(given, self.value.encode("utf-8", "surrogateescape"))

@@ -22,7 +22,7 @@ from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import raise_open_file_limit
 from trireme.api.sockets.service import ServiceOptions
 
-REQUEST = b"GET / HTTP/1.1\r\n\r\n"
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 OBSERVED_S = 5.0
 
 

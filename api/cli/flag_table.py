@@ -173,8 +173,18 @@ _HTTP = Group(
                 "<integer>",
                 in_range(read_int64, 1, INT64_MAX, "Error: --http-max-input-size must be greater than 0."),
             ),
-            "Most bytes that a request's body may have, also after decompression.",
+            "Most bytes that a request's body may have, also after decompression. Binary tensors are bounded by "
+            "--max-inflight-bytes alone.",
             67108864,
+        ),
+        Flag(
+            "http-max-management-size",
+            Kind(
+                "<integer>",
+                in_range(read_int64, 1, INT64_MAX, "Error: --http-max-management-size must be greater than 0."),
+            ),
+            "Most bytes that the body of a call other than inference may have, unless it brings a model's files.",
+            1048576,
         ),
         Flag(
             "http-max-json-values",
@@ -212,7 +222,7 @@ _HTTP = Group(
             "http-restricted-api",
             Kind("<<string>:<string>=<string>>", restriction("--http-restricted-api", "api")),
             "Calls that need a header: <category,...>:<header>=<value>. The categories are those of "
-            "--grpc-restricted-protocol.",
+            "--grpc-restricted-protocol. A value @/<path> is the line that this file holds.",
             repeatable=True,
         ),
         Flag(

@@ -143,7 +143,8 @@ GRPC = Group(
         Flag(
             "grpc-restricted-protocol",
             Kind("<<string>:<string>=<string>>", restriction("--grpc-restricted-protocol", "protocol")),
-            "Calls that need metadata: <category,...>:<key>=<value>. The metadata's key is triton-grpc-protocol-<key>.",
+            "Calls that need metadata: <category,...>:<key>=<value>. The metadata's key is triton-grpc-protocol-<key>. "
+            "A value @/<path> is the line that this file holds.",
             repeatable=True,
         ),
     ),

@@ -73,6 +73,7 @@ def http_settings(flags: ParsedFlags) -> HttpSettings:
         ),
         HttpOptions(
             max_input_bytes=flags["http-max-input-size"],
+            max_management_bytes=flags["http-max-management-size"],
             header_forward_pattern=flags["http-header-forward-pattern"],
             allow_client_shm=flags["allow-client-shm"],
             restrictions=flags["http-restricted-api"],

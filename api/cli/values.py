@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...engine.errors import InvalidArgumentError
@@ -232,8 +233,12 @@ def read_rate_limit_resource(text: str) -> ExplicitResource:
     return ExplicitResource(parts[0], read_int(parts[1]), None if device == -1 else device)
 
 
+_FILE_MARK = "@/"
+"""A value that begins so names a file, so that secrets need not stand on a command line, which every user can see."""
+
+
 def restriction(option: str, word: str) -> Callable[[str], Restriction]:
-    """``<category,...>:<key>=<value>``.
+    """``<category,...>:<key>=<value>``; a value ``@/<path>`` is read from that file.
 
     Args:
         word: what the option calls a category: ``api`` or ``protocol``.
@@ -250,9 +255,22 @@ def restriction(option: str, word: str) -> Callable[[str], Restriction]:
                 raise BadValueError(f"unknown restricted {word} '{category}' ")
             if categories.count(category) > 1:
                 raise BadValueError(f"restricted {word} '{category}' can not be specified in multiple config groups")
+        if value.startswith(_FILE_MARK):
+            value = _read_secret(option, Path(value[1:]))
         return Restriction(categories, key, value)
 
     return read
+
+
+def _read_secret(option: str, path: Path) -> str:
+    """The only line of a file, as it stands there."""
+    try:
+        text = path.read_text("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise BadValueError(f"{option} cannot read its value from {path}: {error.strerror}") from None
+    if not text or "\n" in text:
+        raise BadValueError(f"{option} expects one line, the value, in {path}")
+    return text
 
 
 def list_of(pattern: re.Pattern[str], option: str, form: str) -> Callable[[str], tuple[str, ...]]:

@@ -51,7 +51,7 @@ class RestrictedProtocols:
 
     def __init__(self, restrictions: Sequence[Restriction]) -> None:
         self._needed = {
-            path: (_KEY_PREFIX + restriction.key, restriction.value)
+            path: (_KEY_PREFIX + restriction.key, restriction)
             for restriction in restrictions
             for category in restriction.categories
             for path in paths_of(category)
@@ -65,8 +65,9 @@ class RestrictedProtocols:
         """
         needed = self._needed.get(head.path)
         if needed is not None:
-            key, value = needed
-            if head.metadata.get(key.lower()) != value:
+            key, restriction = needed
+            given = head.metadata.get(key.lower())
+            if given is None or not restriction.admits(str(given).encode("utf-8", "surrogateescape")):
                 raise GRPCError(Status.UNAVAILABLE, f"This protocol is restricted, expecting header '{key}'")
 
     def __repr__(self) -> str:

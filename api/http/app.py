@@ -9,14 +9,17 @@ lower case.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...engine.errors import TriremeError
 from ...engine.log_context import about
-from ...engine.tensor import Buffer
 from .asgi import Headers, Message, Receive, Scope, Send
+from .body_limits import BodyLimits
+from .body_reader import BodyReader, BodyTooLargeError
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
-from .exchange import Answer, Context, HttpRequest, StreamedAnswer
+from .exchange import Answer, Context, HttpRequest, StreamedAnswer, open_lease
 from .immediate import ImmediateInfer
 from .options import HttpOptions
 from .origins import OriginGuard
@@ -41,7 +44,7 @@ class HttpApplication:
         log: whose settings clients may see and change; None where they may not.
 
     Attributes:
-        immediate: takes requests that it answers without a task; None where each is to be looked at here.
+        immediate: takes requests that it answers without a task.
 
     Raises:
         InvalidArgumentError: the options name a header pattern that is none.
@@ -53,9 +56,10 @@ class HttpApplication:
         self._tracer = server.tracer
         self._guard = RestrictedApis(options.restrictions) if options.restrictions else None
         self._origins = OriginGuard(options.allowed_origins, options.allowed_hosts)
-        self.immediate = (
-            None if self._guard or self._origins.checks_hosts else ImmediateInfer(self._context, self._router)
+        self._body_limits = BodyLimits(
+            options.max_input_bytes, options.max_management_bytes, server.options.max_inflight_bytes
         )
+        self.immediate = ImmediateInfer(self._context, self._router, self._inference_refusal())
 
     @property
     def readiness(self) -> Readiness:
@@ -79,21 +83,40 @@ class HttpApplication:
             answer = not_found()
         elif refusal := self._refusal(match, scope):
             answer = refusal
-        elif method not in match.route.handlers:
-            answer = method_not_allowed(match.route.error_media)
         else:
-            message = await receive()
-            if message["type"] == "http.request" and not message.get("more_body", False):
-                body = message.get("body", b"")  # the usual case, without one more coroutine
-            else:
-                body = await _read_body(message, receive)
+            answer = await self._serve(match, scope, receive, send)
+        if answer is not None:
+            await _send(send, answer, with_body=method != "HEAD")
+
+    async def _serve(self, match: Match, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+        """Serve a request that is allowed, if its head says nothing against it; None if there is no answer to send."""
+        route = match.route
+        if scope["method"] not in route.handlers:
+            return method_not_allowed(route.error_media)
+        terms = self._body_limits.terms(route.body, scope["headers"])
+        if refusal := terms.refusal():
+            return refusal
+        if terms.arrives and route.admit is not None and (refusal := route.admit(self._context, match)):
+            return refusal
+        reader = BodyReader(receive, terms, partial(open_lease, self._context.server, match))
+        request = None
+        try:
+            body = await reader.read()
             if body is None:
-                return
-            answer = await self._answer(match, scope, body)
-            if not isinstance(answer, Answer):
+                return None
+            request = HttpRequest(match, scope, body, reader.lease)
+            answer = await self._answer(request)
+            if isinstance(answer, StreamedAnswer):
                 await answer.send(send)
-                return
-        await _send(send, answer, with_body=method != "HEAD")
+                return None
+            return answer
+        except BodyTooLargeError as error:
+            return error.answer
+        finally:
+            if request is not None:
+                request.release()
+            elif reader.lease is not None:
+                reader.lease.close()
 
     def _refusal(self, match: Match, scope: Scope) -> Answer | None:
         """What to answer to a request that is not allowed, before anything else of it is looked at."""
@@ -103,9 +126,21 @@ class HttpApplication:
             return refusal
         return self._origins.refusal(category, scope["method"], headers)
 
-    async def _answer(self, match: Match, scope: Scope, body: Buffer) -> Answer | StreamedAnswer:
+    def _inference_refusal(self) -> Callable[[Headers], Answer | None] | None:
+        """`_refusal` for inference, where it may say anything."""
+        guard = self._guard if self._guard and self._guard.guards("inference") else None
+        if guard is None and not self._origins.checks_hosts:
+            return None
+
+        def refusal(headers: Headers) -> Answer | None:
+            refused = None if guard is None else guard.refusal("inference", headers)
+            return refused or self._origins.refusal("inference", "POST", headers)
+
+        return refusal
+
+    async def _answer(self, request: HttpRequest) -> Answer | StreamedAnswer:
         """Run the handler; whatever it raises becomes an answer."""
-        request = HttpRequest(match, scope, body)
+        match, scope = request.match, request.scope
         try:
             return await match.route.handlers[scope["method"]](self._context, request)
         except TriremeError as error:
@@ -116,17 +151,6 @@ class HttpApplication:
             return unexpected_failure(request.error_media)
         finally:
             request.release()
-
-
-async def _read_body(message: Message, receive: Receive) -> Buffer | None:
-    """The whole body, of which `message` is the beginning; None if the client left before its end."""
-    parts: list[Buffer] = []
-    while message["type"] == "http.request":
-        parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(parts)
-        message = await receive()
-    return None
 
 
 async def _send(send: Send, answer: Answer, with_body: bool) -> None:

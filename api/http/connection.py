@@ -15,7 +15,7 @@ and the task sleeps. Only what is not over with that wakes it. There is one such
 sends meanwhile stays in the socket.
 
 Bodies of known length that are larger than one read bypass the parser: they are received straight into the buffer
-that the app gets.
+that the app gets. The app knows how long they are before it asks for them, and does not ask for what it will not have.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ class Connection:
             self._farewell = Refusal(500, "the application gave no response")
             return False
         if encoder.keep_alive and not request.complete:
-            encoder.keep_alive = await exchange.drain()
+            encoder.keep_alive = self._parser.failure is None and await exchange.drain()
         if not encoder.keep_alive:
             await self._part(lingering=not request.complete or self._parser.failure is not None)
             return False
@@ -397,9 +397,11 @@ class Connection:
 
     async def read_body(self, request: Request) -> None:
         """Reads more of a body into `request.pieces`."""
+        if self._parser.failure is not None:  # it came with what has been read already
+            await self.give_up(self._parser.failure)
         self._wait_for_body()
-        if request.bypass or (request.remaining is not None and request.remaining > READ_BYTES):
-            await self._read_large_body(request, request.remaining or 0)
+        if request.remaining is not None and request.remaining > READ_BYTES:
+            await self._read_large_body(request, request.remaining)
         else:
             data = await self._transport.receive(READ_BYTES)
             if not data:
@@ -421,10 +423,9 @@ class Connection:
             self._pace.arrived(nbytes, self._roster.now_s)
 
     async def _read_large_body(self, request: Request, remaining: int) -> None:
-        request.bypass = True
         self._parser.restart()
         filled = sum(map(len, request.pieces))
-        size = filled + min(remaining, self.limits.body_piece_bytes)
+        size = filled + remaining
         buffer = np.empty(size, np.uint8).data  # not zeroed: what a client only announces costs no memory
         buffer[:filled] = b"".join(request.pieces)
         while filled < size:
@@ -435,5 +436,5 @@ class Connection:
             self._wait_for_body()
             filled += count
         request.pieces = [buffer]
-        request.remaining = remaining - min(remaining, self.limits.body_piece_bytes)
-        request.complete = request.remaining == 0
+        request.remaining = 0
+        request.complete = True

@@ -43,6 +43,13 @@ class Context:
         self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)
 
 
+def open_lease(server: InferenceServer, match: Match) -> Lease:
+    """What a request is to hold of the server-wide budget: of its model's share, if it is for inference."""
+    if match.route.category == "inference" and match.version is not None:
+        return server.lease(match.name, match.version)
+    return server.lease()
+
+
 class HttpRequest:
     """One request, its body complete.
 
@@ -50,24 +57,24 @@ class HttpRequest:
         match: the route and what its path said.
         scope: the ASGI scope.
         body: the whole body, as received.
+        lease: what it holds of the server-wide budget; None while that is nothing.
         error_media: Content-Type of an error answer from here on. It changes while a request is processed, because
             clients see which stage refused them (http.md §4.1).
-        lease: what it holds of the server-wide budget; None while that is nothing.
     """
 
     __slots__ = ("body", "error_media", "lease", "match", "scope")
 
-    def __init__(self, match: Match, scope: Scope, body: Buffer) -> None:
+    def __init__(self, match: Match, scope: Scope, body: Buffer, lease: Lease | None = None) -> None:
         self.match = match
         self.scope = scope
         self.body = body
+        self.lease = lease
         self.error_media = match.route.error_media
-        self.lease: Lease | None = None
 
     async def hold(self, server: InferenceServer, nbytes: int) -> None:
-        """Take more of the server-wide budget, for what the body becomes; waits for it if need be."""
+        """Take `nbytes` more of the server-wide budget, waiting for them if need be: for what the body expands to."""
         if self.lease is None:
-            self.lease = server.lease(self.match.name, self.match.model_version())
+            self.lease = open_lease(server, self.match)
         await self.lease.grow(nbytes)
 
     def release(self) -> None:

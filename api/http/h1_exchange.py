@@ -59,8 +59,6 @@ class Exchange:
                 request.expects_continue = False
                 await self._connection.write(_CONTINUE)
             await self._connection.read_body(request)
-            if request.bypass:
-                break
         pieces = request.pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         request.pieces = []

@@ -2,8 +2,9 @@
 
 Rule 1: Requests come out in the order of their heads, each as soon as its head is complete; its body follows.
 Rule 2: After a failure nothing more comes out. The requests before it stand and are to be answered first.
-Rule 3: A malformed request fails silently (the connection closes with no bytes, http.md §1). A head over the limit
-        is 431. A body whose length is ambiguous is 400: that is how requests are smuggled past a proxy.
+Rule 3: A malformed head fails silently (the connection closes with no bytes, http.md §1). A head over the limit is
+        431. A body whose length is ambiguous, or whose chunks are malformed, is 400, and so is an HTTP/1.1 request
+        without exactly one Host: that is how requests are smuggled past a proxy.
 Rule 4: Whatever a client sends, what is held for it is bounded by the head limit and the size of one feed.
 Rule 5: An upgrade is ignored, as HTTP allows. To HTTP/2 in particular: a proxy that lets the request for it through
         would pass on whatever follows, unseen.
@@ -20,7 +21,7 @@ from ..sockets.limits import Limits
 from .h1_heads import HeadMemory
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
-_NOTED_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect"))
+_NOTED_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,9 @@ class Request:
         remaining: bytes of the body yet to come; None for a chunked body.
         pieces: arrived pieces of the body; whoever takes them clears the list.
         complete: the whole body has arrived.
-        bypass: the rest of the body is received past the parser.
     """
 
     __slots__ = (
-        "bypass",
         "complete",
         "expects_continue",
         "header_names",
@@ -78,7 +77,6 @@ class Request:
         self.remaining: int | None = 0
         self.pieces: list[Buffer] = []
         self.complete = False
-        self.bypass = False
 
     def again(self, body: bytes) -> Request:
         """A complete request with the same head and another body."""
@@ -116,6 +114,7 @@ class RequestParser:
         "_expects_continue",
         "_head_bytes",
         "_heads",
+        "_hosts",
         "_limits",
         "_parser",
         "_progress",
@@ -187,8 +186,12 @@ class RequestParser:
     def _fail(self, error: httptools.HttpParserError) -> None:
         if self.failure is None:  # else a callback below has set it, and raised only to stop httptools
             reason = str(error)
-            framing = "Content-Length" in reason or "Transfer-Encoding" in reason
-            self.failure = Refusal(400, f"ambiguous request length: {reason}") if framing else Refusal()
+            if self._body_request is not None:
+                self.failure = Refusal(400, f"malformed request body: {reason}")
+            elif "Content-Length" in reason or "Transfer-Encoding" in reason:
+                self.failure = Refusal(400, f"ambiguous request length: {reason}")
+            else:
+                self.failure = Refusal()
 
     def _refuse_size(self) -> None:
         if self._body_request is not None:  # chunk extensions or trailers without end
@@ -219,6 +222,7 @@ class RequestParser:
         self._chunk_begins = False
         self._remaining: int | None = 0
         self._expects_continue = False
+        self._hosts = 0
 
     def on_url(self, url: bytes) -> None:
         self._url = self._url + url if self._url else url
@@ -253,6 +257,8 @@ class RequestParser:
                 self.failure = Refusal(400, "ambiguous request length: the only Transfer-Encoding known is chunked")
                 raise ValueError("transfer encoding")
             self._remaining = None
+        elif name == b"host":
+            self._hosts += 1
         else:
             self._expects_continue = value.lower() == b"100-continue"
 
@@ -267,6 +273,9 @@ class RequestParser:
         if self._head_bytes > self._limits.head_bytes:
             self._refuse_size()
             raise ValueError("head too large")
+        if self._hosts != 1 and (self._hosts or http_version == "1.1"):
+            self.failure = Refusal(400, f"an HTTP/1.1 request needs one Host header, this one has {self._hosts}")
+            raise ValueError("host")
         if self._remaining is None and http_version == "1.0":
             self.failure = Refusal(400, "ambiguous request length: HTTP/1.0 has no Transfer-Encoding")
             raise ValueError("transfer encoding")

@@ -2,8 +2,8 @@
 
 Rule 1: Only what the app has asked for is consumed. So the stream's window closes when it does not ask, and the client
         waits.
-Rule 2: A body of announced length comes whole, or in pieces of `Limits.body_piece_bytes`: what is larger than one read
-        is received into a buffer of its size. Any other body comes as it arrives.
+Rule 2: A body of announced length comes whole: what is larger than one read is received into a buffer of its size. The
+        app knows that size before it asks. Any other body comes as it arrives.
 Rule 3: A body that is not as long as its content-length is malformed (RFC 9113 §8.1.1).
 """
 
@@ -87,9 +87,11 @@ class RequestBody:
 
     def end(self) -> bool:
         """The body is complete. False: it is shorter than announced."""
+        if self._length is not None and self._arrived != self._length:
+            return False  # whoever waits is to be cancelled, and not to see what has come
         self._ended = True
         self._news.unpark_all()
-        return self._length is None or self._arrived == self._length
+        return True
 
     def _fill(self, data: Buffer) -> None:
         assert self._buffer is not None, "only what is received into a buffer"
@@ -114,17 +116,16 @@ class RequestBody:
         """The next piece, and whether more follows. After the last one it waits until it is cancelled."""
         if self._over:
             await trio.sleep_forever()
-        left = 0 if self._length is None else min(self._length - self._given, self._limits.body_piece_bytes)
-        large = left > READ_BYTES
-        if large:
-            self._buffer = np.empty(left, np.uint8).data  # not zeroed: what is only announced costs no memory
+        length = self._length
+        if length is not None and length > READ_BYTES:
+            self._buffer = np.empty(length, np.uint8).data  # not zeroed: what is only announced costs no memory
             self._filled = 0
             for piece in self._pieces:
                 self._fill(piece)
             self._pieces.clear()
         self._consume()
-        if not self._has_next(large):
-            await self._wait(large)
+        if not self._has_next():
+            await self._wait()
         piece: Buffer
         if self._buffer is not None:
             piece, self._buffer = self._buffer, None
@@ -135,20 +136,16 @@ class RequestBody:
         self._over = self._ended and self._given == self._arrived
         return piece, not self._over
 
-    def _has_next(self, large: bool) -> bool:
-        if self._ended:
-            return True
-        if large:  # the last piece comes with the end, so that nobody has to ask for nothing
-            return self._buffer is not None and self._filled == len(self._buffer) and self._arrived != self._length
-        return self._length is None and bool(self._pieces)
+    def _has_next(self) -> bool:
+        return self._ended or (self._length is None and bool(self._pieces))
 
-    async def _wait(self, large: bool) -> None:
+    async def _wait(self) -> None:
         if self._pace is None:
             self._pace = BodyPace(self._limits)
         now_s = self._waits_since_s = trio.current_time()
         self._pace.wait(now_s)
         try:
-            while not self._has_next(large):
+            while not self._has_next():
                 await self._news.park()
         finally:
             self._waits_since_s = None

@@ -17,8 +17,8 @@ import trio
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.response import InferenceResponse
 from .asgi import Headers, Message, Send
-from .errors import error_body
-from .exchange import JSON, Context, HttpRequest, StreamedAnswer
+from .errors import error_answer, error_body
+from .exchange import JSON, Answer, Context, HttpRequest, StreamedAnswer
 from .generate_response import encode_generate
 from .large_bodies import decode_generate
 from .load_metrics import FORMAT_HEADER, load_metrics_headers
@@ -26,6 +26,7 @@ from .tracing import begin_trace, leave_trace
 
 if TYPE_CHECKING:
     from ...actors.reply import Reply
+    from .routes import Match
 
 EVENTS = b"text/event-stream; charset=utf-8"
 
@@ -33,6 +34,17 @@ _WRONG_COUNT = error_body(
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
     "of responses"
 )
+
+
+def admit_generate(context: Context, match: Match) -> Answer | None:
+    """What to answer to a request whose body has not come yet; None if it may come."""
+    try:
+        version = match.model_version()
+        context.server.describe(match.name, version)
+        context.server.check_room(match.name, version)
+    except TriremeError as error:
+        return error_answer(error, match.route.error_media)
+    return None
 
 
 async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:

@@ -20,10 +20,25 @@ from .tracing import begin_trace, leave_trace
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
+    from .routes import Match
 
 _LARGE_BYTES = 65_536
 """Answers from this size on are packed on a thread: zlib works without the interpreter's lock, so the other connections
 go on meanwhile."""
+
+
+def admit_infer(context: Context, match: Match) -> Answer | None:
+    """What to answer to a request whose body has not come yet; None if it may come."""
+    server = context.server
+    media = TEXT
+    try:
+        version = match.model_version()
+        describe(server, match.name, version)
+        media = JSON
+        server.check_room(match.name, version)
+    except TriremeError as error:
+        return error_answer(error, media)
+    return None
 
 
 async def infer(context: Context, request: HttpRequest) -> Answer:

@@ -7,7 +7,9 @@ from typing import Any
 
 from ...engine.description import IndexEntry
 from ...engine.errors import InternalError, InvalidArgumentError, UnsupportedError
+from ...engine.repository.load_parameters import FILE_PREFIX
 from . import json_reader, json_writer
+from .body_limits import too_large
 from .exchange import JSON, Answer, Context, HttpRequest
 from .large_bodies import read_optional_json
 
@@ -27,7 +29,11 @@ async def load(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/repository/models/M/load``: answered when the model is loaded."""
     _refuse_repository_name(request)
     body = await read_optional_json(context, request)
-    await context.server.load_model(request.match.name, _load_parameters(body))
+    parameters = _load_parameters(body)
+    limit_bytes = context.options.max_management_bytes
+    if len(request.body) > limit_bytes and not any(name.startswith(FILE_PREFIX) for name in parameters):
+        return too_large(len(request.body), limit_bytes, "http-max-management-size")
+    await context.server.load_model(request.match.name, parameters)
     return Answer(200, JSON)
 
 
@@ -69,7 +75,7 @@ def _load_parameters(body: dict[str, Any]) -> dict[str, str | bytes]:
         text = json_reader.as_string(given[name])
         if name == "config":
             parameters[name] = text
-        elif name.startswith("file:"):
+        elif name.startswith(FILE_PREFIX):
             parameters[name] = _file_content(name, text)
         else:
             raise InternalError("unexpected error on creating Triton parameter")

@@ -3,7 +3,7 @@
 A small request spends most of its time on changes of tasks if it has one. So the connection offers every request that
 came whole to `ImmediateInfer`, in the task that noticed its data; the reply calls back when it has the answer, on the
 event loop, and the answer is sent from there. Nothing else is different: what is not the usual case (other routes,
-compressed bodies, traces, restrictions, a server without room) goes the long way, through the ASGI application.
+compressed bodies, traces, a missing key, a server without room) goes the long way, through the ASGI application.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError
 from ...engine.log_context import about
 from ...engine.tensor import Buffer
+from .asgi import Headers
 from .errors import error_answer, unexpected_failure
 from .exchange import JSON, TEXT, Answer, Context
 from .h1_parser import Request
@@ -65,12 +66,17 @@ class ImmediateInfer:
 
     Args:
         router: finds out which requests those are.
+        refusal: says what to answer to a request that is not allowed, by its headers; None if all are.
     """
 
-    __slots__ = ("_context", "_router", "_tracer")
+    __slots__ = ("_context", "_limit_bytes", "_refusal", "_router", "_tracer")
 
-    def __init__(self, context: Context, router: Router) -> None:
+    def __init__(
+        self, context: Context, router: Router, refusal: Callable[[Headers], Answer | None] | None = None
+    ) -> None:
         self._context = context
+        self._limit_bytes = context.options.max_input_bytes
+        self._refusal = refusal
         self._router = router
         self._tracer = context.server.tracer
 
@@ -88,6 +94,8 @@ class ImmediateInfer:
         context = self._context
         if match is None or context.forward_pattern is not None or self._tracer.active:
             return False
+        if self._refusal is not None and self._refusal(request.headers) is not None:
+            return False
         headers = dict(reversed(request.headers))
         if b"content-encoding" in headers or b"accept-encoding" in headers:
             return False
@@ -97,6 +105,8 @@ class ImmediateInfer:
             model = describe(context.server, match.name, version)
             pieces = request.pieces
             body: Buffer = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if len(body) > self._limit_bytes:
+                return False
             json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
             if json_length > ON_LOOP_BYTES:
                 return False  # that is read off the event loop

@@ -16,7 +16,6 @@ from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
-from .bodies import refuse_long
 from .infer_outputs import OutputForm
 from .infer_request import DecodedInfer, decode_document, decode_infer
 from .json_large import LargeText, infer_places
@@ -88,9 +87,8 @@ class InferDecoder:
         """Look at a large text; does not read it, and may be called on a thread.
 
         Raises:
-            InvalidArgumentError: it is too long, or has more than `max_values` values besides plain tensor data.
+            InvalidArgumentError: it has more than `max_values` values besides plain tensor data.
         """
-        refuse_long(json_length, self._limit_bytes)
         return LargeText(memoryview(body)[:json_length], max_values)
 
     def decode_large(

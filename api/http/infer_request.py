@@ -14,7 +14,6 @@ from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer
 from ...engine.tensor_limits import TensorLimits
 from . import json_reader
-from .bodies import parse_json
 from .infer_inputs import read_inputs
 from .infer_outputs import AS_BINARY, AS_JSON, OutputForm, read_outputs
 from .infer_parameters import read_parameters
@@ -89,7 +88,7 @@ def decode_infer(
         body: as sent, unpacked. Binary tensors become views on it.
         json_length: how much of it is JSON, from `header_length`.
         version: as asked for in the path.
-        limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
+        limit_bytes: bound on a tensor given as JSON.
         regions: shared memory, where tensors may be.
         limits: what one tensor may be like.
 
@@ -97,9 +96,9 @@ def decode_infer(
         InternalError, InvalidArgumentError, NotFoundError: http.md §4.2 to §4.7 and §4.12, first failure wins.
     """
     if json_length == 0:
-        return _decode_raw(body, model_name, version, limit_bytes)
+        return _decode_raw(body, model_name, version)
     view = memoryview(body)
-    document = parse_json(view[:json_length], limit_bytes)
+    document = json_reader.parse(view[:json_length])
     return decode_document(document, view[json_length:], model_name, version, limit_bytes, regions, limits)
 
 
@@ -135,11 +134,6 @@ def decode_document(
     return DecodedInfer(request, forms, default_form, placed)
 
 
-def _decode_raw(body: Buffer, model_name: str, version: int, limit_bytes: int) -> DecodedInfer:
+def _decode_raw(body: Buffer, model_name: str, version: int) -> DecodedInfer:
     """A body that is the data of the model's only input (http.md §4.6)."""
-    if len(body) > limit_bytes:
-        raise InvalidArgumentError(
-            f"Raw input has a byte_size ({len(body)} bytes) that exceeds the maximum allowed value of {limit_bytes} "
-            "bytes. Use --http-max-input-size to increase the limit."
-        )
     return DecodedInfer(InferenceRequest(model_name, version, raw_input=body), {}, AS_BINARY)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...engine.tensor import Buffer
-from .bodies import parse_json, refuse_long
+from . import json_reader
 from .compression import Expansion, needs_expansion
 from .generate_request import read_generate
 from .infer_request import DecodedInfer
@@ -73,8 +73,7 @@ async def decode_generate(
     limit_bytes, limits = context.options.max_input_bytes, context.server.options.tensor_limits
     body = request.body
     if len(body) <= ON_LOOP_BYTES:
-        return read_generate(parse_json(memoryview(body), limit_bytes), model, version, limit_bytes, limits)
-    refuse_long(len(body), limit_bytes)
+        return read_generate(json_reader.parse(memoryview(body)), model, version, limit_bytes, limits)
     text = await context.server.offload(LargeText, memoryview(body), context.options.max_json_values)
     await request.hold(context.server, text.cost_bytes)
 
@@ -89,13 +88,12 @@ async def read_json(context: Context, request: HttpRequest) -> Any:
 
     Raises:
         InternalError: it is not JSON.
-        InvalidArgumentError: it is too long, is nested too deeply, or has too many values.
+        InvalidArgumentError: it is nested too deeply, or has too many values.
     """
     body = memoryview(request.body)
-    limit_bytes, max_values = context.options.max_input_bytes, context.options.max_json_values
+    max_values = context.options.max_json_values
     if len(body) <= min(ON_LOOP_BYTES, max_values):
-        return parse_json(body, limit_bytes)
-    refuse_long(len(body), limit_bytes)
+        return json_reader.parse(body)
     return await context.server.offload(read_text, body, max_values)
 
 

@@ -12,8 +12,11 @@ class HttpOptions:
     """Options of an `HttpApplication`; the flag's name where it is not obvious.
 
     Attributes:
-        max_input_bytes: ``--http-max-input-size``, bound on JSON text, on one tensor given as JSON, on a raw request
-            and on what a compressed body unpacks to. Binary tensors are not bounded (http.md §4.10).
+        max_input_bytes: ``--http-max-input-size``, bound on bodies that are JSON, on one tensor given as JSON, on raw
+            and compressed requests and what these unpack to, and on load requests. Binary tensors are not bounded by
+            it (http.md §4.10).
+        max_management_bytes: ``--http-max-management-size``, bound on the bodies of all other calls, and on load
+            requests without files.
         header_forward_pattern: ``--http-header-forward-pattern``, a regular expression; headers whose name it matches
             become request parameters (http.md §4.11). Empty: none does.
         allow_client_shm: whether clients may register shared-memory regions (http.md §6).
@@ -24,6 +27,7 @@ class HttpOptions:
     """
 
     max_input_bytes: int = 67_108_864
+    max_management_bytes: int = 1 << 20
     header_forward_pattern: str = ""
     allow_client_shm: bool = False
     restrictions: tuple[Restriction, ...] = ()

@@ -19,12 +19,16 @@ class RestrictedApis:
         self._needed = {
             category: (
                 restriction.key.lower().encode("utf-8", "surrogateescape"),
-                restriction.value.encode("utf-8", "surrogateescape"),
+                restriction,
                 restricted(restriction.key),
             )
             for restriction in restrictions
             for category in restriction.categories
         }
+
+    def guards(self, category: str) -> bool:
+        """Whether requests of a category need a key."""
+        return category in self._needed
 
     def refusal(self, category: str, headers: Headers) -> Answer | None:
         """What to answer to a request that lacks the key or has it with another value; None if it may pass.
@@ -36,9 +40,9 @@ class RestrictedApis:
         needed = self._needed.get(category)
         if needed is None:
             return None
-        key, value, answer = needed
+        key, restriction, answer = needed
         given = next((given for name, given in headers if name == key), None)
-        return None if given == value else answer
+        return None if restriction.admits(given) else answer
 
     def __repr__(self) -> str:
         return f"<RestrictedApis: {', '.join(self._needed)}>"

@@ -7,7 +7,7 @@ slash is another path, the query string is ignored (http.md §1, §3).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...engine.errors import InvalidArgumentError
@@ -18,12 +18,14 @@ from . import handlers_repository as repository
 from . import handlers_server as server
 from . import handlers_shared_memory as shared_memory
 from . import handlers_trace as trace
-from .exchange import JSON, TEXT, Handler
-from .handlers_generate import generate, generate_stream
-from .handlers_infer import infer
+from .body_limits import BodyKind
+from .exchange import JSON, TEXT, Answer, Context, Handler
+from .handlers_generate import admit_generate, generate, generate_stream
+from .handlers_infer import admit_infer, infer
 
 _MODEL = rb"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = rb"/v2/repository(?:/(?P<repository>[^/]+))?"
+_MANAGED = _REPOSITORY + rb"/models/(?P<name>[^/]+)"
 _REGION = rb"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
 
 _CACHED_PATHS = 1024
@@ -40,12 +42,16 @@ class Route:
         handlers: by method; any other method is refused.
         category: what a restricted-API setting calls this route (http.md §8).
         error_media: Content-Type of its errors: some routes announce JSON before they look at the request.
+        body: what its bodies are.
+        admit: says what to answer to a request whose large body has not come yet; None if it may come.
     """
 
     pattern: re.Pattern[bytes]
     handlers: Mapping[str, Handler]
     category: str
     error_media: bytes
+    body: BodyKind = BodyKind.MANAGEMENT
+    admit: Callable[[Context, Match], Answer | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +90,23 @@ class Match:
         return self.version
 
 
-def _route(pattern: bytes, category: str, error_media: bytes = JSON, **handlers: Handler) -> Route:
-    return Route(re.compile(pattern), handlers, category, error_media)
+def _route(
+    pattern: bytes,
+    category: str,
+    error_media: bytes = JSON,
+    body: BodyKind = BodyKind.MANAGEMENT,
+    admit: Callable[[Context, Match], Answer | None] | None = None,
+    **handlers: Handler,
+) -> Route:
+    return Route(re.compile(pattern), handlers, category, error_media, body, admit)
 
 
 ROUTES = (
     _route(rb"/v2/models/stats", "statistics", GET=models.statistics),
     _route(rb"/v2/logging", "logging", GET=logging.settings, POST=logging.change),
-    _route(_MODEL + rb"/infer", "inference", TEXT, POST=infer),
-    _route(_MODEL + rb"/generate", "inference", POST=generate),
-    _route(_MODEL + rb"/generate_stream", "inference", POST=generate_stream),
+    _route(_MODEL + rb"/infer", "inference", TEXT, BodyKind.TENSORS, admit_infer, POST=infer),
+    _route(_MODEL + rb"/generate", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate),
+    _route(_MODEL + rb"/generate_stream", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate_stream),
     _route(_MODEL + rb"/ready", "health", TEXT, GET=models.ready),
     _route(_MODEL + rb"/config", "model-config", GET=models.config),
     _route(_MODEL + rb"/stats", "statistics", GET=models.statistics),
@@ -103,8 +116,8 @@ ROUTES = (
     _route(rb"/v2/health/ready", "health", TEXT, GET=server.ready),
     _route(rb"/v2", "metadata", GET=server.metadata),
     _route(_REPOSITORY + rb"/index", "model-repository", POST=repository.index),
-    _route(_REPOSITORY + rb"/models/(?P<name>[^/]+)/load", "model-repository", POST=repository.load),
-    _route(_REPOSITORY + rb"/models/(?P<name>[^/]+)/unload", "model-repository", POST=repository.unload),
+    _route(_MANAGED + rb"/load", "model-repository", JSON, BodyKind.FILES, POST=repository.load),
+    _route(_MANAGED + rb"/unload", "model-repository", POST=repository.unload),
     _route(_REGION + rb"/status", "shared-memory", GET=shared_memory.status),
     _route(_REGION + rb"/register", "shared-memory", POST=shared_memory.register),
     _route(_REGION + rb"/unregister", "shared-memory", POST=shared_memory.unregister),

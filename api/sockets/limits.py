@@ -24,7 +24,6 @@ class Limits:
         linger_timeout_s: how long a connection that is closed early still takes in what the client is sending, so that
             the client gets to read the answer instead of a reset.
         body_chunks: non-empty chunks of a chunked body (http.md §1).
-        body_piece_bytes: largest piece of a body that `receive()` returns; smaller bodies of known length come whole.
         drain_bytes: how much of a body that the application left unread is read and dropped to keep the connection.
         max_connections: open connections; at the bound the listener stops accepting and the kernel queues.
         address_share: the part of them that one address may hold (`shares`).
@@ -42,7 +41,6 @@ class Limits:
     write_timeout_s: float = 60.0
     linger_timeout_s: float = 2.0
     body_chunks: int = 65_536
-    body_piece_bytes: int = 1 << 26
     drain_bytes: int = 1 << 18
     max_connections: int = 65_536
     address_share: float = 0.5

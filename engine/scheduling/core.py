@@ -117,6 +117,11 @@ class SchedulerCore(Protocol):
         """Empty the queue and give back what was in it, in arrival order (the model failed, or time is up)."""
         ...
 
+    @property
+    def full(self) -> bool:
+        """Whether any job would be refused now, because the queue is full."""
+        ...
+
     def continues(self, correlation_id: int | str) -> bool:
         """Whether it has a sequence of this id that a request may continue."""
         ...

@@ -78,6 +78,10 @@ class DefaultScheduler:
     def active(self) -> int:
         return 0
 
+    @property
+    def full(self) -> bool:
+        return False  # it has no limit
+
     def cancel(self, job: Job) -> None:
         job.cancelled = True
         if job in self._queue:

@@ -101,6 +101,10 @@ class DynamicBatcher:
     def active(self) -> int:
         return 0
 
+    @property
+    def full(self) -> bool:
+        return self._queue.full
+
     def cancel(self, job: Job) -> None:
         job.cancelled = True
         if self._queue.remove(job):

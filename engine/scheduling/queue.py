@@ -79,7 +79,7 @@ class PriorityQueues:
         policy = level.policy
         occupied = len(level)
         if 0 < policy.max_queue_size <= occupied:
-            raise refusals.queue_full(job)
+            raise refusals.queue_full(job.id)
         self._arrivals += 1
         job.arrival = self._arrivals
         job.level = number
@@ -92,6 +92,12 @@ class PriorityQueues:
         if policy.default_timeout_us:
             self._set_deadline(job, policy, now)
         return number == self._active[-1] and not level.delayed
+
+    @property
+    def full(self) -> bool:
+        """Whether the next job is refused, whatever it is. With levels that depends on the job."""
+        level = self._levels.get(0)
+        return level is not None and 0 < level.policy.max_queue_size <= len(level)
 
     def _level_of(self, job: Job) -> int:
         levels = self._batching.priority_levels

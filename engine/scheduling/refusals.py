@@ -15,8 +15,8 @@ def stopping(job: Job) -> UnavailableError:
     )
 
 
-def queue_full(job: Job) -> UnavailableError:
-    return UnavailableError(f"{request_prefix(job.id)}Exceeds maximum queue size")
+def queue_full(request_id: str) -> UnavailableError:
+    return UnavailableError(f"{request_prefix(request_id)}Exceeds maximum queue size")
 
 
 def expired() -> UnavailableError:

@@ -32,7 +32,6 @@ from trireme.engine.tensor import Tensor
 CONFIG = """
 backend: "gated"
 max_batch_size: 1
-dynamic_batching { }
 input { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }
 output { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }
 instance_group { kind: KIND_CPU count: 1 }
@@ -65,11 +64,15 @@ class GatedServer:
 
 @asynccontextmanager
 async def gated_server(
-    repository: Path, models: Sequence[str] = ("gated",), **options: Any
+    repository: Path,
+    models: Sequence[str] = ("gated",),
+    queue: str = "dynamic_batching { }",
+    front: HttpOptions | None = None,
+    **options: Any,
 ) -> AsyncIterator[GatedServer]:
     for name in models:
         (repository / name / "1").mkdir(parents=True)
-        (repository / name / "config.pbtxt").write_text(CONFIG)
+        (repository / name / "config.pbtxt").write_text(CONFIG + queue)
     gate = threading.Event()
     begun: list[str] = []
     cancelled: list[str] = []
@@ -79,7 +82,7 @@ async def gated_server(
         with trio.fail_after(PATIENCE_S):
             async with InferenceServer(settings, backends=backends) as server, trio.open_nursery() as nursery:
                 bind = ServiceOptions(("127.0.0.1:0",))
-                http = HttpService(HttpApplication(server, HttpOptions()), bind)
+                http = HttpService(HttpApplication(server, front or HttpOptions()), bind)
                 metrics = HttpService(MetricsApplication(ServerCollector(server, lambda: HostReadings(0))), bind)
                 for service in (http, metrics):
                     await nursery.start(service.serve)

@@ -12,7 +12,7 @@ import trio
 from traces import silent_tracer
 
 from trireme.actors.budget import InflightBudget
-from trireme.actors.lease import Lease
+from trireme.actors.lease import Lease, ModelShare
 from trireme.actors.offload import Offload
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import HEADER_NAMES
@@ -61,6 +61,8 @@ class FakeServer:
     Attributes:
         submitted: every request that came through.
         refusal: raised by `submit` in place of accepting.
+        full: raised by `check_room`.
+        shares: of the models that leases are told of.
         failure: what the model answers in place of its outputs.
         gate: if set, answers wait for it.
         parameters: response parameters that every answer carries.
@@ -79,6 +81,8 @@ class FakeServer:
         self.submitted: list[InferenceRequest] = []
         self.replies: list[FakeReply] = []
         self.refusal: TriremeError | None = None
+        self.full: TriremeError | None = None
+        self.shares: dict[str, ModelShare] = {}
         self.failure: TriremeError | None = None
         self.gate: trio.Event | None = None
         self.parameters: dict[str, ParameterValue] = {}
@@ -146,8 +150,12 @@ class FakeServer:
             raise self.control_error
         self.unloads.append((name, unload_dependents))
 
-    def lease(self, _name: str = "", _version: int = LATEST) -> Lease:
-        return self.budget.lease()
+    def lease(self, name: str = "", version: int = LATEST) -> Lease:
+        return self.budget.lease(self.shares.get(name))
+
+    def check_room(self, name: str, version: int = LATEST) -> None:
+        if self.full is not None:
+            raise self.full
 
     async def submit(self, request: InferenceRequest, lease: Lease | None = None) -> FakeReply:
         if lease is not None:

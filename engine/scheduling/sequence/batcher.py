@@ -279,6 +279,11 @@ class SequenceBatcher:
         """See `SchedulerCore.active`."""
         return len(self._known)
 
+    @property
+    def full(self) -> bool:
+        """See `SchedulerCore.full`. It depends on a job's sequence."""
+        return False
+
     # Sequences.
 
     def _admit(self, job: Job) -> Sequence:

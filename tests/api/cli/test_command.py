@@ -113,6 +113,7 @@ def test_tls_needs_a_certificate_and_a_key() -> None:
 def test_the_http_front_end_is_told_its_limits() -> None:
     http = command(
         "--http-max-input-size=5",
+        "--http-max-management-size=7",
         "--http-header-forward-pattern=x-.*",
         "--http-port=0",
         "--http-restricted-api=health,inference:key=a=b",
@@ -120,6 +121,7 @@ def test_the_http_front_end_is_told_its_limits() -> None:
     ).http
     assert http is not None
     assert (http.options.max_input_bytes, http.options.header_forward_pattern) == (5, "x-.*")
+    assert http.options.max_management_bytes == 7
     assert http.options.restrictions == (
         Restriction(("health", "inference"), "key", "a=b"),
         Restriction(("trace",), "other", "secret"),

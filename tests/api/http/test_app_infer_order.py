@@ -224,15 +224,12 @@ async def test_size_limits() -> None:
     hint = "Use --http-max-input-size to increase the limit."
     client = HttpClient(FakeServer(), max_input_bytes=200)
     reply = await client.infer(" " * 200 + "{}")
-    assert (reply.status, reply.media) == (400, "application/json")
-    assert reply.error == f"request JSON size of 202 bytes exceeds the maximum allowed input size of 200 bytes. {hint}"
+    assert (reply.status, reply.media) == (413, "application/json")
+    assert reply.error == f"request size of 202 bytes exceeds the maximum allowed input size of 200 bytes. {hint}"
 
     reply = await client.post("/v2/models/identity/infer", bytes(201), {"Inference-Header-Content-Length": "0"})
-    assert (reply.status, reply.media) == (400, "application/json")
-    assert (
-        reply.error
-        == f"Raw input has a byte_size (201 bytes) that exceeds the maximum allowed value of 200 bytes. {hint}"
-    )
+    assert (reply.status, reply.media) == (413, "application/json")
+    assert reply.error == f"request size of 201 bytes exceeds the maximum allowed input size of 200 bytes. {hint}"
 
     tensor = {"name": "IN", "shape": [51], "datatype": "FP32", "data": []}
     reply = await client.infer({"inputs": [tensor]})

@@ -116,8 +116,8 @@ async def test_a_level_of_more_than_32_bits_is_cut(client: HttpClient) -> None:
 
 
 async def test_the_body_is_limited(log: Log) -> None:
-    reply = await HttpClient(FakeServer(), log, max_input_bytes=5).post(PATH, '{"a":1}')
-    assert (reply.status, reply.error[:29]) == (400, "request JSON size of 7 bytes ")
+    reply = await HttpClient(FakeServer(), log, max_management_bytes=5).post(PATH, '{"a":1}')
+    assert (reply.status, reply.error[:24]) == (413, "request size of 7 bytes ")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

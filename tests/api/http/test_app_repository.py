@@ -138,14 +138,26 @@ async def test_repository_name_is_not_supported(client: HttpClient, action: str)
 
 @pytest.mark.parametrize("path", ["/v2/repository/index", LOAD, UNLOAD])
 async def test_bodies_are_bounded(path: str) -> None:
-    client = HttpClient(FakeServer(), max_input_bytes=10)
+    client = HttpClient(FakeServer(), max_management_bytes=10)
     assert (await client.post(path, " " * 8 + "{}")).status == 200
     reply = await client.post(path, " " * 9 + "{}")
-    assert (reply.status, reply.media) == (400, "application/json")
+    assert (reply.status, reply.media) == (413, "application/json")
     assert reply.error == (
-        "request JSON size of 11 bytes exceeds the maximum allowed input size of 10 bytes. "
-        "Use --http-max-input-size to increase the limit."
+        "request size of 11 bytes exceeds the maximum allowed input size of 10 bytes. "
+        "Use --http-max-management-size to increase the limit."
     )
+    assert not client.server.loads[1:]
+
+
+async def test_a_load_request_with_files_may_be_as_large_as_an_input() -> None:
+    client = HttpClient(FakeServer(), max_management_bytes=50, max_input_bytes=200)
+    files = '{"parameters":{"config":"{}","file:1/model.onnx":"%s"}}'
+    assert (await client.post(LOAD, files % ("A" * 100))).status == 200
+    reply = await client.post(LOAD, files % ("A" * 200))
+    assert (reply.status, reply.error[-48:]) == (413, "Use --http-max-input-size to increase the limit.")
+    reply = await client.post(LOAD, '{"parameters":{"config":"%s"}}' % ("x" * 100))
+    assert (reply.status, reply.error[-53:]) == (413, "Use --http-max-management-size to increase the limit.")
+    assert len(client.server.loads) == 1
 
 
 @pytest.mark.parametrize("kind", ["system", "cuda"])

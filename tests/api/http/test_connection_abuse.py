@@ -33,8 +33,8 @@ from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.roster import Phase
 
-GET = b"GET / HTTP/1.1\r\n"
-CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class Recorder:
@@ -81,7 +81,7 @@ async def test_rubbish_after_a_request() -> None:
 async def test_content_length_too_short() -> None:
     """The rest of the body is read as a request, which it is not; nothing of it reaches the application."""
     async with serving(echo) as service:
-        answer = await tell(service, b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcdefgh\r\n\r\n")
+        answer = await tell(service, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcdefgh\r\n\r\n")
         assert answer == b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nPOST / abc"
 
 
@@ -95,7 +95,7 @@ async def test_content_length_too_short() -> None:
 )
 async def test_ambiguous_length_is_400_and_closes(framing: bytes) -> None:
     async with serving(echo) as service:
-        answer = await tell(service, GET + framing + b"\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n")
+        answer = await tell(service, GET + framing + b"\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
         assert answer.count(b"HTTP/1.1") == 1
         assert b"\r\nConnection: close\r\n" in answer
@@ -190,7 +190,7 @@ async def test_body_that_stops_coming() -> None:
     """408, and the application that waits for it is cancelled."""
     recorder = Recorder()
     async with serving(recorder, limits=QUICK) as service, await connect(service) as stream:
-        await stream.send_all(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\nabc")
+        await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nabc")
         response = await Responses(stream).next()
         assert (response.status, response.body) == (408, b'{"error":"request body did not arrive in time"}')
         assert recorder.cancelled.is_set()
@@ -357,7 +357,7 @@ async def test_bug_in_the_application_costs_one_connection(app: object, caplog: 
 
     async with serving(either) as service:
         with caplog.at_level(logging.ERROR):
-            answer = await tell(service, b"GET /bug HTTP/1.1\r\n\r\n")
+            answer = await tell(service, b"GET /bug HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
         assert len(caplog.records) == 1
         assert await still_serves(service)

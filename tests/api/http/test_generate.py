@@ -227,5 +227,5 @@ async def test_what_is_given_may_not_be_larger_than_the_limit(running: Running) 
         )
         await stream.send_all(request("say!", "plain", text="x" * 100_000))
         answer = await responses.next()
-        assert answer.status == 400
-        assert json.loads(answer.body)["error"].startswith("request JSON size of 100")
+        assert answer.status == 413
+        assert json.loads(answer.body)["error"].startswith("request size of 100")

@@ -12,7 +12,7 @@ from trireme.api.http.h1_heads import HeadMemory
 from trireme.api.http.h1_parser import Refusal, Request, RequestParser
 from trireme.api.sockets.limits import Limits
 
-GET = b"GET / HTTP/1.1\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 LIMITS = Limits(head_bytes=1024, body_chunks=3)
 
 
@@ -42,6 +42,7 @@ def valid_requests(draw: st.DrawFn) -> bytes:
     value = st.from_regex(rb"[!-~]([ -~]{0,10}[!-~])?", fullmatch=True)
     headers = draw(st.lists(st.tuples(name, value), max_size=3))
     lines = [b"%b /%b HTTP/1.1" % (draw(st.sampled_from([b"GET", b"POST"])), draw(st.sampled_from([b"", b"v2?a=b"])))]
+    lines.append(b"Host: x")
     lines += [b"%b: %b" % header for header in headers]
     body = draw(st.binary(max_size=40))
     framing = draw(st.sampled_from(["none", "length", "chunked"]))
@@ -95,7 +96,7 @@ def test_remembered_heads_make_no_difference(
             assert remembering.failure == plain.failure
 
 
-POST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +126,8 @@ def test_remembered_requests_share_nothing() -> None:
     for _ in range(3):
         parser.feed(POST + b"\r\nab")
         (request,) = parser.requests
-        assert request.headers == [(b"content-length", b"2")]
-        assert request.header_names == [b"Content-Length"]
+        assert request.headers == [(b"host", b"x"), (b"content-length", b"2")]
+        assert request.header_names == [b"Host", b"Content-Length"]
         assert request.pieces == [b"ab"]
         request.headers.clear()
         request.header_names.clear()
@@ -160,10 +161,12 @@ def test_rubbish_never_raises(pieces: list[bytes]) -> None:
 
 
 def test_head_is_read() -> None:
-    (request,) = parse(b"POST /a%20b?q=1 HTTP/1.1\r\nX-Name:  some value \r\nExpect: 100-Continue\r\n\r\n").requests
+    (request,) = parse(
+        b"POST /a%20b?q=1 HTTP/1.1\r\nHost: x\r\nX-Name:  some value \r\nExpect: 100-Continue\r\n\r\n"
+    ).requests
     assert (request.method, request.target, request.http_version) == ("POST", b"/a%20b?q=1", "1.1")
-    assert request.headers == [(b"x-name", b"some value"), (b"expect", b"100-Continue")]
-    assert request.header_names == [b"X-Name", b"Expect"]
+    assert request.headers == [(b"host", b"x"), (b"x-name", b"some value"), (b"expect", b"100-Continue")]
+    assert request.header_names == [b"Host", b"X-Name", b"Expect"]
     assert request.expects_continue
     assert request.keep_alive
 
@@ -171,8 +174,8 @@ def test_head_is_read() -> None:
 @pytest.mark.parametrize(
     ("head", "keep_alive"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", True),
-        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", True),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", False),
         (b"GET / HTTP/1.0\r\n\r\n", False),
         (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", True),
     ],
@@ -190,7 +193,7 @@ def test_keep_alive_by_version_and_header(head: bytes, keep_alive: bool) -> None
         b"GET / HTTP/1.2\r\n\r\n",
         b"GET / HTTP/2.0\r\n\r\n",
         b"GET / FTP/1.1\r\n\r\n",
-        b"F00 / HTTP/1.1\r\n\r\n",
+        b"F00 / HTTP/1.1\r\nHost: x\r\n\r\n",
         GET + b"no colon\r\n\r\n",
         GET + b"Name : value\r\n\r\n",
         GET + b"A: b\r\n folded\r\n\r\n",
@@ -237,6 +240,27 @@ def test_chunked_is_refused_in_http_1_0() -> None:
     assert parser.failure.status == 400
 
 
+@pytest.mark.parametrize("rest", [b"zz\r\n", b"3\r\nabcd\r\n", b"-1\r\n", b"FFFFFFFFFFFFFFFFF\r\n"])
+def test_malformed_chunks_are_refused_with_the_piece_they_come_in(rest: bytes) -> None:
+    parser = parse(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + rest)
+    assert parser.failure is not None
+    assert parser.failure.status == 400
+    assert parser.failure.message.startswith("malformed request body: ")
+
+
+@pytest.mark.parametrize(("count", "fine"), [(0, False), (1, True), (2, False)])
+def test_a_request_has_one_host(count: int, fine: bool) -> None:
+    parser = parse(b"GET / HTTP/1.1\r\n" + b"HOST: x\r\n" * count + b"\r\n")
+    text = f"an HTTP/1.1 request needs one Host header, this one has {count}"
+    assert parser.failure == (None if fine else Refusal(400, text))
+
+
+@pytest.mark.parametrize(("count", "fine"), [(0, True), (1, True), (2, False)])
+def test_an_http_1_0_request_may_have_no_host(count: int, fine: bool) -> None:
+    parser = parse(b"GET / HTTP/1.0\r\n" + b"Host: x\r\n" * count + b"\r\n")
+    assert (parser.failure is None) is fine
+
+
 def test_requests_before_a_failure_stand() -> None:
     parser = parse(GET + b"\r\n" + GET + b"\r\n" + b"\x00 rubbish")
     assert [each.complete for each in parser.requests] == [True, True]
@@ -244,7 +268,7 @@ def test_requests_before_a_failure_stand() -> None:
 
 
 def test_head_over_the_limit_is_431() -> None:
-    exact = 1024 - len(b"/") - len(b"X") - 4
+    exact = 1024 - len(b"/") - len(b"Host") - len(b"x") - 4 - len(b"X") - 4
     assert parse(GET + b"X: " + b"a" * exact + b"\r\n\r\n").failure is None
     parser = parse(GET + b"X: " + b"a" * (exact + 1) + b"\r\n\r\n")
     assert parser.failure == Refusal(431, "request header block exceeds 1024 bytes")
@@ -266,7 +290,7 @@ def test_head_without_end_is_431_before_it_ends(endless: bytes) -> None:
 
 def test_chunk_count_is_limited() -> None:
     """http.md §1, with its text; empty last chunk not counted."""
-    head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert parse(head + b"1\r\na\r\n" * 3 + b"0\r\n\r\n").failure is None
     parser = parse(head + b"1\r\na\r\n" * 4 + b"0\r\n\r\n")
     text = "Chunked request body exceeds maximum of 3 non-empty chunks. Send fewer or larger HTTP chunks."
@@ -276,21 +300,22 @@ def test_chunk_count_is_limited() -> None:
 
 @pytest.mark.parametrize("endless", [b"1;ext=" + b"x" * 3000, b"0\r\n" + b"T: t\r\n" * 500])
 def test_chunk_extensions_and_trailers_are_limited(endless: bytes) -> None:
-    head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     parser = parse(head, *[endless[start : start + 100] for start in range(0, len(endless), 100)])
     assert parser.failure is not None
     assert parser.failure.status == 400
 
 
 def test_trailers_do_not_become_headers() -> None:
-    head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     parser = parse(head + b"0\r\nX-Late: 1\r\n\r\n" + GET + b"\r\n")
-    assert [each.headers for each in parser.requests] == [[(b"transfer-encoding", b"chunked")], []]
-    assert [each.header_names for each in parser.requests] == [[b"Transfer-Encoding"], []]
+    host = (b"host", b"x")
+    assert [each.headers for each in parser.requests] == [[host, (b"transfer-encoding", b"chunked")], [host]]
+    assert [each.header_names for each in parser.requests] == [[b"Host", b"Transfer-Encoding"], [b"Host"]]
 
 
 def test_body_arrives_in_pieces_and_counts_down() -> None:
-    parser = parse(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab")
+    parser = parse(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
     (request,) = parser.requests
     assert (request.pieces, request.remaining, request.complete) == ([b"ab"], 3, False)
     parser.feed(b"cde" + GET)
@@ -311,7 +336,7 @@ def test_upgrades_are_ignored(upgrade: bytes, body: bytes) -> None:
     """The request is served as if it had not asked, body and successors included."""
     length = b"Content-Length: %d\r\n" % len(body) if body else b""
     parser = parse(GET + b"Connection: Upgrade\r\n" + upgrade + length + b"\r\n" + body + GET + b"\r\n")
-    assert parser.requests[0].header_names[0] == b"Connection"
+    assert parser.requests[0].header_names[1] == b"Connection"
     assert b"Upgrade" not in parser.requests[0].header_names
     assert [b"".join(each.pieces) for each in parser.requests] == [body, b""]
     assert all(each.complete for each in parser.requests)
@@ -324,6 +349,6 @@ def test_many_ignored_upgrades_in_one_piece() -> None:
 
 
 def test_connect_is_a_request_and_the_last() -> None:
-    parser = parse(b"CONNECT host:80 HTTP/1.1\r\n\r\nbytes of a tunnel")
+    parser = parse(b"CONNECT host:80 HTTP/1.1\r\nHost: x\r\n\r\nbytes of a tunnel")
     assert [(each.method, each.keep_alive) for each in parser.requests] == [("CONNECT", False)]
     assert parser.failure == Refusal()

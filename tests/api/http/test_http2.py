@@ -63,7 +63,7 @@ async def test_preface_in_pieces(cut: int) -> None:
 @pytest.mark.parametrize("method", [b"POST", b"PUT", b"PATCH", b"P"])
 async def test_what_only_begins_like_the_preface(method: bytes) -> None:
     async with serving(echo) as service:
-        answer = await tell(service, method[:1], method[1:] + b" / HTTP/1.1\r\nConnection: close\r\n\r\n")
+        answer = await tell(service, method[:1], method[1:] + b" / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert answer.endswith(method + b" / ") == (method != b"P")
 
 
@@ -225,7 +225,7 @@ async def test_alpn(tmp_path: Path) -> None:
                     client.h2.initiate_connection()
                     assert (await client.ask("POST", "/", b"x" * 100_000)).body == b"POST / " + b"x" * 100_000
                 else:
-                    await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+                    await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                     assert (await Responses(stream).next()).body == b"GET / "
         await until(lambda: service.statistics().connections == 0)
     assert schemes == ["https2", "https1.1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import h2.config
 import h2.connection
 import h2.events
 import pytest
+from gated_server import gated_server
 from http_fakes import FakeServer, HttpClient, HttpReply, fp32_request
-from http_sockets import connect, serving, tell
+from http_sockets import Responses, connect, serving, tell
 
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
+from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.options import HttpOptions
 from trireme.api.http.routes import ROUTES as HTTP_ROUTES
 from trireme.api.http.service import HttpService
@@ -182,6 +185,54 @@ async def test_http_1(service: HttpService) -> None:
     assert refused.startswith(b"HTTP/1.1 403 Forbidden\r\n")
     assert b"Content-Type: text/plain" in refused
     assert rest.startswith(body + b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_inference_with_the_key_is_answered_without_a_task_and_without_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restriction, of inference or of something else, does not switch the fast way off."""
+    long_way: list[bytes] = []
+    call = HttpApplication.__call__
+
+    async def seen(self: HttpApplication, scope: Scope, receive: Receive, send: Send) -> None:
+        long_way.append(scope["raw_path"])
+        await call(self, scope, receive, send)
+
+    monkeypatch.setattr(HttpApplication, "__call__", seen)
+    text = b'{"inputs":[{"name":"IN","shape":[1,1],"datatype":"FP32","data":[1]}]}'
+    request = b"POST /v2/models/gated/infer HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b"
+    for category, key, status in (
+        ("inference", b"", 403),
+        ("inference", b"Admin-Key: wrong\r\n", 403),
+        ("inference", b"Admin-Key: se=cret\r\n", 200),
+        ("logging", b"", 200),
+    ):
+        directory = tmp_path / f"{category}{len(key)}"
+        options = HttpOptions(restrictions=restricting(category))
+        async with gated_server(directory, front=options) as gated, await connect(gated.http) as stream:
+            gated.gate.set()
+            responses = Responses(stream)
+            await stream.send_all(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+            await responses.next()
+            long_way.clear()
+            await stream.send_all(request % (key, len(text), text))
+            assert (await responses.next()).status == status
+            assert len(long_way) == (status == 403)
+
+
+@pytest.mark.parametrize("given", [b"se=cret", b"se=cre", b"se=crett", b"", None])
+def test_keys_are_compared_in_constant_time(given: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[object] = []
+    compare = hmac.compare_digest
+
+    def note(left: bytes, right: bytes) -> bool:
+        compared.append(left)
+        return compare(left, right)
+
+    monkeypatch.setattr(hmac, "compare_digest", note)
+    (restriction,) = restricting("health")
+    assert restriction.admits(given) is (given == b"se=cret")
+    assert compared == ([] if given is None else [given])
 
 
 async def test_http_1_refuses_before_it_has_the_body(service: HttpService) -> None:

@@ -41,7 +41,7 @@ from trireme.api.sockets.service import ServiceOptions
 from trireme.api.sockets.tls import TlsOptions
 from trireme.engine.errors import ErrorKind
 
-GET = b"GET / HTTP/1.1\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def service_at(*bind: str, reuse_port: bool = False, app: object = echo) -> HttpService:

@@ -52,11 +52,11 @@ async def test_http_1_1_over_tls(authority: Authority, protocols: tuple[str, ...
             assert stream.selected_alpn_protocol() == (protocols[0] if protocols else None)
             responses = Responses(stream)
             async with trio.open_nursery() as nursery:
-                request = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-                nursery.start_soon(stream.send_all, request + b"GET /2 HTTP/1.1\r\n\r\n")
+                request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+                nursery.start_soon(stream.send_all, request + b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert (await responses.next()).body == b"POST / " + body
                 assert (await responses.next()).body == b"GET /2 "
-            await stream.send_all(b"GET /3 HTTP/1.1\r\nConnection: close\r\n\r\n")
+            await stream.send_all(b"GET /3 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert (await read_to_end(stream)).endswith(b"GET /3 ")
         await until(lambda: service.statistics().connections == 0)
 
@@ -80,7 +80,7 @@ async def test_scope_says_https(authority: Authority) -> None:
 async def test_refusals_reach_tls_clients(authority: Authority, leaping_clock: MockClock) -> None:
     async with serving(echo, tls=authority.options, limits=UNHURRIED) as service:
         async with await tls_connect(service, authority.context()) as stream:
-            await stream.send_all(b"GET / HTTP/1.1\r\nX: " + b"y" * 200_000)
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 200_000)
             assert (await Responses(stream).next()).status == 431
         async with await tls_connect(service, authority.context()) as stream:
             await stream.send_all(b"GET / HT")
@@ -102,7 +102,7 @@ async def test_vanishing_client_cancels_the_application(authority: Authority) ->
 
     async with serving(app, tls=authority.options) as service:
         stream = await tls_connect(service, authority.context())
-        await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await started.wait()
         await stream.aclose()
         await cancelled.wait()
@@ -118,14 +118,14 @@ async def test_client_that_does_not_read_is_given_up(authority: Authority, leapi
         await tls_connect(service, authority.context()) as stream,
     ):
         (connection,) = service._roster._connections
-        await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: connection.phase is Phase.SENDING and service._roster.now_s > connection.since_s + 0.05)
         leaping_clock.jump(LONG_S)
         await until(lambda: service.statistics().connections == 0)
         assert service.statistics().timeouts == 1
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"])
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01"])
 async def test_handshake_that_is_none(authority: Authority, sent: bytes) -> None:
     """Plain HTTP on the TLS port, half a handshake, or silence: closed, without a word of HTTP."""
     async with serving(echo, tls=authority.options, limits=QUICK) as service:
@@ -155,12 +155,12 @@ async def test_client_certificates(authority: Authority, tmp_path: Path) -> None
     trustme.CA().issue_cert("someone").configure_cert(unknown)
     async with serving(echo, tls=options) as service:
         async with await tls_connect(service, known) as stream:
-            await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await Responses(stream).next()).status == 200
         for context in (unknown, authority.context()):
             stream = trio.SSLStream(await connect(service), context, server_hostname="localhost", https_compatible=True)
             with contextlib.suppress(trio.BrokenResourceError):  # in TLS 1.3 the client learns of it later
-                await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+                await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert await read_to_end(stream) == b""
             await trio.aclose_forcefully(stream)
         assert service.statistics().requests == 1
