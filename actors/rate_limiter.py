@@ -63,6 +63,11 @@ class RateLimiter:
         self._grant()
         return True
 
+    def renew(self, key: Key) -> None:
+        """An instance has executed and has more work: it gives back what it was granted, and asks again."""
+        self._core.renew(key)
+        self._grant()
+
     def release(self, key: Key, *, executed: bool) -> None:
         """An instance gives back what it was granted."""
         self._core.release(key, executed)
@@ -108,11 +113,17 @@ class Permits:
         self._executing.discard(instance)
         self._limiter.unregister((self._number, instance))
 
-    def idle(self, instance: InstanceId) -> None:
-        """An instance is new, or done with its batch."""
-        self._resting[instance] = None
-        if instance in self._executing:
-            self._executing.remove(instance)
+    def idle(self, instance: InstanceId, core: SchedulerCore) -> None:
+        """An instance is new, or done with its batch. If there is more work for it, it asks again at once."""
+        if instance not in self._executing:
+            self._resting[instance] = None
+            return
+        self._executing.remove(instance)
+        if core.wants(instance, len(self._granted) + len(self._asking)):
+            self._asking[instance] = None
+            self._limiter.renew((self._number, instance))
+        else:
+            self._resting[instance] = None
             self._limiter.release((self._number, instance), executed=True)
 
     def ask(self, core: SchedulerCore, news: bool) -> None:

@@ -336,7 +336,7 @@ class Scheduler:
                         else:
                             self._core.instance_idle(instance)  # so that the core knows it,
                             self._core.instance_paused(instance)  # and gives it nothing before it is granted
-                            self._permits.idle(instance)
+                            self._permits.idle(instance, self._core)
                 case InstanceGranted(instance):
                     if self._permits is not None and self._permits.grant(instance):
                         self._core.instance_idle(instance)

@@ -6,18 +6,21 @@ Rules:
  1. An instance that has work asks, waits until it is granted everything that it demands at once, and gives it all back
     when it is done. No pool ever gives out more than it has.
  2. Who has executed least, weighted by priority, is first: each execution moves an instance back by its priority, so an
-    instance of priority 2 gets half as many executions as one of priority 1. Of equals, who asked first is first.
+    instance of priority 2 gets half as many executions as one of priority 1. Of equals, who asked first is first. To be
+    initialised and to be warmed up count as an execution each, whether there are samples or not.
  3. An instance that has been overtaken, by those that demand something from one of its pools, more often than
     priorities explain goes before all that have not: one that is new, or had no work for long, may not make up for all
     the executions that it did not have.
  4. The first that cannot be granted holds up nobody but those that demand something from one of its pools: these wait
     behind it. So a large demand is met in the end, and what nobody ahead demands is never left idle.
  5. An instance that is gone holds and awaits nothing.
+ 6. An instance that is done, and has more work, asks again before what it gave back is granted to anybody (`renew`):
+    otherwise the others would always come first, whatever the priorities.
 
 States of an instance, and what leads from one to the next:
 
     IDLE ─(request)▶ WAITING ─(next_grant)▶ GRANTED ─(release)▶ IDLE
-    WAITING ─(withdraw)▶ IDLE, any ─(unregister)▶ gone
+    GRANTED ─(renew)▶ WAITING, WAITING ─(withdraw)▶ IDLE, any ─(unregister)▶ gone
 """
 
 from __future__ import annotations
@@ -32,6 +35,10 @@ from .resources import ExplicitResource, Pool, ResourcePools, demanded
 Instance = TypeVar("Instance", bound=Hashable)
 
 
+EXECUTIONS_TO_START = 2
+"""Rule 2: initialisation and warm-up."""
+
+
 class GrantState(enum.Enum):
     IDLE = "idle"
     WAITING = "waiting"
@@ -44,7 +51,7 @@ class _Entry:
     Attributes:
         demand: units by pool.
         weight: its priority.
-        executed: executions so far, times weight.
+        executed: executions so far, those to start included, times weight.
         asked: number of its latest request.
         overtaken: how many that share a pool with it were granted since then.
     """
@@ -54,7 +61,7 @@ class _Entry:
     def __init__(self, demand: dict[Pool, int], weight: int) -> None:
         self.demand = demand
         self.weight = weight
-        self.executed = 0
+        self.executed = EXECUTIONS_TO_START * weight
         self.asked = 0
         self.overtaken = 0
         self.state = GrantState.IDLE
@@ -125,6 +132,11 @@ class RateLimiter(Generic[Instance]):
         self._pools.give_back(entry.demand)
         if executed:
             entry.executed += entry.weight
+
+    def renew(self, instance: Instance) -> None:
+        """An instance gives back what it was granted, having executed, and wants to execute again (rule 6)."""
+        self.release(instance)
+        self.request(instance)
 
     def next_grant(self) -> Instance | None:
         """The next instance that may execute; None for none before the next event."""

@@ -68,6 +68,26 @@ async def test_models_that_need_the_same_resource_take_turns(autojump_clock) -> 
         assert await ask(server, "a", "b", "a", "b") == pytest.approx(4.0)
 
 
+async def test_priorities_count_between_models_that_always_have_work(autojump_clock) -> None:
+    """A model that has executed asks again before its resource is granted to the other one."""
+    order = ""
+
+    def executing(name: str) -> Work:
+        async def work(_spec: object, _batch: object) -> None:
+            nonlocal order
+            order += name
+            await trio.sleep(0.1)
+
+        return work
+
+    models = [limited(name, executing(name), "R:1", priority=at) for at, name in enumerate("ab", 1)]
+    async with serving(*models) as server:
+        await ask(server, *"ab" * 90)
+    assert order.count("a") == order.count("b") == 90
+    contended = order[:120]
+    assert abs(contended.count("a") - 2 * contended.count("b")) <= 4, contended
+
+
 async def test_models_that_share_nothing_run_side_by_side(autojump_clock) -> None:
     async with serving(limited("a", Profile(1.0), "R:1"), limited("b", Profile(1.0), "S:1")) as server:
         assert await ask(server, "a", "b") == pytest.approx(1.0)
