@@ -74,7 +74,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
             escape=escape_wanted(environment),
         ),
         http=http_settings(flags) if flags["allow-http"] else None,
-        grpc=grpc_settings(flags) if flags["allow-grpc"] else None,
+        grpc=grpc_settings(flags, environment) if flags["allow-grpc"] else None,
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         deprecations=tuple(_deprecations(flags)),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...engine.metrics_latencies import DEFAULT_QUANTILES
 from ..grpc.compression import CompressionLevel
 from ..grpc.context import GrpcOptions
+from ..grpc.delays import read_delays
 from ..grpc.options import GrpcServiceOptions
 from ..http.options import HttpOptions
 from ..http2.limits import Http2Limits, KeepaliveOptions
@@ -93,8 +94,8 @@ _LEAST_WAITING_BYTES = 64 << 20
 """Of gRPC messages that wait for room in the server-wide budget, a quarter of which they may have otherwise."""
 
 
-def grpc_settings(flags: ParsedFlags) -> GrpcSettings:
-    """From the flags of the group GRPC.
+def grpc_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> GrpcSettings:
+    """From the flags of the group GRPC, and the delays that the environment asks for.
 
     Raises:
         UsageError: TLS without certificate or key, or a time or number out of range.
@@ -116,6 +117,7 @@ def grpc_settings(flags: ParsedFlags) -> GrpcSettings:
             header_forward_pattern=flags["grpc-header-forward-pattern"],
             allow_client_shm=flags["allow-client-shm"],
             restrictions=flags["grpc-restricted-protocol"],
+            delays=read_delays(environment),
         ),
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...engine.errors import UnavailableError
 from ..request_parameters import compile_forward_pattern
 from ..restrictions import Restriction
+from .delays import NO_DELAYS, GrpcDelays
 from .infer_reader import InferReader
 
 if TYPE_CHECKING:
@@ -24,11 +25,13 @@ class GrpcOptions:
             become request parameters (grpc.md §6). Empty: none does.
         allow_client_shm: whether clients may register shared-memory regions (grpc.md §2).
         restrictions: ``--grpc-restricted-protocol``: which calls need which metadata (grpc.md §7).
+        delays: what is held up, for tests of clients.
     """
 
     header_forward_pattern: str = ""
     allow_client_shm: bool = False
     restrictions: tuple[Restriction, ...] = ()
+    delays: GrpcDelays = NO_DELAYS
 
 
 class GrpcContext:

@@ -14,6 +14,7 @@ from ...actors.offload import Offload
 from ...engine.errors import TriremeError
 from .call import UnaryCall
 from .call_head import CallHead
+from .delays import NO_DELAYS, GrpcDelays, delay
 from .framing import INT32_MAX
 from .methods import Servable, methods_of
 from .statuses import grpc_error
@@ -38,13 +39,23 @@ class Dispatcher:
         compressed_paths: methods to whose responses the compression level applies.
         max_message_bytes: the largest request message, by path.
         offload: where messages are read that take long.
+        delays: for tests of clients; methods of inference are those of `compressed_paths`.
         details_codec: writes the details of a `GRPCError`; without it they are not sent.
 
     Attributes:
         methods: every method by its path.
     """
 
-    __slots__ = ("_attendants", "_codec", "_details_codec", "_guards", "_offload", "methods")
+    __slots__ = (
+        "_attendants",
+        "_codec",
+        "_delays",
+        "_details_codec",
+        "_guards",
+        "_inference",
+        "_offload",
+        "methods",
+    )
 
     def __init__(
         self,
@@ -55,11 +66,14 @@ class Dispatcher:
         compressed_paths: Collection[str] = (),
         max_message_bytes: Callable[[str], int] = lambda _path: INT32_MAX,
         offload: Offload | None = None,
+        delays: GrpcDelays = NO_DELAYS,
         details_codec: StatusDetailsCodecBase | None = None,
     ) -> None:
         services = tuple(services)
         self.methods = methods_of(services, compressed_paths, max_message_bytes)
         self._offload = offload or Offload()
+        self._delays = delays
+        self._inference = frozenset(compressed_paths)
         attendants: list[Callable[[], None] | None] = [getattr(service, "attend", None) for service in services]
         self._attendants = tuple(attend for attend in attendants if attend is not None)
         self._codec = codec
@@ -119,8 +133,12 @@ class Dispatcher:
                 await trio.lowlevel.checkpoint_if_cancelled()
                 stream = Stream(call, peer, self._codec, self._details_codec, self._offload)
                 status, message, details = await self._outcome(call, stream)
+                if self._delays.answer_s and call.method.path not in self._inference:
+                    await delay(self._delays.answer_s, "the write of the response")
                 if not stream.finished:
                     stream.end(status, message, details)
+            if self._delays.enqueue_s and call.scope.cancelled_caught and call.method.path in self._inference:
+                await delay(self._delays.enqueue_s, "PutTaskBackToQueue")
         finally:
             call.finish()
 

@@ -28,6 +28,7 @@ from .call import DEADLINE_EXCEEDED, UnaryCall
 from .call_head import CallHead, Refusal, parse_head
 from .compression import IDENTITY, CompressionLevel, Unpacking, UnpackLimits
 from .deadlines import Deadlines, Entry
+from .delays import delay
 from .dispatch import Dispatcher
 from .framing import MessageReader
 from .methods import Method
@@ -57,6 +58,7 @@ class Surroundings:
         offload: where messages are packed and unpacked.
         max_compression_ratio: see `compression.UnpackLimits`.
         limits: of how slowly messages may come.
+        cancel_delay_s: how long it takes a call to hear that its client has cancelled it, for tests.
     """
 
     group: Http2Group
@@ -68,6 +70,7 @@ class Surroundings:
     waiting: WaitingRoom
     offload: Offload
     limits: Limits
+    cancel_delay_s: float = 0.0
 
 
 class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
@@ -287,6 +290,18 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
             self._deadlines.remove(deadline)
 
     # ---- tasks ----
+
+    def cancel_later(self, scope: trio.CancelScope) -> bool:
+        """Cancels a call's task when the delay for tests is over. False: there is none."""
+        delay_s = self._surroundings.cancel_delay_s
+        if delay_s and self._nursery is not None:
+            self._start(self._cancel_after, delay_s, scope)
+            return True
+        return False
+
+    async def _cancel_after(self, delay_s: float, scope: trio.CancelScope) -> None:
+        await delay(delay_s, "the notification of the cancellation")
+        scope.cancel()
 
     def _serve_call(self, call: StreamingCall) -> None:
         if self._peer is None:

@@ -17,6 +17,7 @@ from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError, UnsupportedError
 from ...engine.log_context import about
 from .context import GrpcContext
+from .delays import delay
 from .forwarding import forward_metadata
 from .infer_request import DecodedGrpcInfer
 from .infer_writer import write_infer_response
@@ -102,8 +103,10 @@ class UnaryInfer:
         context = self._context
         message = await stream.recv_message()
         lease = stream.take_lease()
+        delays = context.options.delays
         traced: GrpcTrace | None = None
         try:
+            await delay(delays.process_s, "the Process execution")
             context.refuse_when_draining()
             decoded = context.reader.decode(message, self._describe)
             if decoded is None:
@@ -120,6 +123,7 @@ class UnaryInfer:
             reply = await context.server.submit(decoded.request, lease)
             stream.admitted()
             parts = write_infer_response(await reply.response(), decoded)
+            await delay(delays.response_completion_s, "InferResponseComplete")
             if traced is not None:
                 traced.sending()
             await stream.send_message(parts)

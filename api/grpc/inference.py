@@ -34,12 +34,16 @@ class InferenceService(pb.GrpcInferenceServiceBase):
         immediate: calls that are begun without a task of their own; see `UnaryInfer.begin`.
         attend: lets the schedulers decide about the calls that have begun.
         lease, offload: the server's.
+        delays: what is held up, for tests of clients.
     """
 
     def __init__(self, context: GrpcContext) -> None:
         self._context = context
         self._unary = UnaryInfer(context)
+        self.delays = context.options.delays
         self.immediate: Mapping[str, Callable[[UnaryCall], bool]] = {MODEL_INFER: self._unary.begin}
+        if self.delays.of_model_infer:
+            self.immediate = {}
         self.attend: Callable[[], None] = context.server.attend
         self.lease: Callable[[], Lease] = context.server.lease
         self.offload: Offload = context.server.offload

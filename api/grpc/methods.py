@@ -16,7 +16,7 @@ class Servable(Protocol):
     True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have
     ``attend``, a function that is called when all has been begun that came at once: what the calls have in common is
     best done then; and, one of them for all, ``lease``, which makes what a message takes of the server's
-    budget, and ``offload``, which does on a thread what takes long (`actors.offload`)."""
+    budget, ``offload``, which does on a thread what takes long (`actors.offload`), and ``delays``."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
 

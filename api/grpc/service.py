@@ -18,6 +18,7 @@ from ..sockets.service import Service
 from ..sockets.transport import PlainTransport, TlsTransport
 from .codec import MessageCodec
 from .deadlines import Deadlines
+from .delays import NO_DELAYS
 from .dispatch import Dispatcher, Guard
 from .host import CallHost, Surroundings
 from .methods import Servable
@@ -91,6 +92,7 @@ class GrpcService(Service):
         self._deadlines = Deadlines()
         self._group = Http2Group(options.http2)
         offload = _given(services, "offload", Offload())
+        delays = _given(services, "delays", NO_DELAYS)
         dispatcher = Dispatcher(
             services,
             MessageCodec() if codec is None else codec,
@@ -98,6 +100,7 @@ class GrpcService(Service):
             compressed_paths=options.compressed_paths,
             max_message_bytes=options.message_limit,
             offload=offload,
+            delays=delays,
             details_codec=details_codec,
         )
         self._surroundings = Surroundings(
@@ -110,6 +113,7 @@ class GrpcService(Service):
             waiting=WaitingRoom(options.max_waiting_bytes),
             offload=offload,
             limits=options.limits,
+            cancel_delay_s=delays.notification_s,
         )
 
     def connection(

@@ -24,6 +24,7 @@ from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
 from .codec import UnreadableError
 from .context import GrpcContext
+from .delays import delay
 from .forwarding import forward_metadata
 from .infer_request import DecodedGrpcInfer
 from .infer_writer import write_stream_error, write_stream_refusal, write_stream_response
@@ -218,7 +219,7 @@ class InferStream:
 
     async def _write(self) -> None:
         """Send answers until the stream is over."""
-        order = self._order
+        order, delays = self._order, self._context.options.delays
         while not (order.over or self._broken):
             request = order.next()
             if request is None:
@@ -231,11 +232,15 @@ class InferStream:
                     return
                 parts = request.encode(outcome, final)
                 if parts is not None:
+                    if request.decoupled:
+                        await delay(delays.response_s, "the write of the response")
                     if request.trace is not None:
                         request.trace.sending()
                     await self._stream.send_message(parts)
                     if request.trace is not None:
                         request.trace.sent()
+                if request.decoupled:
+                    await delay(delays.complete_s, "the completion of reporting response / flag")
                 if final:
                     order.close(request)
                     request.end_trace()

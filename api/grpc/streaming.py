@@ -159,7 +159,8 @@ class StreamingCall:
     def cancel(self) -> None:
         """The client has reset the call, or is gone."""
         self.over = True
-        self.scope.cancel()
+        if not self.connection.cancel_later(self.scope):
+            self.scope.cancel()
 
     def expire(self) -> None:
         """The deadline has passed."""
