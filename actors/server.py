@@ -228,9 +228,12 @@ class InferenceServer:
             logger.info("Waiting for in-flight requests to complete.")
         self._exiting = self._admission.stopping = True
         repository.stop()
+        self._drained = not repository.live_versions()
+        if self._drained:
+            return True
         text = "Timeout %d: Found %d model versions that have in-flight inferences"
         remaining_s = await self._count_down(max(0.0, timeout_s), repository.inflight, text, logging.INFO)
-        if repository.live_versions() and not repository.inflight():
+        if not repository.inflight():
             logger.info("All models are stopped, unloading models")
             text = "Timeout %d: Found %d live models and 0 in-flight non-inference requests"
             await self._count_down(max(_UNLOAD_GRACE_S, remaining_s), repository.living, text, logging.DEBUG)
@@ -238,20 +241,20 @@ class InferenceServer:
         return self._drained
 
     async def _count_down(self, remaining_s: float, pending: Callable[[], list[str]], text: str, level: int) -> float:
-        """Wait until nothing is pending, saying each second how much still is, and at `level` what; what remains of the
-        time."""
-        while lines := pending():
+        """Wait until nothing is pending, saying each second, and in the end, how much is, and at `level` what; what
+        remains of the time."""
+        while True:
+            lines = pending()
             logger.info(text, math.ceil(remaining_s), len(lines))
             for line in lines:
                 logger.log(level, "%s", line)
-            if remaining_s <= 0:
-                break
+            if not lines or remaining_s <= 0:
+                return remaining_s
             with trio.move_on_after(min(1.0, remaining_s)) as second:
                 while pending():
                     await self._repository.changed()
             if second.cancelled_caught:
                 remaining_s = max(0.0, remaining_s - 1)
-        return remaining_s
 
     # Inference.
 

@@ -146,6 +146,8 @@ async def test_what_is_in_flight_when_the_server_stops_is_told(autojump_clock, c
         "Model 'a' (version 1) has 2 in-flight inferences",
     ]
     assert told[3] == "Timeout 9: Found 1 model versions that have in-flight inferences"
+    assert "Timeout 8: Found 0 model versions that have in-flight inferences" in told
+    assert told[-1].endswith("Found 0 live models and 0 in-flight non-inference requests")
 
 
 async def test_a_limit_of_requests_in_flight_is_told(autojump_clock, caplog) -> None:
