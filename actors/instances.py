@@ -117,8 +117,8 @@ class Instances:
         """Have these instances from now on, and no others. What is there is used again where it is of the same kind.
 
         Returns:
-            Why a new one could not be made, and everything is as before; None if all of them are there. Those that are
-            too many may still be at work.
+            Why a new one could not be made, and everything is as before; None if all of them are there, and those that
+            are too many have gone. Only one that has sequences may stay until they are over.
         """
         if self._closing:
             return stopping_error()
@@ -132,6 +132,9 @@ class Instances:
         for seat in unwanted:
             seat.leaving = True
             self._nursery.start_soon(self._see_off, seat)
+        for seat in unwanted:
+            if seat.instance is None or not self._scheduler.is_bound(seat.instance.identity):
+                await seat.gone.wait()
         return error
 
     async def close(self) -> None:
@@ -154,11 +157,14 @@ class Instances:
 
     async def _see_off(self, seat: _Seat) -> None:
         """An instance that is not wanted any more gets no new work, ends what it has begun, and goes."""
-        if seat.instance is not None and not seat.instance.stopped.is_set():
-            await self._scheduler.released(seat.instance.identity)
-            seat.instance.stop()
-            await seat.instance.stopped.wait()
-        self._seats.remove(seat)
+        try:
+            if seat.instance is not None and not seat.instance.stopped.is_set():
+                await self._scheduler.released(seat.instance.identity)
+                seat.instance.stop()
+                await seat.instance.stopped.wait()
+        finally:
+            self._seats.remove(seat)
+            seat.gone.set()
 
     async def _keep(self, seat: _Seat, *, task_status: trio.TaskStatus[None]) -> None:
         """Run an instance; bury it when it dies; start the next one."""
@@ -242,6 +248,7 @@ class _Seat:
         error: why it could not be made at all.
         death: what its instance died of last; empty if none has.
         leaving: it is not wanted any more.
+        gone: and it has left.
     """
 
     def __init__(self, order: InstanceOrder) -> None:
@@ -250,6 +257,7 @@ class _Seat:
         self.error: TriremeError | None = None
         self.death = ""
         self.leaving = False
+        self.gone = trio.Event()
 
     @property
     def alive(self) -> bool:

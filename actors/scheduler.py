@@ -286,6 +286,10 @@ class Scheduler:
         self._core.instance_gone(instance)
         self._leave_word()
 
+    def is_bound(self, instance: InstanceId) -> bool:
+        """Whether an instance has sequences; from now on it gets no new ones."""
+        return not self._core.release(instance)
+
     async def released(self, instance: InstanceId) -> None:
         """Give an instance nothing that would bind it for longer than its next batch, and wait until nothing does."""
         while not self._core.release(instance):

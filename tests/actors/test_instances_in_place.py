@@ -67,18 +67,30 @@ async def test_the_new_instances_take_part(tmp_path: Path, gates: Gates) -> None
         await first.response()
 
 
-async def test_one_that_is_at_work_finishes_before_it_leaves(tmp_path: Path, gates: Gates) -> None:
-    async with counting(tmp_path, gates, 2) as server:
+async def test_one_that_is_at_work_finishes_before_it_leaves_and_the_load_waits_for_it(
+    tmp_path: Path, gates: Gates
+) -> None:
+    loaded = False
+
+    async def load() -> None:
+        nonlocal loaded
+        await server.load_model("a", {})
+        loaded = True
+
+    async with counting(tmp_path, gates, 2) as server, trio.open_nursery() as nursery:
         replies = [await server.submit(valued_request("a", gate=gate)) for gate in ("g", "h")]
         await until(lambda: len(gates.waiting) == 2)
         write(tmp_path, "a", {1: 1}, counted(1))
-        await server.load_model("a", {})
-        assert instances(server) == (1, 1)
+        nursery.start_soon(load)
+        await until(lambda: instances(server) == (1, 1))
         queued = await server.submit(valued_request("a"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not loaded
         gates.open("g")
         gates.open("h")
         for reply in (*replies, queued):
             assert value_of(await reply.response()) == 1
+        await until(lambda: loaded)
 
 
 async def test_a_configuration_of_the_request_may_change_them_too(tmp_path: Path, gates: Gates) -> None:
