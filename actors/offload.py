@@ -28,10 +28,28 @@ class Offload:
     A caller that is cancelled leaves when the function has returned.
     """
 
-    __slots__ = ("_limiter",)
+    __slots__ = ("_limiter", "_nursery")
 
     def __init__(self, threads: int = _THREADS) -> None:
         self._limiter = trio.CapacityLimiter(threads)
+        self._nursery: trio.Nursery | None = None
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Let `later` run its tasks in a nursery, which ends with the server."""
+        self._nursery = nursery
+
+    def later(self, function: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Run a function on a thread, for who is no task.
+
+        Args:
+            function: must not raise.
+            done: gets what it returns, on the event loop; must not raise. Not called if the server ends before.
+        """
+        assert self._nursery is not None, "the server is open"
+        self._nursery.start_soon(self._run_later, function, done)
+
+    async def _run_later(self, function: Callable[[], T], done: Callable[[T], None]) -> None:
+        done(await self(function))
 
     async def __call__(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         return await trio.to_thread.run_sync(function, *args, limiter=self._limiter)

@@ -137,6 +137,7 @@ class InferenceServer:
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         self.readiness = Readiness(self._nursery.start_soon)
+        self.offload.start(self._nursery)
         executors = self._executors or ThreadExecutors(self.options.model_load_thread_count, self.readiness)
         self._tracing.start(self._nursery)
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None

@@ -13,6 +13,7 @@ from ..engine.tensor import Tensor
 
 _UNSUPPORTED = (BOOL, FP16, BF16, BYTES)
 _MAX_ELEMENTS = 1_000_000
+_MAX_CLASSES = 1 << 20
 
 
 def classify(tensor: Tensor, class_count: int, labels: Sequence[str], batched: bool) -> Tensor:
@@ -29,7 +30,8 @@ def classify(tensor: Tensor, class_count: int, labels: Sequence[str], batched: b
         their order.
 
     Raises:
-        InvalidArgumentError: a datatype without an order, or rows of more than a million values.
+        InvalidArgumentError: a datatype without an order, or rows of more than a million values, or more than 1,048,576
+            classes in all.
     """
     datatype = tensor.datatype
     if datatype in _UNSUPPORTED:
@@ -40,20 +42,26 @@ def classify(tensor: Tensor, class_count: int, labels: Sequence[str], batched: b
     if width > _MAX_ELEMENTS:
         raise InvalidArgumentError("classification output tensor too large")
     shown = min(class_count, width)
+    if rows * shown > _MAX_CLASSES:
+        raise InvalidArgumentError(
+            f"classification of output '{tensor.name}' gives {rows * shown} classes, expected at most {_MAX_CLASSES}"
+        )
     template = "%f" if datatype.storage.kind == "f" else "%d"
     classes: list[bytes] = []
     for row in tensor.array.reshape(rows, width):
-        classes += [_class_text(template % row[index], index, labels) for index in _descending(row)[:shown]]
+        order = _descending(row, shown)
+        chosen = zip(row[order].tolist(), order.tolist(), strict=True)
+        classes += [_class_text(template % value, index, labels) for value, index in chosen]
     array = np.empty(len(classes), dtype=object)
     array[:] = classes
     return Tensor(tensor.name, BYTES, (*batch, shown), array=array.reshape(*batch, shown))
 
 
-def _descending(row: np.ndarray) -> list[int]:
-    """Indices by falling value; sorted backwards, so that equal values keep their order and unsigned ones need no
-    negation."""
-    order = np.argsort(row[::-1], kind="stable")[::-1]
-    return (len(row) - 1 - order).tolist()
+def _descending(row: np.ndarray, count: int) -> np.ndarray:
+    """Indices of the greatest values, falling; sorted backwards, so that equal values keep their order and unsigned
+    ones need no negation."""
+    order = np.argsort(row[::-1], kind="stable")[::-1][:count]
+    return len(row) - 1 - order
 
 
 def _class_text(value: str, index: int, labels: Sequence[str]) -> bytes:

@@ -129,7 +129,7 @@ def choose_encoding(accept_encoding: str | None) -> str | None:
     return None if chosen == "identity" else chosen
 
 
-def compress(body: bytes | memoryview, encoding: str) -> bytes:
-    """`body` as ``gzip`` or ``deflate`` (zlib format)."""
+def compress(body: Buffer, encoding: str, tail: Buffer = b"") -> bytes:
+    """`body`, and `tail` behind it, as ``gzip`` or ``deflate`` (zlib format)."""
     compressor = zlib.compressobj(wbits=_WINDOW_BITS[encoding])
-    return compressor.compress(body) + compressor.flush()
+    return b"".join((compressor.compress(body), compressor.compress(tail), compressor.flush()))

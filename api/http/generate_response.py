@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from ...engine.response import InferenceResponse
+from ..large_answers import element_by_element
 from . import json_writer
 from .infer_response import refuse_bytes
+
+
+def takes_long(response: InferenceResponse) -> bool:
+    """Whether `encode_generate` takes so long that it is called on a thread."""
+    return any(map(element_by_element, response.outputs))
 
 
 def encode_generate(response: InferenceResponse) -> bytes:

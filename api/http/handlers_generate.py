@@ -19,12 +19,13 @@ from ...engine.response import InferenceResponse
 from .asgi import Headers, Message, Send
 from .errors import error_answer, error_body
 from .exchange import JSON, Answer, Context, HttpRequest, StreamedAnswer
-from .generate_response import encode_generate
+from .generate_response import encode_generate, takes_long
 from .large_bodies import decode_generate
 from .load_metrics import FORMAT_HEADER, load_metrics_headers
 from .tracing import begin_trace, leave_trace
 
 if TYPE_CHECKING:
+    from ...actors.offload import Offload
     from ...actors.reply import Reply
     from .routes import Match
 
@@ -49,12 +50,12 @@ def admit_generate(context: Context, match: Match) -> Answer | None:
 
 async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:
     """The only response of a model."""
-    return _Whole(await _submit(context, request), _load_headers(context, request))
+    return _Whole(await _submit(context, request), _load_headers(context, request), context.server.offload)
 
 
 async def generate_stream(context: Context, request: HttpRequest) -> StreamedAnswer:
     """All responses of a model, each an event."""
-    return _Events(await _submit(context, request), _load_headers(context, request))
+    return _Events(await _submit(context, request), _load_headers(context, request), context.server.offload)
 
 
 async def _submit(context: Context, request: HttpRequest) -> Reply:
@@ -86,6 +87,7 @@ class _Generation(StreamedAnswer):
 
     Args:
         more_headers: those that the answer is to begin with, besides its own.
+        offload: for what takes long to encode.
 
     Attributes:
         over: the final response has been taken.
@@ -93,8 +95,9 @@ class _Generation(StreamedAnswer):
 
     media = JSON
 
-    def __init__(self, reply: Reply, more_headers: Callable[[], Headers]) -> None:
+    def __init__(self, reply: Reply, more_headers: Callable[[], Headers], offload: Offload) -> None:
         self._more_headers = more_headers
+        self._offload = offload
         self.over = False
         self._reply = reply
         self._news = trio.lowlevel.ParkingLot()
@@ -120,6 +123,11 @@ class _Generation(StreamedAnswer):
         self.over = not answers or answers[-1][1]
         return [outcome for outcome, _ in answers if outcome is not None]
 
+    async def _encode(self, response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
+        if isinstance(response, InferenceResponse) and takes_long(response):
+            return await self._offload(_encode, response)
+        return _encode(response)
+
     def _head(self, failed: bool) -> Message:
         headers = [(b"Content-Type", self.media), *self._more_headers()]
         return {"type": "http.response.start", "status": 400 if failed else 200, "headers": headers}
@@ -134,7 +142,7 @@ class _Whole(_Generation):
         while not self.over:
             responses = await self._take()
             if responses and not count:
-                body, failed = _encode(responses[0])
+                body, failed = await self._encode(responses[0])
             count += len(responses)
         await send(self._head(failed))
         await send(_piece(body if count == 1 else _WRONG_COUNT))
@@ -150,7 +158,7 @@ class _Events(_Generation):
         begun = False
         while not self.over:
             for response in await self._take():
-                body, failed = _encode(response)
+                body, failed = await self._encode(response)
                 if not begun:
                     begun = True
                     await send(self._head(failed))

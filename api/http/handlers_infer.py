@@ -14,7 +14,7 @@ from .errors import error_answer
 from .exchange import JSON, TEXT, Answer, Context, HttpRequest
 from .infer_parameters import forward_headers
 from .infer_request import header_length
-from .infer_response import encode_infer
+from .infer_response import encode_infer, takes_long
 from .large_bodies import decode, expand
 from .tracing import begin_trace, leave_trace
 
@@ -70,7 +70,10 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
         raise
     request.error_media = TEXT
     response = await reply.response()
-    answer = encode_infer(response, decoded, model)
+    if takes_long(response, decoded):
+        answer = await server.offload(encode_infer, response, decoded, model)
+    else:
+        answer = encode_infer(response, decoded, model)
     accepted = headers.get(b"accept-encoding")
     if accepted is not None:
         await _compress(answer, accepted.decode("latin-1"))
@@ -93,9 +96,9 @@ def describe(server: InferenceServer, name: str, version: int) -> ModelDescripti
 async def _compress(answer: Answer, accept_encoding: str) -> None:
     encoding = compression.choose_encoding(accept_encoding)
     if encoding is not None:
-        if answer.tail is not None:
-            answer.body += answer.tail
-            answer.tail = None
-        pack = partial(compression.compress, answer.body, encoding)
-        answer.body = pack() if len(answer.body) < _LARGE_BYTES else await trio.to_thread.run_sync(pack)
+        tail = answer.tail
+        pack = partial(compression.compress, answer.body, encoding, b"" if tail is None else tail)
+        small = tail is None and len(answer.body) < _LARGE_BYTES
+        answer.body = pack() if small else await trio.to_thread.run_sync(pack)
+        answer.tail = None
         answer.headers = [*answer.headers, (b"Content-Encoding", encoding.encode())]

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
+from ...actors.offload import Offload
 from ...actors.reply import Reply
 from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError
 from ...engine.log_context import about
+from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
 from .asgi import Headers
 from .errors import error_answer, unexpected_failure
@@ -22,7 +25,7 @@ from .exchange import JSON, TEXT, Answer, Context
 from .h1_parser import Request
 from .handlers_infer import describe, infer
 from .infer_request import DecodedInfer, header_length
-from .infer_response import encode_infer
+from .infer_response import encode_infer, takes_long
 from .json_large import ON_LOOP_BYTES
 from .routes import Match, Router
 
@@ -126,7 +129,7 @@ class ImmediateInfer:
             return False  # there is no room; the application waits for some, and tells of the request
         _tell_of(request)
         call.on_cancel = reply.cancel
-        reply.notify(_Pending(call, decoded, model).answer)
+        reply.notify(_Pending(call, decoded, model, context.server.offload).answer)
         return True
 
     def attend(self) -> None:
@@ -154,10 +157,11 @@ def _tell_of(request: Request) -> None:
 class _Pending:
     """A call that waits for its reply."""
 
-    __slots__ = ("_call", "_decoded", "_model")
+    __slots__ = ("_call", "_decoded", "_model", "_offload")
 
-    def __init__(self, call: ImmediateCall, decoded: DecodedInfer, model: ModelDescription) -> None:
+    def __init__(self, call: ImmediateCall, decoded: DecodedInfer, model: ModelDescription, offload: Offload) -> None:
         self._call = call
+        self._offload = offload
         self._decoded = decoded
         self._model = model
 
@@ -167,13 +171,32 @@ class _Pending:
         if call.over:
             return  # and the shared memory meant for the answer may be in use for something else
         try:
-            answer = encode_infer(reply.answer(), self._decoded, self._model)
+            response = reply.answer()
+            if takes_long(response, self._decoded):
+                self._offload.later(partial(self._encoded, response), self._send)
+                return
+            answer = encode_infer(response, self._decoded, self._model)
         except TriremeError as error:
             answer = error_answer(error, TEXT)
             error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
         except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own request
-            asked = self._decoded.request
-            text = "unexpected failure while answering a request"
-            _log.exception(text, extra=about(asked.model_name, asked.id))
-            answer = unexpected_failure(TEXT)
+            answer = self._unexpected()
         call.answer(answer)
+
+    def _encoded(self, response: InferenceResponse) -> Answer:
+        """On a thread, the answer to the client; whatever goes wrong is one, too."""
+        try:
+            return encode_infer(response, self._decoded, self._model)
+        except TriremeError as error:
+            return error_answer(error, TEXT)
+        except Exception:  # noqa: BLE001 - as above
+            return self._unexpected()
+
+    def _send(self, answer: Answer) -> None:
+        if not self._call.over:
+            self._call.answer(answer)
+
+    def _unexpected(self) -> Answer:
+        asked = self._decoded.request
+        _log.exception("unexpected failure while answering a request", extra=about(asked.model_name, asked.id))
+        return unexpected_failure(TEXT)

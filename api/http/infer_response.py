@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
+from ...actors.offload import LARGE_BYTES
 from ...engine.description import ModelDescription
 from ...engine.errors import UnsupportedError
 from ...engine.request import ParameterValue
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
 from ..classification import classify
+from ..large_answers import as_bytes, element_by_element
 from . import json_writer
 from .exchange import BINARY, JSON, Answer
 from .infer_request import DecodedInfer
 
+_MANY_PIECES = 64
+_COPIED_BYTES = 1 << 20
 _LARGE_BYTES = 65_536
 """A single output of this size is sent from where it lies, instead of being copied behind the JSON text."""
 
@@ -33,8 +37,9 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
     """
     forms = decoded.forms
     default_form = decoded.default_form
-    outputs: list[bytes] = []
+    pieces: list[bytes] = [b""]  # the head, which comes last
     blobs: list[Buffer] = []
+    between = b',"outputs":['
     for tensor in response.outputs:
         form = forms.get(tensor.name, default_form)
         if form.class_count:
@@ -42,27 +47,67 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
             tensor = classify(tensor, form.class_count, labels, model.config.max_batch_size > 0)
         if form.place is not None:
             form.place.write(tensor.name, tensor.buffer)
-            data = b""
+            end = b"}"
         elif form.binary:
             blob = tensor.buffer
             if blob:
                 blobs.append(blob)
-            data = b',"parameters":{"binary_data_size":%d}' % len(blob)
+            end = b',"parameters":{"binary_data_size":%d}}' % len(blob)
         else:
-            data = b',"data":' + json_writer.tensor_data(tensor)
-        outputs.append(b"%b%b}" % (_opening(tensor.name, tensor.datatype.name, tensor.shape), data))
+            pieces += (between, _opening(tensor.name, tensor.datatype.name, tensor.shape), b',"data":')
+            pieces += json_writer.tensor_pieces(tensor)
+            pieces.append(b"}")
+            between = b","
+            continue
+        pieces += (between, _opening(tensor.name, tensor.datatype.name, tensor.shape), end)
+        between = b","
     head = _head(response.model_name, response.model_version)
     if response.id:
         head = b'{"id":%b,%b' % (json_writer.string(response.id), head[1:])
     if response.parameters:
         head = b'%b,"parameters":%b' % (head, _parameters(response.parameters))
-    text = b'%b,"outputs":[%b]}' % (head, b",".join(outputs))
+    pieces[0] = head
+    pieces.append(b"]}" if response.outputs else b',"outputs":[]}')
+    if len(pieces) > _MANY_PIECES:
+        return _large(pieces, blobs)
+    text = b"".join(pieces)
     if not blobs:
         return Answer(200, JSON, text)
     headers = [(b"Inference-Header-Content-Length", b"%d" % len(text))]
     if len(blobs) == 1 and len(blobs[0]) >= _LARGE_BYTES:
         return Answer(200, BINARY, text, headers, tail=blobs[0])
+    if sum(map(len, blobs)) > LARGE_BYTES:
+        return Answer(200, BINARY, text, headers, tail=_joined(blobs))
     return Answer(200, BINARY, b"".join((text, *blobs)), headers)
+
+
+def takes_long(response: InferenceResponse, decoded: DecodedInfer) -> bool:
+    """Whether `encode_infer` takes so long that it is called on a thread."""
+    forms, default_form = decoded.forms, decoded.default_form
+    several = len(response.outputs) > 1
+    for tensor in response.outputs:
+        form = forms.get(tensor.name, default_form)
+        if form.place is not None or (form.binary and not form.class_count):
+            if as_bytes(tensor, copied=several or form.place is not None):
+                return True
+        elif element_by_element(tensor):
+            return True
+    return False
+
+
+def _large(pieces: list[bytes], blobs: list[Buffer]) -> Answer:
+    """An answer whose text is too large to be copied again."""
+    headers = [(b"Inference-Header-Content-Length", b"%d" % sum(map(len, pieces)))] if blobs else []
+    return Answer(200, BINARY if blobs else JSON, b"", headers, tail=_joined([*pieces, *blobs]))
+
+
+def _joined(pieces: Iterable[Buffer]) -> memoryview:
+    """One after the other; `join` would hold the interpreter's lock until all are copied."""
+    joined = bytearray()
+    for piece in pieces:
+        for at in range(0, len(piece), _COPIED_BYTES):
+            joined += memoryview(piece)[at : at + _COPIED_BYTES]
+    return memoryview(joined)
 
 
 @lru_cache(maxsize=1024)

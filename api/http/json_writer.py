@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ...engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64
+from ...engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64, DataType
 from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.tensor import Tensor
 
+_PIECE_ELEMENTS = 16_384
+_PIECE_BYTES = 262_144
 _SPECIAL = re.compile(rb'[\x00-\x1f"\\]')
 _SHORT_ESCAPES = {ord("\b"): b"\\b", ord("\f"): b"\\f", ord("\n"): b"\\n", ord("\r"): b"\\r", ord("\t"): b"\\t"}
 _ESCAPES = {
@@ -83,6 +85,11 @@ def tensor_data(tensor: Tensor) -> bytes:
         InvalidArgumentError: JSON cannot carry the datatype (FP16, BF16).
         InternalError: the tensor's data does not fit its shape.
     """
+    return b"".join(tensor_pieces(tensor))
+
+
+def tensor_pieces(tensor: Tensor) -> list[bytes]:
+    """The same text in pieces, none of which holds the interpreter's lock for long while it is made."""
     datatype = tensor.datatype
     if datatype is FP16 or datatype is BF16:
         raise InvalidArgumentError(
@@ -92,6 +99,16 @@ def tensor_data(tensor: Tensor) -> bytes:
         flat = tensor.array.reshape(-1)
     except ValueError:
         raise InternalError(f"output tensor shape does not match size of output for '{tensor.name}'") from None
+    if flat.size <= _PIECE_ELEMENTS:
+        return [_elements(flat, datatype)]
+    pieces: list[bytes] = [b"["]
+    for start in range(0, flat.size, _PIECE_ELEMENTS):
+        pieces += (_elements(flat[start : start + _PIECE_ELEMENTS], datatype)[1:-1], b",")
+    pieces[-1] = b"]"
+    return pieces
+
+
+def _elements(flat: np.ndarray, datatype: DataType) -> bytes:
     if datatype is BYTES:
         return _strings(flat.tolist())
     if datatype is FP32 or datatype is FP64:
@@ -116,12 +133,14 @@ def _doubles(flat: np.ndarray) -> bytes:
 def _strings(elements: list[bytes]) -> bytes:
     if not elements:
         return b"[]"
-    if not _SPECIAL.search(b"".join(elements)):
+    if sum(map(len, elements)) <= _PIECE_BYTES and not _SPECIAL.search(b"".join(elements)):
         return b'["' + b'","'.join(elements) + b'"]'
     return b'["' + b'","'.join(map(_escape, elements)) + b'"]'
 
 
 def _escape(raw: bytes) -> bytes:
+    if len(raw) > _PIECE_BYTES:
+        return b"".join([_escape(raw[at : at + _PIECE_BYTES]) for at in range(0, len(raw), _PIECE_BYTES)])
     return _SPECIAL.sub(lambda match: _ESCAPES[match[0]], raw) if _SPECIAL.search(raw) else raw
 
 

@@ -239,14 +239,15 @@ class HttpReply:
     """What the application sent. `headers` by lower-case name."""
 
     def __init__(self, messages: list[dict[str, Any]]) -> None:
-        assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
-        start, body = messages
-        assert not body.get("more_body", False)
+        start, *bodies = messages
+        assert start["type"] == "http.response.start"
+        assert {message["type"] for message in bodies} == {"http.response.body"}
+        assert [message.get("more_body", False) for message in bodies] == [True] * (len(bodies) - 1) + [False]
         self.status: int = start["status"]
         self.reason: bytes | None = start.get("reason")
         self.headers = {name.lower().decode(): value.decode() for name, value in start["headers"]}
         assert len(self.headers) == len(start["headers"]), "a header is sent twice"
-        self.body: bytes = body["body"]
+        self.body: bytes = b"".join(message["body"] for message in bodies)
 
     @property
     def media(self) -> str:
