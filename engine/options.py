@@ -10,6 +10,7 @@ from pathlib import Path
 from .backends.confinement import Confinement
 from .gpu.discovery import MIN_COMPUTE_CAPABILITY, Gpu
 from .gpu.limits import GpuLimits
+from .scheduling.delays import SchedulerDelays
 from .scheduling.resources import ExplicitResource
 from .tensor_limits import DEFAULT_LIMITS, TensorLimits
 from .tracing.config import TraceConfig
@@ -56,6 +57,7 @@ class ServerOptions:
         min_compute_capability: ``--min-supported-compute-capability``: GPUs that can do less are not used.
         gpu_limits: how much of the GPUs may be taken.
         confinement: ``--python-user``, ``--python-memory-limit``: what the processes of Python models may do.
+        scheduler_delays: a test aid, from the environment: how many requests schedulers wait for.
         tracing: ``--trace-config``: which requests are traced, and what becomes of it.
     """
 
@@ -91,6 +93,7 @@ class ServerOptions:
     min_compute_capability: float = MIN_COMPUTE_CAPABILITY
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
     confinement: Confinement = field(default_factory=Confinement)
+    scheduler_delays: SchedulerDelays = field(default_factory=SchedulerDelays)
     tracing: TraceConfig = field(default_factory=TraceConfig)
 
     def options_for_backend(self, backend: str) -> dict[str, str]:

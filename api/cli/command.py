@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...engine.options import ControlMode, ServerOptions
+from ...engine.scheduling.delays import SchedulerDelays
 from ...engine.tensor_limits import TensorLimits
 from ..logging import LogSettings, escape_wanted
 from .exposure import open_management
@@ -184,6 +185,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         min_compute_capability=flags["min-supported-compute-capability"],
         gpu_limits=gpu_limits(flags),
         confinement=confinement(flags),
+        scheduler_delays=SchedulerDelays.of(environment),
         tracing=trace_config(flags, environment),
     )
 

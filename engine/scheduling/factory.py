@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from ..config.model import ModelConfig
-from ..config.sequence import sequence_batching
+from ..config.sequence import OldestStrategy, sequence_batching
 from .compatibility import Compatibility
 from .core import SchedulerCore
 from .default import DefaultScheduler
+from .delays import SchedulerDelays
 from .dynamic import DynamicBatcher
+from .held import HeldDynamicBatcher, HeldSequenceBatcher
 from .sequence.batcher import SequenceBatcher
 from .sequence.plan import SequencePlan
 from .sequence.state import StateLayout
 
+NO_DELAYS = SchedulerDelays()
 
-def make_scheduler(config: ModelConfig, states: StateLayout | None = None) -> SchedulerCore:
+
+def make_scheduler(
+    config: ModelConfig, states: StateLayout | None = None, delays: SchedulerDelays = NO_DELAYS
+) -> SchedulerCore:
     """A scheduler for a model that has instances.
 
     Args:
         config: complete and valid.
         states: its implicit states, if it has any.
+        delays: how many requests it waits for first, for tests.
     """
     sequences = sequence_batching(config)
     if sequences is not None:
-        return SequenceBatcher(SequencePlan.of(config, sequences, states))
-    if config.dynamic_batching is not None:
-        return DynamicBatcher(config.dynamic_batching, config.max_batch_size, Compatibility.of(config))
+        if isinstance(sequences.strategy, OldestStrategy):
+            return SequenceBatcher(SequencePlan.of(config, sequences, states, delays.queued))
+        plan = SequencePlan.of(config, sequences, states)
+        return HeldSequenceBatcher(plan, delays) if delays.queued else SequenceBatcher(plan)
+    batching = config.dynamic_batching
+    if batching is not None:
+        compatibility = Compatibility.of(config)
+        if delays.queued:
+            return HeldDynamicBatcher(batching, config.max_batch_size, compatibility, delays.queued)
+        return DynamicBatcher(batching, config.max_batch_size, compatibility)
     return DefaultScheduler()

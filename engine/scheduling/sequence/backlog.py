@@ -70,6 +70,11 @@ class Backlog:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
+    @property
+    def requests(self) -> int:
+        """Of all sequences in here."""
+        return sum(len(sequence.jobs) for sequence in self._sequences)
+
     def clear(self) -> None:
         self._sequences.clear()
         self._deadlines.clear()

@@ -27,6 +27,7 @@ class OldestHost(Host):
     Args:
         rows: max_batch_size, at least 1.
         compatibility: what the requests of a batch must agree on; None for nothing.
+        least: no batch is formed before so many requests have been issued at a time (`held`); 0 for none.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class OldestHost(Host):
         strategy: OldestStrategy,
         rows: int,
         compatibility: Compatibility | None,
+        least: int = 0,
     ) -> None:
         super().__init__(instance, inputs)
+        self._least = least
         preferred = frozenset(strategy.preferred_batch_sizes or (rows,))
         self._formation = Formation(preferred, rows, strategy.max_queue_delay_us / 1_000_000, compatibility)
         self._issued: OrderedDict[Job, Slot] = OrderedDict()
@@ -53,8 +56,9 @@ class OldestHost(Host):
     def form(self, now: float, draining: bool) -> Batch | None:
         """See `Host.form`."""
         self.ripe_s = None
-        if not self._issued:
+        if not self._issued or (len(self._issued) < self._least and not draining):
             return None
+        self._least = 0
         formation = self._formation
         formation.clear()
         for job in self._issued:

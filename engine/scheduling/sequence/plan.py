@@ -25,21 +25,26 @@ class SequencePlan:
         rows: most rows of a batch: max_batch_size, at least 1.
         inputs: completes the inputs of requests.
         compatibility: what the requests of a batch must agree on; None for nothing.
+        least_issued: oldest strategy: so many requests an instance waits for once (`held`).
     """
 
     batching: SequenceBatching
     rows: int
     inputs: InputAdder
     compatibility: Compatibility | None
+    least_issued: int = 0
 
     @classmethod
-    def of(cls, config: ModelConfig, batching: SequenceBatching, states: StateLayout | None) -> SequencePlan:
+    def of(
+        cls, config: ModelConfig, batching: SequenceBatching, states: StateLayout | None, least_issued: int = 0
+    ) -> SequencePlan:
         """The plan for a model with this (complete, valid) configuration and these implicit states."""
         controls = Controls(batching.controls, config.max_batch_size > 0)
         compatibility = Compatibility.of(config)
         if states is not None and config.max_batch_size > 0:
             compatibility = SequenceCompatibility(compatibility)
-        return cls(batching, max(1, config.max_batch_size), InputAdder(controls, states), compatibility)
+        inputs = InputAdder(controls, states)
+        return cls(batching, max(1, config.max_batch_size), inputs, compatibility, least_issued)
 
     @property
     def iterative(self) -> bool:
@@ -61,5 +66,5 @@ class SequencePlan:
         """An instance, which has no slots yet."""
         strategy = self.batching.strategy
         if isinstance(strategy, OldestStrategy):
-            return OldestHost(instance, self.inputs, strategy, self.rows, self.compatibility)
+            return OldestHost(instance, self.inputs, strategy, self.rows, self.compatibility, self.least_issued)
         return DirectHost(instance, self.inputs, strategy, self.rows, self.compatibility)

@@ -1,0 +1,63 @@
+"""Schedulers that hold requests back until enough are there: a test aid of Triton's, from the environment.
+
+Without the variables none of this exists: a model gets the ordinary scheduler.
+
+Rules:
+ 1. ``TRITONSERVER_DELAY_SCHEDULER=N``: a dynamic batcher dispatches nothing, and lets nothing expire or leave, until
+    its queue has held N requests once.
+ 2. With it, a sequence batcher of the direct strategy forms no batch until the slots of all instances hold N requests,
+    and the backlog as many as ``TRITONSERVER_BACKLOG_DELAY_SCHEDULER`` says. The oldest strategy: until N requests are
+    issued to the instance, for each instance.
+ 3. A scheduler that is stopping holds nothing back.
+"""
+
+from __future__ import annotations
+
+from ..config.model import DynamicBatching
+from .compatibility import Compatibility
+from .core import WAIT, Action, Reject
+from .delays import SchedulerDelays
+from .dynamic import DynamicBatcher
+from .sequence.batcher import SequenceBatcher
+from .sequence.plan import SequencePlan
+
+
+class HeldDynamicBatcher(DynamicBatcher):
+    """Rule 1."""
+
+    __slots__ = ("_least",)
+
+    def __init__(
+        self, batching: DynamicBatching, max_batch_size: int, compatibility: Compatibility | None, least: int
+    ) -> None:
+        super().__init__(batching, max_batch_size, compatibility)
+        self._least = least
+
+    def next_action(self, now: float) -> Action:
+        """See `SchedulerCore.next_action`."""
+        if self._least and not self._stopping:
+            if len(self._queue) < self._least:
+                return WAIT
+            self._least = 0
+        return super().next_action(now)
+
+
+class HeldSequenceBatcher(SequenceBatcher):
+    """Rule 2, for the direct strategy."""
+
+    def __init__(self, plan: SequencePlan, delays: SchedulerDelays) -> None:
+        super().__init__(plan)
+        self._delays = delays
+        self._holds = True
+
+    def next_action(self, now: float) -> Action:
+        """See `SchedulerCore.next_action`. Sequences end, and requests expire in the backlog, as ever."""
+        if self._holds and not self._stopping:
+            self._advance(now)
+            if self._left:
+                return Reject(*self._left.popitem(last=False))
+            in_backlog = self._backlog.requests
+            if len(self._queued) - in_backlog < self._delays.queued or in_backlog < self._delays.backlog:
+                return self._rest()
+            self._holds = False
+        return super().next_action(now)
