@@ -2,8 +2,8 @@
 
 Rule 1: Only what the app has asked for is consumed. So the stream's window closes when it does not ask, and the client
         waits.
-Rule 2: A body of announced length comes whole: what is larger than one read is received into a buffer of its size. The
-        app knows that size before it asks. Any other body comes as it arrives.
+Rule 2: A body of announced length comes whole; if it is larger than one read, it is received into a buffer of its size.
+        The app has seen how long it is before it asks. Any other body comes as it arrives.
 Rule 3: A body that is not as long as its content-length is malformed (RFC 9113 §8.1.1).
 """
 
@@ -26,7 +26,7 @@ class RequestBody:
 
     Args:
         length: the announced one; None if there is none.
-        limits: of pieces and of times.
+        limits: of times.
         consumed: told how many received bytes the client may send anew.
     """
 
@@ -34,6 +34,7 @@ class RequestBody:
         "_arrived",
         "_buffer",
         "_consumed",
+        "_dropping",
         "_ended",
         "_filled",
         "_given",
@@ -60,6 +61,7 @@ class RequestBody:
         self._given = 0
         self._ended = False
         self._over = False
+        self._dropping = False
         self._pace: BodyPace | None = None
         self._waits_since_s: float | None = None  # when something last came, while the app waits
 
@@ -81,14 +83,16 @@ class RequestBody:
         if self._waits_since_s is not None:
             self._note_progress(len(data))
             self._consume()
-            if self._buffer is None or self._filled == len(self._buffer):
+            if self._length is None:
                 self._news.unpark_all()
+        elif self._dropping:
+            self._news.unpark_all()
         return True
 
     def end(self) -> bool:
         """The body is complete. False: it is shorter than announced."""
         if self._length is not None and self._arrived != self._length:
-            return False  # whoever waits is to be cancelled, and not to see what has come
+            return False  # who waits is cancelled, and is not to see what has come
         self._ended = True
         self._news.unpark_all()
         return True
@@ -117,9 +121,8 @@ class RequestBody:
         if self._over:
             await trio.sleep_forever()
         length = self._length
-        if length is not None and length > READ_BYTES:
+        if length is not None and length > READ_BYTES and self._buffer is None:
             self._buffer = np.empty(length, np.uint8).data  # not zeroed: what is only announced costs no memory
-            self._filled = 0
             for piece in self._pieces:
                 self._fill(piece)
             self._pieces.clear()
@@ -150,6 +153,22 @@ class RequestBody:
         finally:
             self._waits_since_s = None
             self._pace.arrived(0, trio.current_time())
+
+    async def drop(self, limit_bytes: int) -> None:
+        """Waits for the end. Nobody wants what still comes; the client may send so many bytes of it."""
+        self._buffer = None
+        self._dropping = True
+        while not self._ended:
+            self._pieces.clear()
+            if limit_bytes > 0:
+                limit_bytes -= self._unconsumed
+                self._consume()
+            await self._news.park()
+
+    @property
+    def complete(self) -> bool:
+        """All of it has arrived."""
+        return self._ended
 
     def is_late(self, now_s: float) -> bool:
         """Whether the app has waited too long."""

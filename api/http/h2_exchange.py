@@ -3,6 +3,8 @@
 Rule 1: `send` returns when the client's windows, and its socket, have let through what was sent. A client that lets
         nothing through for `Limits.write_timeout_s` loses the stream.
 Rule 2: Whoever ends an exchange from outside cancels its scope. The app sees trio's `Cancelled`, as over HTTP/1.1.
+Rule 3: A response that is complete before its request is ended a little later: the end makes the server reset the
+        stream, and there are clients (curl 7.88) that drop a response if they are reset while they send.
 """
 
 from __future__ import annotations
@@ -156,15 +158,27 @@ class Exchange:
             if self._left < 0 or (last and self._left):
                 raise ResponseMessageError(f"the body does not have the length in its Content-Length: {message!r:.200}")
         core = self._connection.core
+        ends = last and self._body.complete
         if self.state is ResponseState.HEAD:
-            core.send_headers(self.stream_id, self._headers, not allowed or (last and not body))
-        if allowed and (body or last):
-            core.send_data(self.stream_id, [body], last)
-        self.state = ResponseState.DONE if last else ResponseState.BODY
+            core.send_headers(self.stream_id, self._headers, not allowed or (ends and not body))
+        if allowed and (body or ends):
+            core.send_data(self.stream_id, [body], ends)
+        self.state = ResponseState.DONE if ends or (last and not allowed) else ResponseState.BODY
         self._connection.mark(1)
         await self._until_sent()
-        if not last:
+        if last and self.state is not ResponseState.DONE:
+            await self._end_early()
+        elif not last:
             await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
+
+    async def _end_early(self) -> None:
+        """Ends a response that is sent before its request has come (rule 3)."""
+        limits = self._connection.limits
+        with trio.move_on_after(limits.linger_timeout_s):
+            await self._body.drop(limits.drain_bytes)
+        self.state = ResponseState.DONE
+        self._connection.core.send_data(self.stream_id, [], True)
+        self._connection.mark(1)
 
     async def _until_sent(self) -> None:
         connection = self._connection

@@ -15,6 +15,7 @@ import trio
 import trustme
 from http2_client import Http2Client, http2
 from http_sockets import (
+    LONG_S,
     QUICK,
     UNHURRIED,
     Responses,
@@ -111,6 +112,45 @@ async def test_answer_before_the_body_has_been_read() -> None:
         for _ in range(3):
             response = await client.ask("POST", "/", b"x" * 300_000)
             assert (response.status, response.body) == (404, b"no")
+
+
+async def test_early_answer_comes_before_the_reset(leaping_clock: MockClock) -> None:
+    """A client that has far more to send is answered at once, and told to stop a little later: some drop an answer if
+    they are reset while they send. What it may send meanwhile is bounded."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, b"no", status=404, headers=((b"Content-Length", b"2"),))
+
+    async with serving(app, limits=UNHURRIED) as service, http2(service) as client:
+        number = await client.begin("POST", "/", end=False)
+        while client.responses[number].body != b"no":
+            await client.read()
+        assert not client.resets
+        sent = 0
+        async with trio.open_nursery() as nursery:
+
+            async def go_on_sending() -> None:
+                nonlocal sent
+                while True:
+                    size = min(client.h2.local_flow_control_window(number), 16_384)
+                    if size:
+                        client.h2.send_data(number, bytes(size))
+                        sent += size
+                        await client.flush()
+                    else:
+                        await client.read()
+
+            nursery.start_soon(go_on_sending)
+            (connection,) = service._http2.group.connections
+            received = connection.core._open[number]
+            await until(lambda: sent > UNHURRIED.drain_bytes and received.receive_left == 0)
+            nursery.cancel_scope.cancel()
+        assert UNHURRIED.drain_bytes < sent <= UNHURRIED.drain_bytes + 2 * 65_535
+        leaping_clock.jump(LONG_S)
+        while number not in client.resets:
+            await client.read()
+        assert (client.resets[number], number in client.ended) == (ErrorCode.NO_ERROR, True)
+        assert (await client.ask("GET", "/")).status == 404
 
 
 @pytest.mark.parametrize("manner", ["reset", "close"])
