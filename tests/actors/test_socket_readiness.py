@@ -137,18 +137,6 @@ async def test_two_sockets_do_not_share_what_they_read(pair: Pair, waking: Wakin
             second.close()
 
 
-async def test_a_released_socket_is_no_longer_watched(pair: Pair, waking: Waking) -> None:
-    ours, client = pair
-    async with waking() as readiness:
-        transport = PlainTransport(ours, readiness)
-        assert transport.release() is ours
-        client.sendall(b"for somebody else")
-        await trio.lowlevel.wait_readable(ours)
-        assert ours.recv(100) == b"for somebody else"
-        assert repr(readiness) == "<Readiness of 0 sockets>"
-        transport.close()
-
-
 async def test_a_listener_takes_in_what_comes_and_the_waiting_task_sleeps_on(pair: Pair) -> None:
     """It is woken for what the listener leaves, and for the end of the stream."""
     ours, client = pair
