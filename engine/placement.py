@@ -7,7 +7,8 @@ So short batches are executed where they are formed. What must never happen is t
 Rules:
  1. An instance begins on its thread, and every batch is measured.
  2. After `TRIALS` short batches in a row on the thread, a batch is executed in place if it is no larger, in bytes of
-    input, than the largest of them. Size stands for time: the same graph on no more data takes no longer.
+    input, than the largest of them. Size stands for time: the same graph on no more data takes no longer. More than
+    `MOST_BYTES` are not even put together in place.
  3. A batch in place that was not short sends the instance back to its thread and to rule 1. If it had not been trusted
     for long (`STEADY` batches), it needs twice as many trials as before, at most `MOST_TRIALS`: a model whose time
     depends on what the data says soon stays on its thread, one that a busy machine delayed once comes back.
@@ -19,6 +20,8 @@ from __future__ import annotations
 
 SHORT_NS = 500_000
 """A short batch takes no longer than this: what the loop spends on a dozen requests anyway."""
+
+MOST_BYTES = 256 * 1024
 
 TRIALS = 32
 MOST_TRIALS = 1 << 20
@@ -42,7 +45,7 @@ class Placement:
 
     def in_place(self, nbytes: int) -> bool:
         """Whether to execute a batch with so many bytes of input in place."""
-        return nbytes <= self.trusted_bytes
+        return nbytes <= self.trusted_bytes and nbytes <= MOST_BYTES
 
     def measured(self, nbytes: int, took_ns: int) -> None:
         """A batch is over, and its execution took so long, wherever it ran."""

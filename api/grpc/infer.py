@@ -8,19 +8,23 @@ does a call get a task, to wait in.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from grpclib.const import Status
 
+from ...actors.offload import Offload
 from ...actors.reply import Reply
 from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError, UnsupportedError
 from ...engine.log_context import about
+from ...engine.response import InferenceResponse
+from ...engine.tensor import Buffer
 from .context import GrpcContext
 from .delays import delay
 from .forwarding import forward_metadata
 from .infer_request import DecodedGrpcInfer
-from .infer_writer import write_infer_response
+from .infer_writer import takes_long, write_infer_response
 from .statuses import grpc_error
 from .tracing import GrpcTrace, begin_trace
 
@@ -62,7 +66,7 @@ class UnaryInfer:
         if reply is None:
             return False
         call.on_cancel = reply.cancel
-        reply.notify(_Pending(call, decoded).answer)
+        reply.notify(_Pending(call, decoded, context.server.offload).answer)
         return True
 
     def _begin_traced(self, call: UnaryCall) -> bool:
@@ -77,10 +81,10 @@ class UnaryInfer:
             forward_metadata(call.head, context.forward_pattern, decoded.request)
         traced = begin_trace(context.tracer, decoded.request.model_name, call.head.metadata, waited_ns)
         if traced is None:
-            pending = _Pending(call, decoded)
+            pending = _Pending(call, decoded, context.server.offload)
         else:
             decoded.request.trace = traced.trace
-            pending = _TracedPending(call, decoded, traced)
+            pending = _TracedPending(call, decoded, context.server.offload, traced)
         try:
             reply = context.server.submit_nowait(decoded.request, attended=True, lease=call.lease)
         except TriremeError:
@@ -122,7 +126,11 @@ class UnaryInfer:
                 decoded.request.trace = traced.trace
             reply = await context.server.submit(decoded.request, lease)
             stream.admitted()
-            parts = write_infer_response(await reply.response(), decoded)
+            response = await reply.response()
+            if takes_long(response, decoded):
+                parts = await context.server.offload(write_infer_response, response, decoded)
+            else:
+                parts = write_infer_response(response, decoded)
             await delay(delays.response_completion_s, "InferResponseComplete")
             if traced is not None:
                 traced.sending()
@@ -146,11 +154,13 @@ class UnaryInfer:
 class _Pending:
     """A call that waits for its reply."""
 
-    __slots__ = ("_call", "_decoded")
+    __slots__ = ("_call", "_decoded", "_deferred", "_offload")
 
-    def __init__(self, call: UnaryCall, decoded: DecodedGrpcInfer) -> None:
+    def __init__(self, call: UnaryCall, decoded: DecodedGrpcInfer, offload: Offload) -> None:
         self._call = call
         self._decoded = decoded
+        self._offload = offload
+        self._deferred = False
 
     def answer(self, reply: Reply) -> None:
         """The reply is final."""
@@ -158,18 +168,44 @@ class _Pending:
         if call.over:
             return  # and the shared memory meant for the answer may be in use for something else
         try:
-            parts = write_infer_response(reply.answer(), self._decoded)
+            response = reply.answer()
+            if takes_long(response, self._decoded):
+                self._deferred = True
+                self._offload.later(partial(self._written, response), self._send)
+                return
+            parts = write_infer_response(response, self._decoded)
         except TriremeError as error:
             call.fail(*grpc_error(error))
             error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
         except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own call only
-            asked = self._decoded.request
-            _log.exception(
-                "unexpected failure while answering %s", call.head.path, extra=about(asked.model_name, asked.id)
-            )
-            call.fail(Status.UNKNOWN, "Internal Server Error")
+            call.fail(*self._unexpected())
         else:
             call.answer(parts)
+
+    def _written(self, response: InferenceResponse) -> list[Buffer] | tuple[Status, str]:
+        """On a thread, the parts of the answer, or how the call has failed."""
+        try:
+            return write_infer_response(response, self._decoded)
+        except TriremeError as error:
+            return grpc_error(error)
+        except Exception:  # noqa: BLE001 - as above
+            return self._unexpected()
+
+    def _send(self, written: list[Buffer] | tuple[Status, str]) -> None:
+        call = self._call
+        if call.over:
+            return
+        if isinstance(written, tuple):
+            call.fail(*written)
+        else:
+            call.answer(written)
+
+    def _unexpected(self) -> tuple[Status, str]:
+        asked = self._decoded.request
+        _log.exception(
+            "unexpected failure while answering %s", self._call.head.path, extra=about(asked.model_name, asked.id)
+        )
+        return Status.UNKNOWN, "Internal Server Error"
 
 
 class _TracedPending(_Pending):
@@ -177,13 +213,20 @@ class _TracedPending(_Pending):
 
     __slots__ = ("_traced",)
 
-    def __init__(self, call: UnaryCall, decoded: DecodedGrpcInfer, traced: GrpcTrace) -> None:
-        super().__init__(call, decoded)
+    def __init__(self, call: UnaryCall, decoded: DecodedGrpcInfer, offload: Offload, traced: GrpcTrace) -> None:
+        super().__init__(call, decoded, offload)
         self._traced = traced
 
     def answer(self, reply: Reply) -> None:
         if not self._call.over:
             self._traced.sending()
             super().answer(reply)
+            if self._deferred:
+                return
             self._traced.sent()
+        self._traced.finish()
+
+    def _send(self, written: list[Buffer] | tuple[Status, str]) -> None:
+        super()._send(written)
+        self._traced.sent()
         self._traced.finish()

@@ -17,6 +17,7 @@ from ...engine.request import ParameterValue
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
 from ..classification import classify
+from ..large_answers import as_bytes, element_by_element
 from .infer_request import DecodedGrpcInfer
 from .wire import FIXED64, LENGTH, VARINT, tag
 
@@ -110,6 +111,18 @@ def _echo(decoded: DecodedGrpcInfer, final: bool) -> bytes:
     """What a response without outputs tells of its request: the version as the request spells it."""
     request = decoded.request
     return _text(1, request.model_name) + _text(2, decoded.version_text) + _text(3, request.id) + _FINAL[final]
+
+
+def takes_long(response: InferenceResponse, decoded: DecodedGrpcInfer) -> bool:
+    """Whether an answer takes so long to write that this is done on a thread."""
+    places, class_counts = decoded.places, decoded.class_counts
+    for tensor in response.outputs:
+        if class_counts and tensor.name in class_counts:
+            if element_by_element(tensor):
+                return True
+        elif as_bytes(tensor, copied=tensor.name in places):
+            return True
+    return False
 
 
 def _response(response: InferenceResponse, decoded: DecodedGrpcInfer, more_parameters: bytes) -> list[Buffer]:

@@ -27,7 +27,7 @@ from .context import GrpcContext
 from .delays import delay
 from .forwarding import forward_metadata
 from .infer_request import DecodedGrpcInfer
-from .infer_writer import write_stream_error, write_stream_refusal, write_stream_response
+from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
 from .stream_order import StreamOrder, Turn
 from .tracing import GrpcTrace, begin_trace
 from .versions import parse_version
@@ -100,6 +100,7 @@ class InferStream:
         while (
             (request := order.first_ready) is not None
             and not request.decoupled
+            and not request.takes_long
             and not (self._ends_with_error and isinstance(request.outcome, TriremeError))
             and stream.can_send_now
         ):
@@ -230,7 +231,10 @@ class InferStream:
                 if self._ends_with_error and isinstance(outcome, TriremeError) and request.decoded is not None:
                     self._failure = outcome
                     return
-                parts = request.encode(outcome, final)
+                if request.takes_long or (isinstance(outcome, InferenceResponse) and request.is_long(outcome)):
+                    parts = await self._context.server.offload(request.encode, outcome, final)
+                else:
+                    parts = request.encode(outcome, final)
                 if parts is not None:
                     if request.decoupled:
                         await delay(delays.response_s, "the write of the response")
@@ -256,10 +260,11 @@ class _Request(Turn):
         decoded: None if it was refused.
         reply: None if it was refused.
         outcome: the only answer, of a request that gets one.
+        takes_long: that answer is for the writer, who has it encoded on a thread.
         trace: None if it is not traced.
     """
 
-    __slots__ = ("_owner", "decoded", "id", "outcome", "reply", "trace")
+    __slots__ = ("_owner", "decoded", "id", "outcome", "reply", "takes_long", "trace")
 
     def __init__(
         self,
@@ -277,6 +282,7 @@ class _Request(Turn):
         self.reply = reply
         self.trace = trace
         self.outcome: InferenceResponse | TriremeError | None = None
+        self.takes_long = False
 
     def hear(self, reply: Reply) -> None:
         """The reply has the only answer. It may have to wait for earlier ones, but the request's data need not: the
@@ -288,10 +294,15 @@ class _Request(Turn):
             response = self.outcome = reply.answer()
             for tensor in response.outputs:
                 nbytes += tensor.nbytes
+            self.takes_long = self.is_long(response)
         except TriremeError as error:
             self.outcome = error
             error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
         self._owner.answered(self, nbytes)
+
+    def is_long(self, response: InferenceResponse) -> bool:
+        """Whether a response is to be encoded on a thread."""
+        return self.decoded is not None and takes_long(response, self.decoded)
 
     def hear_each(self, _reply: Reply) -> None:
         """The reply has answers to take."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 from typing import Any
 
+from ...actors.offload import LARGE_BYTES
 from ...engine.description import IndexEntry
 from ...engine.errors import InternalError, InvalidArgumentError, UnsupportedError
 from ...engine.repository.load_parameters import FILE_PREFIX
@@ -29,7 +30,10 @@ async def load(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/repository/models/M/load``: answered when the model is loaded."""
     _refuse_repository_name(request)
     body = await read_optional_json(context, request)
-    parameters = _load_parameters(body)
+    if len(request.body) > LARGE_BYTES:
+        parameters = await context.server.offload(_load_parameters, body)
+    else:
+        parameters = _load_parameters(body)
     limit_bytes = context.options.max_management_bytes
     if len(request.body) > limit_bytes and not any(name.startswith(FILE_PREFIX) for name in parameters):
         return too_large(len(request.body), limit_bytes, "http-max-management-size")

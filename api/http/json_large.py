@@ -11,7 +11,7 @@ from . import json_reader
 from .json_access import members_of
 from .json_pieces import LargeDocument, OddTextError, Places, cut
 from .json_scan import PIECE_BYTES, scan
-from .json_strict import parse_strictly
+from .json_strict import is_utf8, parse_strictly
 
 T = TypeVar("T")
 
@@ -44,6 +44,7 @@ class LargeText:
         self._found = found = scan(text, piece_bytes)
         in_runs = sum(run.values for run in found.runs)
         outside = len(text) - sum(run.stop - run.start for run in found.runs)
+        self._outside = outside
         refuse_values(found.values, outside, max_values)
         self._values = found.values + in_runs
         self.cost_bytes = found.values * _BYTES_A_VALUE + in_runs * _BYTES_A_NUMBER + outside
@@ -60,15 +61,26 @@ class LargeText:
             InvalidArgumentError: it is nested too deeply, or has too many values.
             TriremeError: what `use` raises.
         """
-        for strict in (False, True):
-            with contextlib.suppress(OddTextError):
-                return _use(cut(self._text, self._found, places, strict=strict), use)
+        with contextlib.suppress(OddTextError):
+            return _use(cut(self._text, self._found, places), use)
+        self._refuse_long_bytes(self._outside)
+        with contextlib.suppress(OddTextError):
+            return _use(cut(self._text, self._found, places, strict=True), use)
+        self._refuse_long_bytes(len(self._text))
         if self._values > self._max_values:
             raise InvalidArgumentError(
                 f"the request JSON is invalid, or not arranged as a request, and with about {self._values} values too "
                 f"large to say where: expected at most {self._max_values}, which --http-max-json-values sets"
             )
         return use(parse_strictly(self._text))
+
+    def _refuse_long_bytes(self, nbytes: int) -> None:
+        """Bytes that are no UTF-8 take several times their length to be read, and a string of them is made at once."""
+        if nbytes > self._max_values and not is_utf8(self._text):
+            raise InvalidArgumentError(
+                f"the request JSON is not UTF-8, and has {nbytes} bytes besides plain tensor data, expected at most "
+                f"{self._max_values}, one for each value that --http-max-json-values allows"
+            )
 
 
 def read_text(text: memoryview, max_values: int) -> Any:

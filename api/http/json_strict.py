@@ -85,17 +85,6 @@ class _Text:
             sent = _stand_in(piece)
         return sent
 
-    def has_other_bytes(self) -> bool:
-        """Whether there are bytes that are no UTF-8."""
-        decoder = self._begin("strict")
-        try:
-            for at in range(self._start, len(self._text), _PIECE_BYTES):
-                decoder.decode(self._text[at : at + _PIECE_BYTES])
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            return True
-        return False
-
     def find_stand_in(self) -> int | None:
         """Where there is one already, spelled out or escaped."""
         for at in range(self._start, len(self._text), _PIECE_BYTES):
@@ -130,7 +119,7 @@ def parse_strictly(body: bytes | memoryview) -> Any:
     skipped = mark.end() if mark else 0
     text = _Text(view, skipped)
     decoder: type[_Decoder] = _Decoder
-    if text.has_other_bytes():
+    if not is_utf8(view[skipped:]):
         clash = text.find_stand_in()
         if clash is not None:
             raise _syntax_error("Invalid encoding in string.", clash)
@@ -155,6 +144,18 @@ def _stand_in(piece: str) -> bytes:
     except UnicodeEncodeError:
         sent = piece.encode("utf-8", "surrogatepass")
         return sent.replace(b"\xed\xb2", b"\xf4\x8f\xbe").replace(b"\xed\xb3", b"\xf4\x8f\xbf")
+
+
+def is_utf8(text: memoryview) -> bool:
+    """Whether all bytes of a text are UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    try:
+        for at in range(0, len(text), _PIECE_BYTES):
+            decoder.decode(text[at : at + _PIECE_BYTES])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _restore(text: str) -> str:

@@ -20,7 +20,7 @@ def measure(placement: Placement, times: int, nbytes: int = 100, took_ns: int = 
 def trusted(nbytes: int = 100) -> Placement:
     placement = Placement()
     measure(placement, TRIALS, nbytes)
-    assert placement.in_place(nbytes)
+    assert placement.in_place(min(nbytes, rules.MOST_BYTES))
     return placement
 
 
@@ -42,6 +42,12 @@ class TestRule1:
 class TestRule2:
     def test_trust_needs_a_number_of_short_batches(self) -> None:
         assert trials_needed(Placement()) == TRIALS
+
+    def test_large_batches_stay_on_the_thread(self) -> None:
+        """However short they are: their inputs are copied, and much copying is not for the event loop."""
+        placement = trusted(1 << 30)
+        assert placement.in_place(rules.MOST_BYTES)
+        assert not placement.in_place(rules.MOST_BYTES + 1)
 
     def test_they_must_come_in_a_row(self) -> None:
         placement = Placement()

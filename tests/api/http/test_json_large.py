@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -245,6 +245,16 @@ def test_texts_besides_data_are_limited_in_length() -> None:
     assert LargeText(memoryview(text), 6_300).read(infer_places, lambda document: document)["inputs"] == []
     with pytest.raises(InvalidArgumentError, match="16 for each value that --http-max-json-values allows"):
         LargeText(memoryview(text), 6_200)
+
+
+@pytest.mark.parametrize("end", [b'","inputs":[]}', b'"'], ids=["valid", "not JSON"])
+def test_bytes_that_are_no_utf8_are_limited_besides_data(end: bytes) -> None:
+    """They become four bytes each on their way, and a string of them is made by one call."""
+    for nbytes in (100_000, 300_000):
+        read = LargeText(memoryview(b'{"id":"' + b"\xff" * nbytes + end), 200_000)
+        with pytest.raises(TriremeError) if len(end) == 1 or nbytes > 200_000 else nullcontext() as caught:
+            assert read.read(infer_places, lambda document: document)["inputs"] == []
+        assert (caught is not None and "is not UTF-8" in caught.value.message) is (nbytes > 200_000)
 
 
 def test_strings_of_large_data_are_counted() -> None:
