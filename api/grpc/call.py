@@ -79,6 +79,8 @@ class UnaryCall:
         """Answers with an error."""
         connection = self._connection
         if connection is not None:
+            if connection.stories:
+                connection.tell_failed(self.stream_id, message)
             self._end(connection)
             connection.core.send_headers(self.stream_id, blocks.trailers_only(status, message), True)
             connection.mark(0)
@@ -135,6 +137,8 @@ class UnaryCall:
         connection = self._connection
         if connection is not None:
             on_cancel = self.on_cancel
+            if connection.stories:
+                connection.tell_cancelled(self.stream_id)
             self._end(connection)
             if on_cancel is not None:
                 connection.dispatcher.cancel(on_cancel)
@@ -144,6 +148,8 @@ class UnaryCall:
         connection = self._connection
         if connection is not None:
             on_cancel = self.on_cancel
+            if connection.stories:
+                connection.tell_cancelled(self.stream_id)
             self.fail(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
             if on_cancel is not None:
                 connection.dispatcher.cancel(on_cancel)

@@ -6,7 +6,6 @@ connection's task, and is answered from wherever its answer comes (call.py). Eve
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,9 +22,10 @@ from ..http2.group import Http2Group
 from ..sockets.limits import Limits
 from ..sockets.roster import Roster
 from ..sockets.transport import PlainTransport, TlsTransport
-from . import blocks, compression
+from . import blocks, call_log, compression
 from .call import DEADLINE_EXCEEDED, UnaryCall
 from .call_head import CallHead, Refusal, parse_head
+from .call_log import CallStory
 from .compression import IDENTITY, CompressionLevel, Unpacking, UnpackLimits
 from .deadlines import Deadlines, Entry
 from .delays import delay
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from ...actors.lease import Lease
     from ...actors.offload import Offload
     from .arrival import Arrival
-
-_log = logging.getLogger(__name__)
 
 _UNKNOWN_METHOD = blocks.trailers_only(Status.UNIMPLEMENTED)
 _TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
@@ -78,9 +76,10 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
 
     Attributes:
         dispatcher, lease, offload: for the calls.
+        stories: what verbose logs tell of calls, by their streams; empty if they do not.
     """
 
-    __slots__ = ("_deadlines", "_level", "_peer", "_surroundings", "dispatcher", "lease", "offload")
+    __slots__ = ("_deadlines", "_level", "_peer", "_surroundings", "dispatcher", "lease", "offload", "stories")
 
     def __init__(
         self,
@@ -97,6 +96,7 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
         self._surroundings = surroundings
         self.lease = surroundings.lease
         self.offload = surroundings.offload
+        self.stories: dict[int, CallStory] = {}
 
     # ---- what the client does ----
 
@@ -107,20 +107,23 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
         if head.refusal is not None:
             self._refuse(stream_id, head.refusal)
             return
-        if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("GRPC request: %s", head.path)
+        if call_log.enabled():
+            self.stories[stream_id] = CallStory(head.path)
         method = self.dispatcher.methods.get(head.path)
         if method is None:
             self.core.send_headers(stream_id, _UNKNOWN_METHOD, True)
+            self.forget(stream_id, None)
             return
         error = self.dispatcher.refusal(head)
         if error is not None:
             self.core.send_headers(stream_id, blocks.trailers_only(error.status, error.message), True)
+            self.forget(stream_id, None)
             return
         self._roster.requests += 1
         timeout_s = head.timeout_s
         if timeout_s is not None and timeout_s <= 0:
             self.core.send_headers(stream_id, _TOO_LATE, True)
+            self.forget(stream_id, None)
             return
         call: UnaryCall | StreamingCall
         if method.client_streaming:
@@ -286,8 +289,24 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
     def forget(self, stream_id: int, deadline: Entry | None) -> None:
         """The call is over."""
         self.calls.pop(stream_id, None)
+        if self.stories:
+            story = self.stories.pop(stream_id, None)
+            if story is not None:
+                story.end()
         if deadline is not None:
             self._deadlines.remove(deadline)
+
+    def tell_cancelled(self, stream_id: int) -> None:
+        """A call is over without its answer, for the client's sake."""
+        story = self.stories.get(stream_id)
+        if story is not None:
+            story.cancel()
+
+    def tell_failed(self, stream_id: int, message: str) -> None:
+        """A call is answered with an error."""
+        story = self.stories.get(stream_id)
+        if story is not None:
+            story.fail(message)
 
     # ---- tasks ----
 

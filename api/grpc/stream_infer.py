@@ -22,6 +22,7 @@ from ...engine.job import Outcome
 from ...engine.request import InferenceRequest
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
+from . import call_log
 from .codec import UnreadableError
 from .context import GrpcContext
 from .delays import delay
@@ -60,6 +61,7 @@ class InferStream:
         self._failure: TriremeError | GRPCError | None = None
         self._writing = False
         self._broken = False
+        self._told = call_log.enabled()
 
     async def serve(self) -> None:
         """Answer everything. Cancelling this, as when the client is gone, cancels all requests in flight.
@@ -78,6 +80,9 @@ class InferStream:
                 if request.reply is not None:
                     request.reply.cancel()
                 request.end_trace()
+                if self._told:
+                    call_log.stream_request_ends(cancelled=True)
+            self._told = False
         if self._failure is not None:
             raise self._failure
 
@@ -113,11 +118,22 @@ class InferStream:
                     request.trace.sending()
                     stream.send_now(parts)
                     request.trace.sent()
-            order.close(request)
-            request.end_trace()
-            self._room.unpark_all()
+            self._close(request)
         if request is not None or order.over:
             self._ready.unpark_all()
+
+    def _admit(self, request: _Request) -> None:
+        self._order.admit(request)
+        if self._told:
+            call_log.stream_request_begins()
+
+    def _close(self, request: _Request) -> None:
+        """The last answer to a request has been sent."""
+        self._order.close(request)
+        request.end_trace()
+        self._room.unpark_all()
+        if self._told:
+            call_log.stream_request_ends()
 
     # The reader.
 
@@ -174,7 +190,7 @@ class InferStream:
                 lease.close()
         decoupled = decoded.model.config.decoupled
         request = _Request(self, decoupled, decoded.request.id, decoded, reply, trace)
-        self._order.admit(request)
+        self._admit(request)
         if decoupled:
             reply.notify_each(request.hear_each)
         else:
@@ -213,7 +229,7 @@ class InferStream:
             pass  # it has no such model, or not even all of its parts were read
         request = _Request(self, decoupled, request_id)
         request.outcome = error
-        self._order.admit(request)
+        self._admit(request)
         self.answered(request)
 
     # The writer.
@@ -246,9 +262,7 @@ class InferStream:
                 if request.decoupled:
                     await delay(delays.complete_s, "the completion of reporting response / flag")
                 if final:
-                    order.close(request)
-                    request.end_trace()
-                    self._room.unpark_all()
+                    self._close(request)
             self._writing = False
 
 

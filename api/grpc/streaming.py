@@ -159,12 +159,16 @@ class StreamingCall:
     def cancel(self) -> None:
         """The client has reset the call, or is gone."""
         self.over = True
+        if self.connection.stories:
+            self.connection.tell_cancelled(self.stream_id)
         if not self.connection.cancel_later(self.scope):
             self.scope.cancel()
 
     def expire(self) -> None:
         """The deadline has passed."""
         if not self.over:
+            if self.connection.stories:
+                self.connection.tell_cancelled(self.stream_id)
             if self.connection.core.pending(self.stream_id):
                 self.reset(ErrorCode.CANCEL)  # trailers would wait behind what the client does not read
             else:
@@ -345,6 +349,8 @@ class StreamingCall:
         """Ends the call. Without response headers before it, the answer is nothing but trailers."""
         if not self.over:
             self.over = True
+            if self.connection.stories and status is not Status.OK:
+                self.connection.tell_failed(self.stream_id, message or "")
             make = blocks.trailers if self.headers_sent else blocks.trailers_only
             self.connection.core.send_headers(self.stream_id, make(status, message, metadata), True)
             self.connection.mark(1)
