@@ -214,6 +214,8 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
         waiting = self._surroundings.waiting
         waiting.enter(window_bytes)
         self.core.hold(call.stream_id, True)
+        if self.core.has_output:  # the connection's window
+            self.mark(1)
         try:
             yield
         finally:
