@@ -20,6 +20,7 @@ _ERRORS = {
     400: "Something in the request is wrong, or the model failed in a way of its own.",
     403: "Restricted: a header with a certain value is needed.",
     404: "There is no such model, version or shared-memory region.",
+    413: "The body is too large.",
     500: "The body is not the JSON that is expected, or something failed inside the server or the model.",
     501: "Not supported, or switched off.",
     503: "The server or the model is not available at the moment.",
@@ -41,7 +42,7 @@ class Operation:
         paths: with their parts in braces.
         category: what a restriction calls it (http.md §8).
         summary: for people.
-        errors: statuses it may be answered with, besides 200 and 403.
+        errors: statuses it may be answered with, besides 200, 403, and, if it takes a body, 413.
         request: the schema of its body; empty if it looks at none.
         optional: it may go without the body.
         response: the schema of its answer; empty if that has no body.
@@ -253,7 +254,7 @@ def _described(operation: Operation, path: str) -> dict[str, Any]:
 
 def _responses(operation: Operation) -> Iterator[tuple[str, Any]]:
     yield "200", {"description": "Done.", **_content(operation)}
-    for status in sorted({403, *operation.errors}):
+    for status in sorted({403, *((413,) if operation.request else ()), *operation.errors}):
         forms: dict[str, Any] = {"application/json": {"schema": ref("Error")}, "text/plain": {}}
         if status == 400 and _EVENTS in operation.media:
             forms[_EVENTS] = {}

@@ -19,7 +19,7 @@ from fuzz_target import Finding, Target, converse, described
 from trireme.api.http.openapi import document
 from trireme.api.http.routes import Route, Router
 
-NOT_OF_THE_INTERFACE = {400, 404, 405, 408, 431}
+NOT_OF_THE_INTERFACE = {400, 404, 405, 408, 413, 431}
 """How requests are answered that are none."""
 
 _SIZES = {"BOOL": "?", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "H"}

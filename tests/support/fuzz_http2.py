@@ -15,7 +15,7 @@ from trireme.api.http2 import frames
 from trireme.api.http2.headers import encode_block
 
 KNOWN_FRAMES = range(10)
-STATUSES = {b"100", b"200", b"400", b"403", b"404", b"405", b"500", b"501", b"503"}
+STATUSES = {b"100", b"200", b"400", b"403", b"404", b"405", b"413", b"500", b"501", b"503"}
 
 Request = Callable[[random.Random], tuple[list[tuple[bytes, bytes]], bytes]]
 """Gives a request's header list and its body."""
