@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..actors import InferenceServer
+from ..actors.admission import Admission
 from ..actors.ensemble import Ensemble
 from ..actors.instance import Instance
 from ..actors.instances import Instances, stopping_error
@@ -102,11 +102,11 @@ def _held_for_ever(original: Any, release: OrderedRelease, job: Job, outcome: Ou
     return [] if job.cancelled and isinstance(outcome, TriremeError) else original(release, job, outcome, final)
 
 
-def _unknown_while_stopping(original: Any, server: InferenceServer, request: InferenceRequest) -> Any:
+def _unknown_while_stopping(original: Any, admission: Admission, request: InferenceRequest) -> Any:
     """A server that stops no longer knows its models."""
-    if server.exiting:
+    if admission.stopping:
         raise NotFoundError(f"Request for unknown model: '{request.model_name}' is not found")
-    return original(server, request)
+    return original(admission, request)
 
 
 def _healthy_corpse(original: Any, repository: Repository, name: str, *version: int) -> bool:
@@ -292,7 +292,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "members-first": (Repository, "stop", _members_first),
     "stays-in-line": (RateLimiter, "withdraw", _stays_in_line),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
-    "unknown-while-stopping": (InferenceServer, "_check", _unknown_while_stopping),
+    "unknown-while-stopping": (Admission, "_check", _unknown_while_stopping),
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),
     "refused-in-one-breath": (Scheduler, "_make_room", _refused_in_one_breath),
     "memory-back-early": (Flight, "__init__", _memory_back_early),
