@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...engine.errors import TriremeError
 from ...engine.log_context import about
 from .asgi import Headers, Message, Receive, Scope, Send
-from .body_limits import BodyLimits
+from .body_limits import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits
 from .body_reader import BodyReader, BodyTooLargeError
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
 from .exchange import Answer, Context, HttpRequest, StreamedAnswer, open_lease
@@ -98,7 +98,8 @@ class HttpApplication:
             return refusal
         if terms.arrives and route.admit is not None and (refusal := route.admit(self._context, match)):
             return refusal
-        reader = BodyReader(receive, terms, partial(open_lease, self._context.server, match))
+        uncounted_bytes = UNCOUNTED_BYTES_OF_STREAM if scope["http_version"] == "2" else UNCOUNTED_BYTES
+        reader = BodyReader(receive, terms, partial(open_lease, self._context.server, match), uncounted_bytes)
         request = None
         try:
             body = await reader.read()

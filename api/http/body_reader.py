@@ -45,17 +45,25 @@ class BodyReader:
 
     Args:
         make_lease: called at most once, if the body needs room.
+        uncounted_bytes: a body of announced length that is no larger needs none.
 
     Attributes:
         lease: the room that has been taken, for whoever goes on with the request, or to be closed.
     """
 
-    __slots__ = ("_make_lease", "_parts", "_receive", "_terms", "_total", "lease")
+    __slots__ = ("_make_lease", "_parts", "_receive", "_terms", "_total", "_uncounted_bytes", "lease")
 
-    def __init__(self, receive: Receive, terms: BodyTerms, make_lease: Callable[[], Lease]) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        terms: BodyTerms,
+        make_lease: Callable[[], Lease],
+        uncounted_bytes: int = UNCOUNTED_BYTES,
+    ) -> None:
         self._receive = receive
         self._terms = terms
         self._make_lease = make_lease
+        self._uncounted_bytes = uncounted_bytes
         self._parts: list[Buffer] = []
         self._total = 0
         self.lease: Lease | None = None
@@ -67,7 +75,7 @@ class BodyReader:
             BodyTooLargeError: see there.
         """
         length = self._terms.length
-        if length is not None and length > UNCOUNTED_BYTES:
+        if length is not None and length > self._uncounted_bytes:
             await self._hold(length)
         while True:
             message = await self._receive()

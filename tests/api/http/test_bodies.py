@@ -227,6 +227,19 @@ async def test_bodies_that_arrive_are_counted_and_wait_for_room(gated: GatedServ
     assert gated.server.budget_statistics().bytes == 0
 
 
+async def test_small_bodies_that_share_a_connection_are_counted(gated: GatedServer) -> None:
+    """Over HTTP/1.1 a connection brings one at a time, and a small one is as much as one read takes; here it may be a
+    hundred."""
+    async with http2(gated.http) as client:
+        length = 60_000
+        for _ in range(20):
+            number = await client.begin("POST", INFER, end=False, headers=[("content-length", str(length))])
+            client.h2.send_data(number, b"{")
+        await client.flush()
+        await until(lambda: gated.server.budget_statistics().bytes == 20 * length)
+    await until(lambda: gated.server.budget_statistics().bytes == 0)
+
+
 async def test_a_client_that_leaves_while_it_waits_for_room_holds_nothing(gated: GatedServer) -> None:
     body = body_of(6 * MIB)
     async with AsyncExitStack() as stack:
