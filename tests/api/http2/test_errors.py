@@ -310,3 +310,12 @@ def test_unknown_reset_code() -> None:
 def test_trailers_of_the_client() -> None:
     peer = RawPeer()
     assert peer.say(headers(1), headers(1, TRAILERS, end_stream=True))[1:] == [StreamEnded(1)]
+
+
+@pytest.mark.parametrize("kind", [*range(10), 0x77])
+def test_frame_that_is_too_large_is_refused_by_its_header(kind: int) -> None:
+    """However long its payload would take, or whether it comes at all."""
+    stream_id = 0 if kind in (frames.SETTINGS, frames.PING, frames.GOAWAY) else 1
+    peer = RawPeer(Http2Limits(max_frame_bytes=20_000))
+    peer.say(headers(1), frames.FRAME_HEADER.pack(20_001 << 8 | kind, 0, stream_id))
+    assert peer.goaway().code is ErrorCode.FRAME_SIZE_ERROR

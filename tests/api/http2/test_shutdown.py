@@ -52,6 +52,17 @@ def test_idle_connection_waits_for_the_client_to_know() -> None:
     assert [frame.word for frame in peer.of_kind(GOAWAY)] == [MAX_STREAM_ID, 0]
 
 
+def test_silent_client_is_waited_for_shortly_if_it_asks_nothing() -> None:
+    """Shorter than for one whose answers are still to come."""
+    idle, busy = RawPeer(), RawPeer()
+    busy.say(headers(1))
+    for peer in (idle, busy):
+        peer.server.go_away(10.0)
+    assert (idle.server.next_timer_s, busy.server.next_timer_s) == (11.0, 15.0)
+    idle.server.tick(11.0)
+    assert idle.server.idle_after_goaway
+
+
 def test_last_answer_makes_it_definite() -> None:
     """When nothing is open any more there is no need to wait; a call that comes now can be tried elsewhere."""
     peer = RawPeer()
