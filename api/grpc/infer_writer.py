@@ -17,7 +17,7 @@ from ...engine.request import ParameterValue
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
 from ..classification import classify
-from ..large_answers import as_bytes, element_by_element
+from ..large_answers import as_bytes, element_by_element, may_take_long
 from .infer_request import DecodedGrpcInfer
 from .wire import FIXED64, LENGTH, VARINT, tag
 
@@ -115,6 +115,8 @@ def _echo(decoded: DecodedGrpcInfer, final: bool) -> bytes:
 
 def takes_long(response: InferenceResponse, decoded: DecodedGrpcInfer) -> bool:
     """Whether an answer takes so long to write that this is done on a thread."""
+    if not may_take_long(response.outputs):
+        return False
     places, class_counts = decoded.places, decoded.class_counts
     for tensor in response.outputs:
         if class_counts and tensor.name in class_counts:

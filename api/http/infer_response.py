@@ -12,7 +12,7 @@ from ...engine.request import ParameterValue
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
 from ..classification import classify
-from ..large_answers import as_bytes, element_by_element
+from ..large_answers import as_bytes, element_by_element, may_take_long
 from . import json_writer
 from .exchange import BINARY, JSON, Answer
 from .infer_request import DecodedInfer
@@ -83,6 +83,8 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
 
 def takes_long(response: InferenceResponse, decoded: DecodedInfer) -> bool:
     """Whether `encode_infer` takes so long that it is called on a thread."""
+    if not may_take_long(response.outputs):
+        return False
     forms, default_form = decoded.forms, decoded.default_form
     several = len(response.outputs) > 1
     for tensor in response.outputs:

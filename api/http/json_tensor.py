@@ -214,6 +214,7 @@ def _strings(
 
 def _large_strings(name: str, data: LargeArray, limits: TensorLimits) -> Buffer:
     """Packed, however many they are."""
+    limits.check_elements(name, len(data))  # without reading them, if they are not nested
     packed = bytearray()
     found = 0
     for piece in data.pieces():

@@ -257,10 +257,17 @@ def test_bytes_that_are_no_utf8_are_limited_besides_data(end: bytes) -> None:
         assert (caught is not None and "is not UTF-8" in caught.value.message) is (nbytes > 200_000)
 
 
-def test_strings_of_large_data_are_counted() -> None:
-    text = request_text(b"[" + b",".join([b'""'] * (MANY + 1)) + b"]", "BYTES", MANY + 1)
+@pytest.mark.parametrize("nested", [False, True])
+def test_strings_of_large_data_are_counted(nested: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without being read, where they are the outermost elements."""
+    data = b"[" + b",".join([b'""'] * (MANY + 1)) + b"]"
+    if nested:
+        data = b"[" + data + b"]"
+    else:
+        monkeypatch.setattr(LargeArray, "pieces", lambda _array: pytest.fail("was read"))
+        monkeypatch.setattr(LargeArray, "check", lambda _array: None)
     with pytest.raises(InvalidArgumentError, match="--max-tensor-elements"):
-        in_pieces(text)
+        in_pieces(request_text(data, "BYTES", MANY + 1))
 
 
 def test_texts_of_any_size_can_be_read_whole() -> None:
