@@ -52,6 +52,8 @@ logger = logging.getLogger("trireme.python")
 
 _TAKEN_AT_ONCE = protocol.WINDOW // 2
 _HEARD_AT_ONCE = 64
+_LOG_WEIGHT = 4
+"""A log line is formatted where it is heard."""
 _LONGEST_NS = 1 << 62
 _LOG_SLACK = 256 << 10
 """A process may send beyond its window what it began to send before."""
@@ -215,11 +217,11 @@ class PythonInstance(ProcessInstance):
         heard = 0
         try:
             while (heard < _HEARD_AT_ONCE or all_of_it) and (message := self._channel.receive()) is not None:
-                heard += 1
+                heard += _LOG_WEIGHT if message.head[0] == protocol.LOG else 1
                 self._handle(message)
                 if only_batch and message.head[0] == protocol.DONE:
                     break
-            self.busy = heard == _HEARD_AT_ONCE
+            self.busy = heard >= _HEARD_AT_ONCE
             self._channel.give_back()
         except ChannelClosedError:
             if not self._ending:

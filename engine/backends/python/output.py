@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 
-from .pace import Pace
+from .pace import PRINTED_PER_LINE, Pace
 
 LONGEST_LINE_BYTES = 65_536
 """Longer lines are broken."""
@@ -64,7 +64,7 @@ class OutputLog:
         except BlockingIOError:
             return 0.0
         lines = self._take(data)
-        return self._pace.spend(len(data), lines, now_s) if data else None
+        return self._pace.spend(len(data), lines // PRINTED_PER_LINE, now_s) if data else None
 
     def close(self) -> None:
         """Pass on what is left, and close the pipe. Processes that the model started may still hold the other end, and

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 BYTES_PER_S = 32 << 20
 LINES_PER_S = 10_000
+PRINTED_PER_LINE = 5
+"""Lines of output that cost as much as a log line: they are passed on together."""
 BURST_S = 0.25
 
 
