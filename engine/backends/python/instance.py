@@ -53,8 +53,11 @@ logger = logging.getLogger("trireme.python")
 _TAKEN_AT_ONCE = protocol.WINDOW // 2
 _HEARD_AT_ONCE = 64
 _LOG_WEIGHT = 4
-"""A log line is formatted where it is heard."""
+"""What is logged is formatted where it is heard."""
+_BROKEN = (MessageError, AttributeError, MemoryError, OverflowError, RecursionError)
+"""What a message may lead to, beside the usual, that no process of ours sends."""
 _LONGEST_NS = 1 << 62
+_LONGEST_NAME = 4096
 _LOG_SLACK = 256 << 10
 """A process may send beyond its window what it began to send before."""
 
@@ -217,7 +220,7 @@ class PythonInstance(ProcessInstance):
         heard = 0
         try:
             while (heard < _HEARD_AT_ONCE or all_of_it) and (message := self._channel.receive()) is not None:
-                heard += _LOG_WEIGHT if message.head[0] == protocol.LOG else 1
+                heard += _LOG_WEIGHT if message.head[0] >= protocol.READY else 1
                 self._handle(message)
                 if only_batch and message.head[0] == protocol.DONE:
                     break
@@ -227,7 +230,7 @@ class PythonInstance(ProcessInstance):
             if not self._ending:
                 self._process.kill()  # if it has not ended already, and is about to be noticed
             return False
-        except (MessageError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (*_BROKEN, IndexError, KeyError, TypeError, ValueError) as error:
             logger.error("instance '%s' sent what cannot be understood, and is killed: %s", self.name, error)
             self._process.kill()
             return False
@@ -279,7 +282,7 @@ class PythonInstance(ProcessInstance):
         self._logged += cost
         if self._logged > protocol.LOG_WINDOW + _LOG_SLACK:
             raise MessageError("more log lines than may be on their way")
-        log_line(level, filename, line, text)
+        log_line(level, filename[-_LONGEST_NAME:], line, text)
         pause_s = self._pace.spend(cost, 1, self.now_s())
         if self._logged < protocol.LOG_WINDOW // 4 or self._holds_logs:
             return

@@ -83,7 +83,7 @@ class Process:
             finally:
                 os.close(hears)
         self._popen = popen
-        self.channel = Channel(ours, trusted=False)
+        self.channel = Channel(ours, trusted=False, checked=confinement.account is not None)
         self.pid = popen.pid
         self.ended = os.pidfd_open(self.pid)
         assert popen.stdout is not None, "these are pipes"

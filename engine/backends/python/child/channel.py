@@ -66,9 +66,11 @@ class Channel:
     Args:
         sock: connected, ``SOCK_SEQPACKET``; blocking or not as is wanted (rule 4).
         trusted: the other end is the server; False at the server's own end (rule 6).
+        checked: heads are looked at before they are read (`codec.check_plain`).
     """
 
-    def __init__(self, sock: socket.socket, *, trusted: bool = True) -> None:
+    def __init__(self, sock: socket.socket, *, trusted: bool = True, checked: bool = False) -> None:
+        self._checked = checked
         self._socket = sock
         self._trusted = trusted
         self._most_said, self._most_heard = (MOST_HEAD_BYTES, 1 << 31) if trusted else (1 << 31, MOST_HEAD_BYTES)
@@ -239,7 +241,7 @@ class Channel:
         if given_back or forgotten:
             start = self._account(given_back, forgotten)
         if what == _INLINE:
-            return decode(memoryview(bytearray(buffer[start:size])), self._most_heard)
+            return decode(memoryview(bytearray(buffer[start:size])), self._most_heard, checked=self._checked)
         if what == _NOTHING:
             self._nudged = True
             return None
@@ -249,7 +251,7 @@ class Channel:
         if what != _SEGMENT:
             raise MessageError(f"a datagram of kind {what}")
         try:
-            return decode(self._borrower.borrow(number, nbytes).data, self._most_heard)
+            return decode(self._borrower.borrow(number, nbytes).data, self._most_heard, checked=self._checked)
         except (KeyError, ValueError) as error:
             raise MessageError(f"segment {number}: {error}") from None
 

@@ -19,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -39,6 +40,11 @@ SMALLEST_BYTES = 256 << 10
 _DECAY = 15 / 16
 _WASTE = 4  # a free segment is not used for a message this many times smaller
 _MOST_NOTES = 4096
+
+# As Linux numbers them: interpreters that were built for old systems do not know all of them.
+_MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
+_F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
+_F_SEAL_SHRINK, _F_SEAL_GROW = 2, 4
 
 
 class Segment:
@@ -80,23 +86,28 @@ class Segment:
 
 
 def create_file(nbytes: int) -> int:
-    """A descriptor of a memory file without a name.
+    """A descriptor of a memory file without a name, whose size nobody can change.
 
     Raises:
         OSError: there is no memory left, or no descriptor.
     """
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("trireme", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    else:  # interpreters that were built for old systems
-        descriptor = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    descriptor = _memory_file()
     try:
         os.ftruncate(descriptor, nbytes)
-        if hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS"):
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _memory_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("trireme", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = ctypes.CDLL(None, use_errno=True).memfd_create(b"trireme", _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "memfd_create")
+    return int(descriptor)
 
 
 def capacity_for(nbytes: int) -> int:
@@ -230,16 +241,28 @@ class Borrower:
 
         Raises:
             OSError: it cannot be mapped.
-            ValueError: it is not as large as the other end says, or one too many.
+            ValueError: it is not as large as the other end says, one too many, or may shrink: who reads from a mapping
+                that has become too short is ended by the system.
         """
-        if self._most is not None and len(self._segments) >= self._most:
+        reason = "" if self._most is None else self._refusal(descriptor, self._most)
+        if reason:
             os.close(descriptor)
-            raise ValueError(f"more than {self._most} segments")
+            raise ValueError(reason)
         if os.fstat(descriptor).st_size < nbytes:
             os.close(descriptor)
             raise ValueError(f"a segment of {nbytes} bytes is smaller than that")
         segment = self._segments[number] = Segment(number, descriptor, nbytes)
         segment.passed_on()
+
+    def _refusal(self, descriptor: int, most: int) -> str:
+        """Why a segment of a process that is not trusted is not taken; nothing if it is."""
+        if len(self._segments) >= most:
+            return f"more than {most} segments"
+        try:
+            sealed = fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK
+        except OSError:  # no memory file
+            sealed = 0
+        return "" if sealed else "it may shrink"
 
     def borrow(self, number: int, nbytes: int) -> np.ndarray:
         """The first `nbytes` bytes of a segment, uint8; it is given back when nothing refers to them any more.

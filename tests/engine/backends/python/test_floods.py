@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import marshal
 import os
+import socket
+import struct
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +25,15 @@ from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.python.calls import LARGE_BYTES, MOST_METRICS
 from trireme.engine.backends.python.child import protocol
 from trireme.engine.backends.python.child.channel import Channel, Letter, socket_pair
-from trireme.engine.backends.python.child.codec import MOST_HEAD_BYTES, Payload
-from trireme.engine.backends.python.child.segments import MOST_BORROWED, MOST_SEGMENTS
+from trireme.engine.backends.python.child.codec import (
+    MOST_HEAD_BYTES,
+    PREFIX,
+    MessageError,
+    Payload,
+    decode,
+    encode,
+)
+from trireme.engine.backends.python.child.segments import MOST_BORROWED, MOST_SEGMENTS, create_file
 from trireme.engine.backends.python.instance import PythonInstance
 from trireme.engine.backends.python.wire import MOST_DIMENSIONS, MOST_OUTPUTS, MOST_PARAMETERS
 from trireme.engine.backends.services import Services
@@ -409,3 +420,60 @@ def test_who_holds_many_large_messages_tells_when_one_comes_back() -> None:
     kept.clear()
     for channel in (ours, theirs):
         channel.close()
+
+
+def test_a_segment_that_may_shrink_is_not_mapped() -> None:
+    """Reading what has been cut off would be the end of the server."""
+    with scripted() as (process, instance):
+        descriptor = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, 1 << 20)
+        before = descriptors()
+        sock = process.model._socket
+        sock.send(struct.pack("<BxHHxxQQ", 3, 0, 0, 0, 1 << 20))
+        socket.send_fds(sock, [b"\0"], [descriptor])
+        assert not hears(instance)
+        assert process.killed
+        assert descriptors() == before
+        os.close(descriptor)
+
+
+def test_segments_are_sealed_by_interpreters_of_any_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    descriptor = create_file(1 << 20)
+    with pytest.raises(PermissionError):
+        os.ftruncate(descriptor, 0)
+    os.close(descriptor)
+
+
+PLAIN = [
+    (),
+    (None, True, False, 0, -1, 40, 1 << 31, -(1 << 63), 1 << 200, 1.5, "", "text", "(" * 300, "ä", b"bytes", [1, [2]]),
+    done(("OUTPUT0", FP32, (1, 1), 0, 4), parameters={"a": 1, "b": {}}),
+]
+
+
+@pytest.mark.parametrize("value", PLAIN)
+def test_a_head_of_plain_values_is_read_when_it_is_looked_at(value: Any) -> None:
+    message = memoryview(b"".join(encode(value, Payload())))
+    assert decode(message, checked=True).head == value
+
+
+HARMFUL = {
+    "a tuple of two thousand million": b"(\xff\xff\xff\x7f",
+    "a list of as many": b"(\x01\x00\x00\x00[\xff\xff\xff\x7f",
+    "a number of as many digits": b"l\xff\xff\xff\x7f",
+    "a text beyond the end": b"u\x05\x00\x00\x00abc",
+    "a number beyond the end": b"i\x01",
+    "a length beyond the end": b"u\x01",
+    "code": marshal.dumps(compile("1", "f", "eval"), 2),
+    "a set": marshal.dumps({1}, 2),
+    "references": marshal.dumps(("long text", "long text"), 4),
+}
+
+
+@pytest.mark.parametrize("what", HARMFUL)
+def test_a_head_that_could_do_harm_is_not_read(what: str) -> None:
+    packed = HARMFUL[what]
+    message = memoryview(PREFIX.pack(len(packed), zlib.crc32(packed)) + packed)
+    with pytest.raises(MessageError, match=r"(in|than) the head"):
+        decode(message, checked=True)
