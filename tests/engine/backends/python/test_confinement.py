@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +122,14 @@ async def test_what_a_model_has_started_ends_with_a_process_that_dies(tmp_path: 
 
 
 SERVER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from trireme.engine.backends.python.launching import Interpreter, Process
 
-sleeper = Interpreter((sys.executable, "-c", "import time; time.sleep(1000)"), {})
-print(Process("m_0", sleeper).pid, flush=True)
+sleeper = Interpreter((sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)"), {})
+process = Process("m_0", sleeper)
+assert os.read(process.stdout, 2) == b"up"
+print(process.pid, flush=True)
 time.sleep(1000)
 """
 
@@ -138,8 +141,11 @@ def test_a_process_that_never_looks_ends_with_its_server() -> None:
         child = psutil.Process(int(server.stdout.readline()))
         assert child.is_running()
         server.kill()
-    psutil.wait_procs([child], timeout=60)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    try:
+        child.wait(timeout=60)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 async def test_a_terminals_interrupt_does_not_reach_a_process(tmp_path: Path) -> None:

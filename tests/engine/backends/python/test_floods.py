@@ -366,15 +366,31 @@ def test_responses_beyond_the_window_end_the_process(monkeypatch: pytest.MonkeyP
         assert process.killed
 
 
-def test_one_turn_hears_a_bounded_number_of_messages() -> None:
+def test_one_turn_hears_a_bounded_number_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted() as (process, instance):
-        for _ in range(100):
-            process.model.send((protocol.HELLO, "3.11"))
+        heard: list[object] = []
+        monkeypatch.setattr(instance, "_handle", heard.append)
         receive = instance.sources()[instance.fileno()]
-        assert receive()
-        assert instance.busy
-        assert receive()
-        assert not instance.busy
+        for kind, at_once in ((protocol.HELLO, 64), (protocol.LOG, 16)):
+            for _ in range(at_once + 1):
+                process.model.send((kind, "INFO", "f", 1, "text"))
+            heard.clear()
+            assert [receive(), len(heard), instance.busy] == [True, at_once, True]
+            assert [receive(), len(heard), instance.busy] == [True, at_once + 1, False]
+
+
+def test_segments_go_back_though_there_is_nothing_to_say() -> None:
+    with scripted() as (process, instance):
+        while process.model.receive() is not None:
+            continue
+        content = Payload()
+        content.add(bytes(100_000))
+        for _ in range(10):
+            process.model.send((protocol.ANSWER, 99, True, None), content)  # to a request that nobody knows
+        assert len(process.model._lender._lent) == 10
+        assert hears(instance)
+        assert process.model.receive() is None
+        assert not process.model._lender._lent
 
 
 def test_a_model_has_so_many_segments_and_waits_before_it_lends_more() -> None:
