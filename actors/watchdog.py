@@ -3,7 +3,7 @@
 Four times a second it asks the loop for a beat, and waits for it. When the beat is late, it logs where the loop's
 thread is; when it comes, how long that took (`engine.stalls`). It does nothing else, and costs the loop one wake-up
 for each beat. Where one call holds the interpreter's lock all the time, the thread cannot look, and only the length
-is known.
+is known: from when it should have asked.
 """
 
 from __future__ import annotations
@@ -62,29 +62,35 @@ class Watchdog:
 
     def _beat(self) -> None:
         """On the event loop."""
-        self._came_s = self._clock.now_ns() / 1e9
+        self._came_s = self._now_s()
         self._came.set()
+
+    def _now_s(self) -> float:
+        return self._clock.now_ns() / 1e9
 
     def _watch(self) -> None:
         """The thread."""
+        asks_s = self._now_s() + _BEAT_S
         while not self._closed.wait(_BEAT_S):
             self._came.clear()
             if self._closed.is_set():  # and whoever closed it has set the event that was just cleared
                 return
-            asked_s = self._clock.now_ns() / 1e9
+            late_s = self._now_s() - asks_s
             try:
                 self._token.run_sync_soon(self._beat)
             except trio.RunFinishedError:
                 return
-            self._await_beat(asked_s)
+            self._await_beat(asks_s)
             if self._closed.is_set():
                 return
             was_unwell = self.stalls.unwell
-            stall_s = self.stalls.came(asked_s, self._came_s)
+            stall_s = self.stalls.came(asks_s, self._came_s)
             if stall_s:
-                logger.error("the event loop was held up for %.2f s", stall_s)
+                unseen = "; nobody could look: one call held the interpreter's lock, or the process was stopped"
+                logger.error("the event loop was held up for %.2f s%s", stall_s, unseen * (late_s >= STALL_S))
             if was_unwell and not self.stalls.unwell:
                 logger.info("the event loop has recovered: the server may be ready again")
+            asks_s = self._now_s() + _BEAT_S
 
     def _await_beat(self, asked_s: float) -> None:
         if self._came.wait(STALL_S):
@@ -92,7 +98,7 @@ class Watchdog:
         logger.error("the event loop has been held up for %g s by:\n%s", STALL_S, self._where())
         while not self._came.wait(STALL_S):
             was_unwell = self.stalls.unwell
-            self.stalls.waiting(asked_s, self._clock.now_ns() / 1e9)
+            self.stalls.waiting(asked_s, self._now_s())
             if self.stalls.unwell != was_unwell:
                 text = "the event loop is held up for too long, and the server not ready; now by:\n%s"
                 logger.error(text, self._where())
