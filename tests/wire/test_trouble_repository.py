@@ -46,8 +46,8 @@ CONFIGS: dict[str, str | bytes] = {
 """config.pbtxt of models that have a version 1 with the graph of `simple`."""
 
 NOT_POLLED = {
-    "not_text": "1:1 : ",
-    "half_a_config": "8:7 : ",
+    "not_text": "1:1: ",
+    "half_a_config": "8:7: ",
     "unknown_field": "frobnicate",
     "unknown_type": "TYPE_COMPLEX",
     "wrong_name": "someone_else",
@@ -173,7 +173,7 @@ def test_a_bad_configuration_is_told_in_the_log(
     (failure,) = [line for line in server.stderr if f"Poll failed for model directory '{name}': " in line]
     if name in NOT_PARSED:
         assert "failed to read text proto from " in failure
-        (failure,) = [line for line in server.stderr if f"/{name}/config.pbtxt: " in line]
+        (failure,) = [line for line in server.stderr if line.rstrip().endswith(f'/{name}/config.pbtxt)"')]
     assert words in failure
     assert index[name] == {"name": name}
     status, answer = server.ask("GET", f"/v2/models/{name}")
