@@ -136,7 +136,15 @@ class InflightBudget:
         Raises:
             UnavailableError: rule 5.
         """
-        if share.requests and self.full(share, nbytes):
+        mine, requests, held = share.requests, self._requests, self._plain_bytes + nbytes
+        fine = mine + requests + 2 <= self.request_limit and share.plain_bytes + nbytes + held <= self.reserve_bytes
+        if fine and not self._waiting:  # the usual case: all that is looked at below would say so, too
+            self._requests = requests + 1
+            self._plain_bytes = held
+            share.requests = mine + 1
+            share.plain_bytes += nbytes
+            return True
+        if mine and self.full(share, nbytes):
             raise share.refusal()
         if self._waiting and (share in self._plain or self._first(self._submitting, self._plain) is not None):
             return False
@@ -165,8 +173,7 @@ class InflightBudget:
         self._plain_bytes -= nbytes
         share.requests -= 1
         share.plain_bytes -= nbytes
-        assert share.requests >= 0, "more requests given back than taken"
-        assert share.plain_bytes >= 0, "more bytes given back than taken"
+        assert share.requests >= 0 <= share.plain_bytes, "more given back than taken"
         if self._waiting:
             self._admit()
 
