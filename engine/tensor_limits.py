@@ -10,6 +10,10 @@ MAX_RANK = 64
 """Most dimensions that a NumPy array can have."""
 
 
+class LimitError(InvalidArgumentError):
+    """An input is more than may be read; nothing else about its request is worth finding out."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorLimits:
     """Bounds of one input.
@@ -27,10 +31,10 @@ class TensorLimits:
         """Refuse a shape of too many dimensions, before anything is done with it.
 
         Raises:
-            InvalidArgumentError: input `name` has more than there may be.
+            LimitError: input `name` has more than there may be.
         """
         if rank > self.max_rank:
-            raise InvalidArgumentError(
+            raise LimitError(
                 f"invalid shape for input '{name}': it has {rank} dimensions, expected at most {self.max_rank}, which "
                 "--max-tensor-rank sets"
             )
@@ -39,10 +43,10 @@ class TensorLimits:
         """Refuse a BYTES tensor of too many elements.
 
         Raises:
-            InvalidArgumentError: input `name` has more than there may be.
+            LimitError: input `name` has more than there may be.
         """
         if count > self.max_elements:
-            raise InvalidArgumentError(
+            raise LimitError(
                 f"input '{name}' has more than {self.max_elements} elements of type BYTES, which is the most that a "
                 "tensor may have; --max-tensor-elements sets it"
             )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ...engine.errors import InvalidArgumentError, TriremeError
+from ...engine.tensor_limits import LimitError
 from . import json_reader
 from .json_access import members_of
 from .json_pieces import LargeDocument, OddTextError, Places, cut
@@ -140,6 +141,8 @@ def _use(document: LargeDocument, use: Callable[[Any], T]) -> T:
     """What is wrong with the text counts before what is wrong with what it says, as if it had been read first."""
     try:
         made = use(document.value)
+    except LimitError:
+        raise
     except TriremeError:
         document.check()
         raise
