@@ -286,7 +286,7 @@ class Model:
 
     async def change(self, read: ModelConfig) -> str:
         """Have the instances, and the version policy, of a configuration that was just read (repository.md §7). Those
-        that are too many leave when their work is done.
+        that are too many have left when this returns, but for those that have sequences.
 
         Returns:
             Why not, and in which state; everything is as before then. Empty if it was done.

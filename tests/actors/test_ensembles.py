@@ -187,6 +187,20 @@ async def test_a_member_that_goes_on_dying_fails_the_ensembles_requests_and_its_
             await server.infer(simple_request("e"))
 
 
+async def test_requests_of_clients_that_have_gone_leave_a_member_that_hangs(autojump_clock) -> None:
+    async def hang(_spec: object, _batch: object) -> None:
+        await trio.sleep_forever()
+
+    async with serving([simple_model("a", hang), ensemble_model(chain("a"))], exit_timeout_s=0) as server:
+        async with trio.open_nursery() as clients:
+            for _ in range(50):
+                clients.start_soon(server.infer, simple_request("e"))
+            await trio.testing.wait_all_tasks_blocked()
+            clients.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.budget_statistics().requests == 1, "what is being executed"
+
+
 async def test_an_ensemble_without_its_member_is_not_loaded(autojump_clock, caplog) -> None:
     models = [simple_model("a", Profile(1.0)), ensemble_model(chain("a", "missing"))]
     async with serving(models, exit_on_error=False) as server:

@@ -4,18 +4,22 @@ and after its limit it is replaced."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import trio
 import trio.lowlevel
+from google.protobuf import text_format
 
 from trireme.actors.reply import WINDOW
+from trireme.engine.config import model_config
 from trireme.engine.config.model import DynamicBatching
+from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.description import ModelState
 from trireme.engine.errors import InternalError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.options import ServerOptions
-from trireme.simulations.models import Profile
+from trireme.simulations.models import Profile, SimulatedModel, simple_request
 
 
 def hanging_at(*numbers: int):
@@ -47,6 +51,27 @@ async def test_the_requests_of_clients_that_have_gone_leave_the_queue_of_a_hung_
         assert server.budget_statistics().requests == executing
         (actor,) = server.model_statistics()
         assert actor.inflight == executing
+
+
+@pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 4 }"])
+async def test_those_of_sequences_leave_their_slots_and_the_backlog(autojump_clock, open_server, strategy: str) -> None:
+    text = (
+        'name: "m" max_batch_size: 2 input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 } '
+        'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 4 } instance_group { name: "m" count: 1 kind: KIND_CPU } '
+        f'backend: "simulated" sequence_batching {{ {strategy} max_sequence_idle_microseconds: 900000000 }}'
+    )
+    config = model_config(text_format.Parse(text, ModelConfigMessage()))
+    async with open_server(SimulatedModel(config, hanging_at(0)), exit_timeout_s=0) as server:
+        replies = []
+        for key in range(1, 9):  # two or four of them have a slot
+            for number in range(3):
+                request = replace(simple_request("m"), correlation_id=key, sequence_start=number == 0)
+                replies.append(await server.submit(request))
+        await trio.testing.wait_all_tasks_blocked()
+        for reply in replies:
+            reply.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.budget_statistics().requests <= 2, "what is being executed"
 
 
 async def test_by_default_a_batch_may_take_five_minutes(autojump_clock, open_server, simulated, request_for) -> None:

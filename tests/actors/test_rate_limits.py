@@ -88,6 +88,21 @@ async def test_priorities_count_between_models_that_always_have_work(autojump_cl
     assert abs(contended.count("a") - 2 * contended.count("b")) <= 4, contended
 
 
+async def test_requests_of_clients_that_have_gone_leave_while_they_wait_for_a_resource(autojump_clock) -> None:
+    async def hang(_spec: object, _batch: object) -> None:
+        await trio.sleep_forever()
+
+    models = limited("hung", hang, "R:1"), limited("other", Profile(1.0), "R:1")
+    async with serving(*models, exit_timeout_s=0) as server:
+        async with trio.open_nursery() as clients:
+            for name in ["hung", *["other"] * 50]:
+                clients.start_soon(server.infer, simple_request(name))
+            await trio.testing.wait_all_tasks_blocked()
+            clients.cancel_scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.budget_statistics().requests == 1, "what is being executed"
+
+
 async def test_models_that_share_nothing_run_side_by_side(autojump_clock) -> None:
     async with serving(limited("a", Profile(1.0), "R:1"), limited("b", Profile(1.0), "S:1")) as server:
         assert await ask(server, "a", "b") == pytest.approx(1.0)
