@@ -69,7 +69,7 @@ class Admission:
             taking = budget.take(share, nbytes) if lease is None else budget.submit(lease, share, nbytes)
             waited = await taking
             if request.in_regions:
-                inputs = await self._read_regions(inputs, large, holder, nbytes)
+                inputs = await self._read_regions(model, inputs, large, holder, nbytes)
             if (waited or large) and not model.ready:
                 model, inputs, rows = self._check_again(request, holder, nbytes)
             reply = self._queue(model, request, inputs, rows, nbytes, received_ns, holder)
@@ -91,7 +91,7 @@ class Admission:
         if not self._budget.take_nowait(share, nbytes):
             return None
         if request.in_regions:
-            inputs = self._read_regions_now(inputs, share, nbytes)
+            inputs = self._read_regions_now(model, inputs, share, nbytes)
         return self._queue(model, request, inputs, rows, nbytes, received_ns, share, attended)
 
     def _submit_leased(self, request: InferenceRequest, attended: bool, lease: Lease) -> Reply | None:
@@ -103,7 +103,7 @@ class Admission:
             if checked is not None and self._budget.submit_nowait(lease, checked[0].share, checked[3]):
                 model, inputs, rows, nbytes = checked
                 if request.in_regions:
-                    inputs = self._read_regions_now(inputs, lease, nbytes)
+                    inputs = self._read_regions_now(model, inputs, lease, nbytes)
                 reply = self._queue(model, request, inputs, rows, nbytes, received_ns, lease, attended)
             refused = False
         finally:
@@ -166,7 +166,7 @@ class Admission:
         try:
             model = self._find(request)
             inputs, rows = model.validator.check(request)
-            inputs = read_regions_now(inputs)
+            inputs = read_regions_now(inputs, model.input_gpu)
             accepted = True
         finally:
             if not accepted:
@@ -180,19 +180,20 @@ class Admission:
             await lease.grow(missing)
 
     async def _read_regions(
-        self, inputs: dict[str, Tensor], large: bool, holder: ModelShare | Lease, nbytes: int
+        self, model: Model, inputs: dict[str, Tensor], large: bool, holder: ModelShare | Lease, nbytes: int
     ) -> dict[str, Tensor]:
         """Read what is in shared memory, for which the budget has been taken; on a thread if it is much."""
         if not large:
-            return self._read_regions_now(inputs, holder, nbytes)
-        return await self._offload(read_regions_now, inputs)  # the holder is a lease, which the caller closes
+            return self._read_regions_now(model, inputs, holder, nbytes)
+        # The holder is a lease, which the caller closes.
+        return await self._offload(read_regions_now, inputs, model.input_gpu)
 
     def _read_regions_now(
-        self, inputs: dict[str, Tensor], holder: ModelShare | Lease, nbytes: int
+        self, model: Model, inputs: dict[str, Tensor], holder: ModelShare | Lease, nbytes: int
     ) -> dict[str, Tensor]:
         read = False
         try:
-            inputs = read_regions_now(inputs)
+            inputs = read_regions_now(inputs, model.input_gpu)
             read = True
         finally:
             if not read:

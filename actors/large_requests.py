@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from ..engine.datatypes import BYTES
 from ..engine.region_tensor import RegionTensor
 from ..engine.request import InferenceRequest
@@ -44,13 +46,20 @@ def strings_in_regions(request: InferenceRequest) -> int:
     return nbytes
 
 
-def read_regions_now(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def read_regions_now(inputs: dict[str, Tensor], gpu: int | None = None) -> dict[str, Tensor]:
     """The inputs, with their data read.
+
+    Args:
+        gpu: what is in this GPU's memory stays there.
 
     Raises:
         InvalidArgumentError, UnavailableError, InternalError: a region cannot be read.
     """
-    return {name: tensor.loaded() if isinstance(tensor, RegionTensor) else tensor for name, tensor in inputs.items()}
+    return {name: tensor.loaded() if _is_to_be_read(tensor, gpu) else tensor for name, tensor in inputs.items()}
+
+
+def _is_to_be_read(tensor: Tensor, gpu: int | None) -> TypeGuard[RegionTensor]:
+    return isinstance(tensor, RegionTensor) and (gpu is None or tensor.place.gpu != gpu)
 
 
 def _has_many_strings(tensor: Tensor) -> bool:

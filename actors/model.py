@@ -81,6 +81,7 @@ class Model:
         id: tells the model from every other of the server.
         stateful: requests belong to sequences.
         share: what it has in flight of the server's budget.
+        input_gpu: see `LoadedModel.input_gpu`.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Model:
         self._cache_identity = ""
         self._validator: RequestValidator | None = None
         self._backend_model: LoadedModel | None = None
+        self.input_gpu: int | None = None
 
     # What others ask.
 
@@ -389,6 +391,7 @@ class Model:
             raise InternalError(f"{type(error).__name__}: {error}") from error
         self.config, self.labels = loaded.config, loaded.labels
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
+        self.input_gpu = None if self._backend_model is None else self._backend_model.input_gpu
         self.stateful = self.config.has_sequence_batching
         self._validator = RequestValidator(self.config, surroundings.options.tensor_limits)
         if surroundings.options.summary_latencies:

@@ -121,6 +121,21 @@ class CudaDriver:
                 ctypes.c_size_t(source.nbytes),
             )
 
+    def copy_on(self, device_id: int, stream: int, target: int, source: int, nbytes: int) -> None:
+        """Enqueue a copy within the GPU's memory on a stream.
+
+        Raises:
+            CudaError: it cannot be enqueued.
+        """
+        with self._current(device_id):
+            self._call(
+                "cuMemcpyDtoDAsync_v2",
+                ctypes.c_uint64(target),
+                ctypes.c_uint64(source),
+                ctypes.c_size_t(nbytes),
+                ctypes.c_void_p(stream),
+            )
+
     def create_stream(self, device_id: int, priority: int) -> int:
         """The handle of a new stream, which does not wait for the default one. It is never destroyed.
 
@@ -215,6 +230,17 @@ class CudaRegion:
         except CudaError as error:
             raise InternalError(f"unable to read shared memory region '{self.name}': {error}") from error
         return memoryview(into).toreadonly()
+
+    def copy_to(self, start: int, nbytes: int, stream: int, target: int) -> None:
+        """Enqueue a copy of bytes from `start` to an address on the same GPU. The region must be held until then.
+
+        Raises:
+            InternalError: CUDA does not enqueue it.
+        """
+        try:
+            self._driver.copy_on(self.device_id, stream, target, self._address + start, nbytes)
+        except CudaError as error:
+            raise InternalError(f"unable to read shared memory region '{self.name}': {error}") from error
 
     def write(self, start: int, data: Buffer) -> None:
         """Put bytes there.

@@ -55,6 +55,15 @@ def first_instance(config: ModelConfig) -> InstanceSpec:
     return next((order.spec for order in instance_orders(config, ())), InstanceSpec(config.name))
 
 
+def input_gpu(config: ModelConfig) -> int | None:
+    """The GPU that all instances are on; None if they are on several, or elsewhere, or if others look at inputs before
+    they do."""
+    if config.response_cache:
+        return None
+    gpus = {order.spec.gpu for order in instance_orders(config, ())}
+    return gpus.pop() if len(gpus) == 1 else None
+
+
 def match(present: Sequence[InstanceOrder], wanted: Sequence[InstanceOrder]) -> tuple[set[int], list[InstanceOrder]]:
     """Use what is there (rules 2 and 3).
 

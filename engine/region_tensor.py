@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from .datatypes import DataType
 from .shared_memory import RegionSlice
 from .tensor import Buffer, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePieces:
+    """An input of a batch that is in a GPU's memory already, piece by piece: to be copied there, and not read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    pieces: tuple[RegionSlice, ...]
 
 
 class _Source:
@@ -40,6 +51,11 @@ class RegionTensor(Tensor):
     def __init__(self, name: str, datatype: DataType, shape: tuple[int, ...], place: RegionSlice | _Source) -> None:
         super().__init__(name, datatype, shape)
         self._source = place if isinstance(place, _Source) else _Source(place)
+
+    @property
+    def place(self) -> RegionSlice:
+        """Where it is."""
+        return self._source.place
 
     @property
     def buffer(self) -> Buffer:

@@ -12,7 +12,8 @@ Rules:
     its data is checked before (`region_tensor`).
  5. A region's name is free as soon as it is unregistered. Its memory stays as long as anyone holds a slice of it: that
     is, until the last request that writes an output there is over.
- 6. A region may be a part of a GPU's memory as well, where there is one (`cuda_memory`).
+ 6. A region may be a part of a GPU's memory as well, where there is one (`cuda_memory`). A model on that GPU may copy
+    it there by itself, later; then rule 4 holds for what was checked, its shape and size, and not for the data.
 """
 
 from __future__ import annotations
@@ -164,6 +165,20 @@ class RegionSlice:
         """
         if isinstance(self.region, Region):
             self.region.check_size(self.byte_size)
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU in whose memory it is; None in the machine's."""
+        return self.region.device_id if isinstance(self.region, CudaRegion) else None
+
+    def copy_to(self, stream: int, target: int) -> None:
+        """Enqueue a copy to an address on the GPU in whose memory it is, on one of its streams.
+
+        Raises:
+            InternalError: CUDA does not enqueue it.
+        """
+        assert isinstance(self.region, CudaRegion)
+        self.region.copy_to(self.offset, self.byte_size, stream, target)
 
     def view(self) -> memoryview:
         """A copy of what is there.

@@ -268,6 +268,12 @@ class LoadedModel(ABC):
 
     memory_usage: tuple[MemoryUsage, ...] = ()
 
+    @property
+    def input_gpu(self) -> int | None:
+        """The GPU on which all instances are, if they take inputs that are in its memory as they are; None, as here, to
+        have all inputs in the machine's memory."""
+        return None
+
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         """What kind of instance `create_instance` makes for this: a `ProcessInstance`, a `StreamInstance`, or, as here,
         one that executes batches on its thread."""

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FailureReason, InternalError, TriremeError
+from ..region_tensor import DevicePieces
 from .captures import Captures
 from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
 from .host_callback import CallRefusedError, HostCallbacks
@@ -211,6 +212,14 @@ class CupyStream:
         with self._device.active():
             array = self._device.empty(host.shape, host.dtype)
             array.data.copy_from_host_async(host.ctypes.data, host.nbytes, self.raw)
+        return array
+
+    def assemble(self, pieces: DevicePieces) -> DeviceArray:
+        array = self._device.empty(pieces.shape, pieces.dtype)
+        at = self._device.address(array)
+        for piece in pieces.pieces:
+            piece.copy_to(self.handle, at)
+            at += piece.byte_size
         return array
 
     def download(self, array: DeviceArray) -> np.ndarray:

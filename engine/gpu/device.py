@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import FailureReason, InternalError, UnavailableError
+from ..region_tensor import DevicePieces
 
 DeviceArray = Any
 """A tensor in the device's memory, of the framework's own kind: a torch tensor, a cupy array, ..."""
@@ -77,6 +78,15 @@ class Stream(Protocol):
 
         Raises:
             OutOfDeviceMemoryError: there is no room for it.
+        """
+        ...
+
+    def assemble(self, pieces: DevicePieces) -> DeviceArray:
+        """Copy what is in the device's memory into an array of its own.
+
+        Raises:
+            OutOfDeviceMemoryError: there is no room for it.
+            InternalError: a piece cannot be copied.
         """
         ...
 

@@ -75,6 +75,10 @@ class _Guarded(LoadedModel):
     def memory_usage(self) -> tuple[MemoryUsage, ...]:  # type: ignore[override]
         return self._model.memory_usage
 
+    @property
+    def input_gpu(self) -> int | None:
+        return self._model.input_gpu
+
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         return self._model.instance_class(spec)
 

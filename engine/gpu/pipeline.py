@@ -18,8 +18,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..execution import ExecutionBatch, Phase
+from ..region_tensor import DevicePieces
 from .device import Device, DeviceArray, Event, SickDeviceError, Stream
 
+Input = np.ndarray | DevicePieces
+"""A pinned array (`Device.pinned`), or what a client shares in the device's memory."""
 Compute = Callable[[Stream, Sequence[DeviceArray]], Sequence[DeviceArray]]
 """Enqueues a batch's computation on a stream, and gives the arrays that will hold its results. No later batch may write
 to these (a captured graph's are copied first, on the stream): they are copied out while the next batch is computed."""
@@ -96,11 +99,11 @@ class Pipeline:
         self.compute = device.stream(priority)
         self._copies_out = device.stream(priority)
 
-    def launch(self, inputs: Sequence[np.ndarray], compute: Compute, on_landed: Callable[[], None]) -> Flight:
+    def launch(self, inputs: Sequence[Input], compute: Compute, on_landed: Callable[[], None]) -> Flight:
         """Enqueue a batch.
 
         Args:
-            inputs: pinned (`Device.pinned`).
+            inputs: see `Input`.
             on_landed: called from a thread of the driver's, also when the batch has failed (`Flight.collect`).
 
         Raises:
@@ -130,12 +133,19 @@ class Pipeline:
         return Flight(self.device, outputs, computed, landed, held, error)
 
     def _enqueue(
-        self, inputs: Sequence[np.ndarray], compute: Compute, held: list[object], outputs: list[np.ndarray]
+        self,
+        inputs: Sequence[Input],
+        compute: Compute,
+        held: list[object],
+        outputs: list[np.ndarray],
     ) -> tuple[Event, Event]:
         """Rules 1 and 3; gives the events at which the computation begins and ends."""
         arrays = []
         for array in inputs:
-            arrays.append(self._copies_in.upload(array))
+            copied = (
+                self._copies_in.assemble(array) if isinstance(array, DevicePieces) else self._copies_in.upload(array)
+            )
+            arrays.append(copied)
             held.append(arrays[-1])
         self.compute.wait(self._copies_in.record())
         begun = self.compute.record()

@@ -5,6 +5,8 @@ Rules:
     its handle. So two that are in use are never the same one.
  2. A stream or an event goes back when nobody has it any more, on whatever thread that happens; an event may be
     recorded again at once, because whoever waits for it waits for what was recorded before.
+ 3. Events are held here all the time. If only their holders had them, they would be garbage with a holder that is part
+    of a circle, and destroyed by the collector, though its finaliser still gives them back.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class EventStock(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
+        self._made: list[T] = []  # rule 3
         self._idle: deque[T] = deque()
         self.give_back = self._idle.append
 
@@ -57,4 +60,6 @@ class EventStock(Generic[T]):
         try:
             return self._idle.pop()
         except IndexError:
-            return self._make()
+            event = self._make()
+            self._made.append(event)
+            return event

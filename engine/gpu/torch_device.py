@@ -33,6 +33,7 @@ import numpy as np
 
 from ..cuda_memory import CudaError
 from ..errors import InternalError
+from ..region_tensor import DevicePieces
 from .captures import Captures
 from .device import Event, Graph, OutOfDeviceMemoryError, SickDeviceError, Stream
 from .host_callback import CallRefusedError, HostCallbacks
@@ -95,6 +96,15 @@ class TorchStream:
     def upload(self, host: np.ndarray) -> Any:
         with self._device.errors(), self.active():
             return self._torch.from_numpy(host).to(self._device.place, non_blocking=True)
+
+    def assemble(self, pieces: DevicePieces) -> Any:
+        with self._device.errors(), self.active():
+            array = self._device.empty(pieces.shape, pieces.dtype)
+        at = self._device.address(array)
+        for piece in pieces.pieces:
+            piece.copy_to(self.handle, at)
+            at += piece.byte_size
+        return array
 
     def download(self, array: Any) -> np.ndarray:
         host = self._device.pinned(array.shape, _numpy_dtype(array.dtype))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +30,11 @@ from ..config.sequence import DirectStrategy, sequence_batching
 from ..datatypes import BYTES
 from ..errors import InternalError, InvalidArgumentError, UnsupportedError, request_prefix
 from ..job import Job
+from ..region_tensor import DevicePieces, RegionTensor
 from ..tensor import Tensor
 
-Inputs = dict[str, np.ndarray]
+Inputs = dict[str, Any]
+"""By name: numpy's arrays; `DevicePieces` where they are asked for."""
 Allocate = Callable[[Sequence[int], np.dtype], np.ndarray]
 """Makes an array of a shape and dtype, with anything in it."""
 Jobs = Sequence[Job]
@@ -73,13 +76,14 @@ class BatchLayout:
             for output in config.output
         )
 
-    def gather(self, jobs: Jobs, allocate: Allocate | None = None) -> tuple[Jobs, Inputs]:
+    def gather(self, jobs: Jobs, allocate: Allocate | None = None, gpu: int | None = None) -> tuple[Jobs, Inputs]:
         """The arrays of a batch.
 
         Args:
             jobs: at least one; all have inputs of the same names, types and (but for ragged ones and dim 0) shapes.
             allocate: where the arrays are to be, BYTES excepted: then every tensor is copied there, once (rule 2 is for
                 memory of our own choice). What it raises is raised here.
+            gpu: inputs that are in this GPU's memory, those of all jobs, are not copied: they are `DevicePieces`.
 
         Returns:
             The jobs that are left, possibly none (then there are no arrays), failed ones among them where rows are
@@ -100,8 +104,10 @@ class BatchLayout:
         for name in jobs[0].inputs:
             if name in texts:
                 inputs[name] = _join_arrays(texts[name], name in self._ragged)
-            else:
-                inputs[name] = self._joins.get(name, _join_rows)([job.inputs[name] for job in jobs], allocate)
+                continue
+            join, tensors = self._joins.get(name, _join_rows), [job.inputs[name] for job in jobs]
+            pieces = None if gpu is None or join is not _join_rows else _pieces_on(gpu, tensors)
+            inputs[name] = join(tensors, allocate) if pieces is None else pieces
         for spec, make in self._batch_inputs:
             array = _batch_input(spec, make, jobs)
             if allocate is not None:
@@ -162,6 +168,18 @@ def _join_rows(tensors: list[Tensor], allocate: Allocate | None) -> np.ndarray:
     placed = allocate is not None and first.datatype is not BYTES
     if len(tensors) == 1 and not placed:
         return _aligned(first.array)
+    shape = _joined_shape(tensors)
+    if allocate is not None and placed:
+        return _copied(tensors, allocate(shape, first.datatype.storage))
+    if first.has_array or first.datatype is BYTES:
+        return np.concatenate([tensor.array for tensor in tensors])
+    # Three times as fast as making an array of each tensor first and concatenating those.
+    joined = b"".join([tensor.buffer for tensor in tensors])
+    return np.frombuffer(joined, first.datatype.storage).reshape(shape)
+
+
+def _joined_shape(tensors: list[Tensor]) -> Dims:
+    first = tensors[0]
     tail = first.shape[1:]
     rows = 0
     for tensor in tensors:
@@ -171,13 +189,16 @@ def _join_rows(tensors: list[Tensor], allocate: Allocate | None) -> np.ndarray:
                 "only the first dimension may differ"
             )
         rows += tensor.shape[0]
-    if allocate is not None and placed:
-        return _copied(tensors, allocate((rows, *tail), first.datatype.storage))
-    if first.has_array or first.datatype is BYTES:
-        return np.concatenate([tensor.array for tensor in tensors])
-    # Three times as fast as making an array of each tensor first and concatenating those.
-    joined = b"".join([tensor.buffer for tensor in tensors])
-    return np.frombuffer(joined, first.datatype.storage).reshape((rows, *tail))
+    return (rows, *tail)
+
+
+def _pieces_on(gpu: int, tensors: list[Tensor]) -> DevicePieces | None:
+    """What is joined on a GPU; None if not all of it is there."""
+    places = [tensor.place for tensor in tensors if isinstance(tensor, RegionTensor) and tensor.place.gpu == gpu]
+    if len(places) < len(tensors):
+        return None
+    shape = tensors[0].shape if len(tensors) == 1 else _joined_shape(tensors)
+    return DevicePieces(shape, tensors[0].datatype.storage, tuple(places))
 
 
 def _join_flat(tensors: list[Tensor], allocate: Allocate | None) -> np.ndarray:

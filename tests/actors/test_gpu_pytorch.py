@@ -17,6 +17,7 @@ import trio
 from counted_models import statistics_of
 from fake_gpu import FakeGpus
 from fake_torch_cuda import FakeTorch
+from gpu_batches import Shared
 from repository_models import REPOSITORY
 from torch_modules import RunningSum
 
@@ -195,6 +196,27 @@ async def test_an_instance_on_a_gpu_has_seen_every_batch_size_when_its_model_is_
         assert seen == dict.fromkeys(range(1, max(seen) + 1), 3 * 4), "four instances, three times each"
         assert max(seen) > 1
         assert statistics_of(server, "digits").execution_count == 0
+
+
+async def test_inputs_in_the_memory_of_the_one_gpu_are_not_read_by_the_server(
+    serve: Serve, twin: Any, fake: FakeTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin("digits_torchscript")
+    config = tmp_path / "digits" / "config.pbtxt"
+    config.write_text(config.read_text().replace("gpus: [ 0, 1 ]", "gpus: [ 1 ]"))
+    read: list[int] = []
+    real = fake.driver.cuMemcpyDtoH_v2
+    monkeypatch.setattr(fake.driver, "cuMemcpyDtoH_v2", lambda *arguments: (read.append(1), real(*arguments))[1])
+    picture = images(1)
+    async with serve() as server:
+        plain = await server.infer(image_request(picture[0]))
+        expected = plain.outputs[0].array.copy()
+        for gpu, reads in ((1, 0), (0, 1)):
+            tensor = Shared(fake.driver, gpu).tensor("IMAGE__0", picture)
+            request = InferenceRequest("digits", inputs=[tensor], in_regions=True)
+            response = await server.infer(request)
+            np.testing.assert_allclose(response.outputs[0].array, expected, rtol=1e-5)
+            assert len(read) == reads, "from the other GPU, by the host"
 
 
 async def test_a_sick_gpu_costs_its_instances_and_not_the_server(serve: Serve, twin: Any, gpus: FakeGpus) -> None:

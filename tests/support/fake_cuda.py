@@ -43,6 +43,7 @@ class FakeCuda:
         mapped: addresses of what is open, and how often each was opened.
         current: stack of current contexts.
         streams: by handle, what enqueues something on a stream and returns the driver's status.
+        copy_on: enqueues, on a stream, a copy to an address on a GPU, of what is read then, and so many bytes.
         make_stream: gives the handle of a new stream of a device, with a priority.
     """
 
@@ -53,6 +54,7 @@ class FakeCuda:
     current: list[int] = field(default_factory=list)
     streams: dict[int, Callable[[Callable[[], None]], int]] = field(default_factory=dict)
     make_stream: Callable[[int, int], int] | None = None
+    copy_on: Callable[[int, int, Callable[[], bytes], int], int] | None = None
     broken: bool = False
     _initialised: bool = False
     _next_address: int = 0x7F00_0000_0000
@@ -141,6 +143,26 @@ class FakeCuda:
         assert source.value is not None
         allocation.memory[offset : offset + size.value] = ctypes.string_at(source.value, size.value)
         return SUCCESS
+
+    def cuMemcpyDtoDAsync_v2(  # noqa: N802
+        self, target: ctypes.c_uint64, source: ctypes.c_uint64, size: ctypes.c_size_t, stream: ctypes.c_void_p
+    ) -> int:
+        assert isinstance(target, ctypes.c_uint64)
+        assert isinstance(size, ctypes.c_size_t)
+        assert isinstance(stream, ctypes.c_void_p)
+        assert self.copy_on is not None
+        nbytes = size.value
+        found = self._find(source, nbytes)
+        if found is None or self.broken:
+            return INVALID_VALUE
+        allocation, offset = found
+        mapped = source.value
+
+        def read() -> bytes:
+            assert any(start <= mapped < start + len(each.memory) for start, each in self.mapped.items()), "closed"
+            return bytes(allocation.memory[offset : offset + nbytes])
+
+        return self.copy_on(stream.value or 0, target.value, read, nbytes)
 
     def cuStreamCreateWithPriority(self, stream: Any, flags: ctypes.c_uint, priority: ctypes.c_int) -> int:  # noqa: N802
         assert isinstance(flags, ctypes.c_uint)

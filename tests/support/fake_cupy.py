@@ -303,7 +303,18 @@ class MemoryPointer:
 
 def fake_driver(gpus: FakeGpus) -> FakeCuda:
     """CUDA's driver library on the same devices."""
-    return FakeCuda(streams=_DriverStreams(gpus))
+
+    def copy_on(handle: int, target: int, read: Callable[[], bytes], nbytes: int) -> int:
+        device = gpus.stream(handle).device
+
+        def copy() -> None:
+            gpus.memory(target, nbytes, device)[:] = np.frombuffer(read(), np.uint8)
+
+        gpus.memory(target, nbytes, device)
+        gpus.enqueue(handle, Operation("copy", copy))
+        return 0
+
+    return FakeCuda(devices=gpus.count, streams=_DriverStreams(gpus), copy_on=copy_on)
 
 
 class _DriverStreams(dict[int, Callable[[Callable[[], None]], int]]):

@@ -177,6 +177,9 @@ class FakeStream:
         self._put_copy("upload", source, array.late_view())
         return array
 
+    def assemble(self, pieces: object) -> FakeArray:
+        self.device.refuse("nobody shares this device's memory")
+
     def download(self, array: FakeArray) -> np.ndarray:
         self.device.expect(array)
         host = self.device.pinned(array.shape, array.dtype)

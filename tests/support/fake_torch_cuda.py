@@ -57,6 +57,7 @@ class FakeTorch:
             devices=self.gpus.count, make_stream=lambda device, priority: self.cuda.new_stream(device, priority).handle
         )
         self.cuda = _Cuda(self)
+        self.driver.copy_on = self.cuda.computer.copy_on
         self._C = _Bindings(self.cuda)
         passes = SimpleNamespace(move_to_device_pass=lambda program, place: _MovedProgram(self, program, place))
         self.export = SimpleNamespace(load=torch.export.load, passes=passes)

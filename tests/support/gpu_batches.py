@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from fake_cuda import FakeCuda
 from fake_torch_cuda import FakeTorch
 
 from trireme.engine.backends.interface import InstanceSpec
@@ -14,11 +15,14 @@ from trireme.engine.backends.pytorch import PyTorchBackend
 from trireme.engine.backends.pytorch.stream_instance import PyTorchStreamInstance
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig
+from trireme.engine.cuda_memory import CudaDriver
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import TriremeError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
+from trireme.engine.region_tensor import RegionTensor
 from trireme.engine.request import InferenceRequest
+from trireme.engine.shared_memory import Regions
 from trireme.engine.tensor import Tensor
 
 PATIENCE_S = 10
@@ -108,6 +112,27 @@ class Gpu:
 def x(*rows: Sequence[float]) -> dict[str, Tensor]:
     array = np.array(rows, np.float32)
     return {"X": Tensor("X", FP32, array.shape, array.tobytes())}
+
+
+class Shared:
+    """Memory of a GPU that clients share with the server, in one region after the other."""
+
+    def __init__(self, driver: FakeCuda, gpu: int = 0) -> None:
+        self.regions = Regions(lambda: CudaDriver(driver))
+        self._driver = driver
+        self._gpu = gpu
+        self._count = 0
+
+    def tensor(self, name: str, array: np.ndarray) -> RegionTensor:
+        """A tensor of FP32 there."""
+        self._count += 1
+        allocation = self._driver.allocate(bytes(16) + array.tobytes(), self._gpu)
+        region = f"region {self._count}"
+        self.regions.register_cuda(region, allocation.handle, self._gpu, 16 + array.nbytes)
+        return RegionTensor(name, FP32, array.shape, self.regions.slice(region, 16, array.nbytes))
+
+    def x(self, *rows: Sequence[float]) -> dict[str, Tensor]:
+        return {"X": self.tensor("X", np.array(rows, np.float32))}
 
 
 def parameter(key: str, value: str) -> str:

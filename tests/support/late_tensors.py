@@ -75,6 +75,9 @@ class LateTensor(torch.Tensor):
         late = next(each for each in tree.tree_leaves((args, kwargs)) if isinstance(each, LateTensor))
         return late.computer.compute(func, args, kwargs or {})
 
+    def data_ptr(self) -> int:
+        return self.computer.address(self.memory)
+
     def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Waits for the device."""
         return self.computer.fetch(self)
@@ -114,6 +117,29 @@ class Computer:
         self._give_back = give_back
         self._wait = wait
         self.held_by_captures: dict[int, list[tuple[Token, ...]]] = {}
+        self._addresses: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+        self._next_address = 0x0D00_0000_0000_0000
+
+    def address(self, memory: Memory) -> int:
+        """Where it is, once somebody wants to know."""
+        for address, known in self._addresses.items():
+            if known is memory:
+                return address
+        self._next_address += 1 << 32
+        self._addresses[self._next_address] = memory
+        return self._next_address
+
+    def copy_on(self, handle: int, target: int, read: Callable[[], bytes], nbytes: int) -> int:
+        """What the driver copies to an address, which is that of a tensor's memory, or within it."""
+        start = target & ~0xFFFF_FFFF
+        memory, offset = self._addresses[start], target - start
+
+        def copy() -> None:
+            flat = memory.read(handle, False).view(-1).view(torch.uint8)
+            flat[offset : offset + nbytes] = torch.frombuffer(bytearray(read()), dtype=torch.uint8)
+
+        self.gpus.enqueue(handle, Operation("copy", copy))
+        return 0
 
     def tensor(
         self,

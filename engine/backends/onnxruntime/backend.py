@@ -14,7 +14,7 @@ from ...errors import InvalidArgumentError, UnsupportedError
 from ...gpu.cupy_device import CupyDevice
 from ...gpu.cupy_devices import CupyDevices
 from ...gpu.pipeline import Pipeline
-from ...instance_orders import first_instance
+from ...instance_orders import first_instance, input_gpu
 from ...scheduling.batch import BatchLayout
 from ..checks import check_model
 from ..completion import complete, needs_completion
@@ -127,6 +127,10 @@ class OnnxRuntimeModel(LoadedModel):
 
     def instance_class(self, spec: InstanceSpec) -> type[ModelInstance]:
         return OnnxRuntimeInstance if spec.gpu is None or self._text else OnnxRuntimeGpuInstance
+
+    @property
+    def input_gpu(self) -> int | None:
+        return None if self._text else input_gpu(self._config)
 
     def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeInstance | OnnxRuntimeGpuInstance:
         made = self._take_spare(spec) or self._make(spec)

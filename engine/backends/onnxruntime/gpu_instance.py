@@ -110,12 +110,14 @@ class OnnxRuntimeGpuInstance(StreamInstance):
         self._run_options.add_run_config_entry(_NOT_SYNCHRONIZED, "1")
         self.session: Any = session
         self._device_inputs, device_outputs = _places(session)
+        self._all_on_device = not wiring.scalar_inputs and len(self._device_inputs) == len(session.get_inputs())
         self._device_outputs = [name for name in wiring.outputs if name in device_outputs]
 
     def launch(self, batch: ExecutionBatch, on_landed: Callable[[], None]) -> Launched:
         if batch.rows > self._max_rows:
             raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
-        jobs, inputs = self._layout.gather(batch.jobs, self._device.pinned)
+        gpu = self._device.index if self._all_on_device else None
+        jobs, inputs = self._layout.gather(batch.jobs, self._device.pinned, gpu)
         for name in self._wiring.scalar_inputs:
             if name in inputs:
                 inputs[name] = inputs[name].reshape(())

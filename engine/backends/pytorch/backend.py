@@ -19,7 +19,7 @@ from ...errors import InvalidArgumentError, UnavailableError
 from ...gpu.graphs import graph_shapes, input_shapes
 from ...gpu.torch_device import TorchDevice
 from ...gpu.torch_devices import TorchDevices
-from ...instance_orders import first_instance
+from ...instance_orders import first_instance, input_gpu
 from ...scheduling.batch import BatchLayout
 from ..interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..signature import fed_inputs
@@ -132,6 +132,10 @@ class PyTorchModel(LoadedModel):
         batches, one after the other. So does a model that has put itself on devices of its choice (KIND_MODEL)."""
         on_gpu = spec.kind == "KIND_GPU" and not self._has_strings
         return PyTorchStreamInstance if on_gpu else PyTorchInstance
+
+    @property
+    def input_gpu(self) -> int | None:
+        return None if self._has_strings else input_gpu(self._config)
 
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         with self._lock:

@@ -77,7 +77,7 @@ class PyTorchStreamInstance(StreamInstance):
         assert self._pipeline is not None, "a closed instance executes nothing"
         if batch.rows > self._max_rows:
             raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
-        jobs, arrays = self._layout.gather(batch.jobs, self._device.pinned)
+        jobs, arrays = self._layout.gather(batch.jobs, self._device.pinned, self._device.index)
         compute = partial(self._compute, list(arrays), batch.rows)
         return jobs, self._pipeline.launch(list(arrays.values()), compute, on_landed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -420,4 +421,18 @@ def test_events_are_used_again(gpus: FakeGpus, device: CupyDevice) -> None:
         back = second.download(array)
         gpus.run()
         assert back.tolist() == [1, 2]
+    assert device._cupy.cuda.events_made == 1
+
+
+def test_an_event_outlives_garbage_that_refers_to_it(gpus: FakeGpus, device: CupyDevice) -> None:
+    """The collector would destroy it together with the garbage, which then gives it back."""
+    stream = device.stream()
+    circle: list[object] = [stream.record()]
+    circle.append(circle)
+    del circle
+    gc.collect()
+    event = stream.record()
+    assert not event.reached()
+    gpus.run()
+    assert event.reached()
     assert device._cupy.cuda.events_made == 1

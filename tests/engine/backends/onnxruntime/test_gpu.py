@@ -15,6 +15,7 @@ from fake_cupy import FakeCupy, fake_driver
 from fake_gpu import FakeGpus
 from fake_onnxruntime_gpu import CPU, CUDA, TENSORRT, FakeOnnxRuntimeGpu, FakeSession
 from google.protobuf import text_format
+from gpu_batches import Shared
 from onnx import TensorProto, helper, numpy_helper
 
 from trireme.engine.backends.interface import InstanceSpec, ModelInstance, StreamInstance
@@ -401,6 +402,19 @@ def test_a_device_without_memory(models: Any, tensor: Any, machine: Machine) -> 
     instance = machine.start(unary_config())
     machine.gpus.memory_bytes = 520  # the input, and no output
     assert isinstance(failure(machine, instance, tensor), OutOfDeviceMemoryError)
+
+
+def test_inputs_in_the_memory_of_the_gpu_stay_there(models: Any, machine: Machine) -> None:
+    models.unary("Neg")
+    driver = fake_driver(machine.gpus)
+    machine.services.gpus = CupyDevices(load=lambda: FakeCupy(machine.gpus), load_driver=lambda: driver)
+    instance = machine.start(unary_config())
+    shared = Shared(driver, gpu=1)
+    machine.gpus.done.clear()
+    answers = machine.run(instance, shared.x([1, 2, 3, 4]), shared.x([5, 6, 7, 8]))
+    assert answers == [{"Y": [[-1, -2, -3, -4]]}, {"Y": [[-5, -6, -7, -8]]}]
+    assert machine.gpus.done.count("copy in") == 0
+    assert machine.gpus.done.count("copy") == 2
 
 
 def test_a_pool_of_pinned_memory_that_is_empty(models: Any, tensor: Any, machine: Machine) -> None:

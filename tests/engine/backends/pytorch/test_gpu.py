@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gpu_batches import LINEAR, PYTHON, ROWS, Gpu, parameter, write, x
+from gpu_batches import LINEAR, PYTHON, ROWS, Gpu, Shared, parameter, write, x
 from torch_modules import AddSub, Keeper, Moody, RunningSum, Scale, Texts
 
 from trireme.engine.backends.interface import InstanceSpec
@@ -18,6 +19,7 @@ from trireme.engine.datatypes import BYTES, FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
 from trireme.engine.execution import Phase
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.shared_memory import RegionKind
 from trireme.engine.tensor import Tensor
 
 # Batches
@@ -38,6 +40,44 @@ def test_inputs_may_be_arrays_and_wire_bytes_in_one_batch(gpu: Gpu, script: Any,
     answers = gpu.run(gpu.start(on_gpu()), x([1]), made)
     assert [answer["Y"].tolist() for answer in answers] == [[[2.0]], [[10.0]]]
     assert array.tolist() == [[5.0]]
+
+
+def test_inputs_in_the_memory_of_the_gpu_stay_there(gpu: Gpu, script: Any, on_gpu: Any) -> None:
+    """They are copied by the device, and what they are in is held until then, whoever forgets it."""
+    script(Scale())
+    instance = gpu.start(on_gpu())
+    shared = Shared(gpu.fake.driver)
+    launched = gpu.launch(instance, shared.x([1], [2]), shared.x([3]))
+    for job in launched.jobs:
+        job.inputs = {}
+    shared.regions.unregister(RegionKind.CUDA)
+    gc.collect()
+    gpu.fake.gpus.run()
+    assert gpu.fake.gpus.done.count("copy in") == 0
+    assert gpu.fake.gpus.done.count("copy") == 2
+    assert [answer["Y"].tolist() for answer in launched.collect()] == [[[2.0], [4.0]], [[6.0]]]
+
+
+def test_inputs_of_which_only_some_are_in_the_memory_of_the_gpu_are_joined_on_the_host(
+    gpu: Gpu, script: Any, on_gpu: Any
+) -> None:
+    script(Scale())
+    shared, elsewhere = Shared(gpu.fake.driver), Shared(gpu.fake.driver, gpu=1)
+    instance = gpu.start(on_gpu())
+    for first, second in ((shared.x([1]), x([3])), (shared.x([1]), elsewhere.x([3]))):
+        answers = gpu.run(instance, first, second)
+        assert [answer["Y"].tolist() for answer in answers] == [[[2.0]], [[6.0]]]
+    assert gpu.fake.gpus.done.count("copy in") == 2
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [((1,), 1), ((0, 1), None)])
+def test_a_model_says_on_which_gpu_it_takes_inputs_as_they_are(
+    gpu: Gpu, models: Any, script: Any, on_gpu: Any, gpus: tuple[int, ...], expected: int | None
+) -> None:
+    script(Scale())
+    config = on_gpu()
+    config = replace(config, instance_group=(replace(config.instance_group[0], gpus=gpus),))
+    assert PyTorchBackend({}).load(config, models.files).input_gpu == expected
 
 
 def test_two_batches_in_flight_keep_to_themselves(gpu: Gpu, script: Any, on_gpu: Any) -> None:
