@@ -14,10 +14,14 @@ from google.protobuf import message_factory
 from google.protobuf.message import DecodeError, Message
 from grpclib.encoding.base import CodecBase
 
-from ...engine.errors import InternalError
+from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.tensor import Buffer
 from ...proto.descriptors import descriptor_pool
 from ...proto.messages.message_pool import default_message_pool
+from .wire import MalformedMessageError, fields
+
+MAX_FIELDS = 8_192
+"""Of a message that is not about inference: entries of its maps, and all else that stands in it."""
 
 
 class UnreadableError(InternalError):
@@ -65,15 +69,30 @@ class MessageCodec(CodecBase):
 
         Raises:
             UnreadableError: they are not a message of this type.
+            InvalidArgumentError: it has too many fields, each of which becomes an object.
         """
         if message_type is RawMessage:
             return data
+        if len(data) > MAX_FIELDS:
+            _count_fields(data)
         try:
             known = self._strict[message_type].FromString(bytes(data))
         except DecodeError:
             raise UnreadableError from None
         known.DiscardUnknownFields()
-        return message_type.parse(known.SerializeToString())
+        text = known.SerializeToString()
+        del known
+        return message_type.parse(text)
+
+
+def _count_fields(data: Buffer) -> None:
+    """Raises InvalidArgumentError: there are more than `MAX_FIELDS`. What cannot be read is left to protobuf."""
+    try:
+        for count, _ in enumerate(fields(data, 0, len(data))):
+            if count == MAX_FIELDS:
+                raise InvalidArgumentError(f"request has more than {MAX_FIELDS} fields, which is the most")
+    except MalformedMessageError:
+        return
 
 
 def _joined(message: Buffer | Sequence[Buffer]) -> bytes:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ...actors.lease import Lease
     from ...actors.offload import Offload
 
+_COPIES = 3
 _PROMPT_BYTES = 1024
 """A larger message may have so many parts that reading it takes a thread."""
 
@@ -124,6 +125,10 @@ class Stream(StreamIterator[Any]):
         request_type = self._call.method.request_type
         if len(payload) <= _PROMPT_BYTES or request_type is RawMessage:
             return self._codec.decode(cast(bytes, payload), request_type)
+        lease = self._call.lease
+        if lease is not None:  # protobuf's reader has it, what that writes, and what is made of it
+            with self.waiting_for_room():
+                await lease.grow(_COPIES * len(payload))
         return await self._offload(self._codec.decode, cast(bytes, payload), request_type)
 
     def take_lease(self) -> Lease | None:

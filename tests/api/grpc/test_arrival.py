@@ -195,7 +195,7 @@ async def test_too_many_that_wait_are_refused(path: str) -> None:
         )
         peer.h2.reset_stream(waiting[0])
         await peer.flush()
-        await until(lambda: echo.budget.statistics().waiting == 1)
+        await until(lambda: service._surroundings.waiting.held_bytes == 100_000)
         stream_id = peer.start(path, end=False)
         await send(peer, stream_id, frame(bytes(MIB))[:50_000], end=False)
         await until(lambda: echo.budget.statistics().waiting == 2)
@@ -287,6 +287,25 @@ async def test_messages_that_are_there_already_let_others_in_between() -> None:
         nursery.cancel_scope.cancel()
     assert echo.taken == 5000
     assert max(later - earlier for earlier, later in pairwise(others)) <= 64
+
+
+async def test_a_message_that_is_read_into_objects_takes_what_they_take() -> None:
+    """Bytes of a file, for example: as received, as protobuf reads them, and as they are handed on."""
+    echo = Budgeted()
+    async with serving([echo]) as service, await connect(service) as peer:
+        stream_id = peer.start(UNARY, None, ("do", "nothing else"), end=False)
+        seen: list[int] = []
+
+        def decode(data: bytes, _message_type: Any) -> bytes:
+            seen.append(echo.held_bytes)
+            return bytes(data)
+
+        codec: Any = service._surroundings.dispatcher._codec
+        codec.decode = decode
+        await send(peer, stream_id, frame(bytes(MIB)))
+        assert (await peer.finish(stream_id)).status == "0"
+        assert seen == [4 * MIB]
+        await until(lambda: echo.held_bytes == 0)
 
 
 async def test_messages_of_calls_about_the_server_are_small() -> None:

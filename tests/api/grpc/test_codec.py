@@ -11,8 +11,8 @@ from grpclib.encoding.base import CodecBase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.api.grpc.codec import MessageCodec, RawMessage
-from trireme.engine.errors import InternalError
+from trireme.api.grpc.codec import MAX_FIELDS, MessageCodec, RawMessage
+from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.proto.messages import inference
 from trireme.proto.messages.grpc.health.v1 import HealthCheckRequest
 
@@ -68,6 +68,19 @@ def test_bytes_are_read_or_refused_as_by_protobuf(data: bytes) -> None:
     else:
         ours = CODEC.decode(data, inference.ModelReadyRequest)
         assert (ours.name, ours.version) == (theirs.name, theirs.version)
+
+
+@pytest.mark.parametrize(("count", "taken"), [(MAX_FIELDS, True), (MAX_FIELDS + 1, False)])
+def test_fields_are_counted_before_they_are_objects(count: int, taken: bool) -> None:
+    entry = inference.RepositoryModelLoadRequest(parameters={"": inference.ModelRepositoryParameter()})
+    data = bytes(entry) * count
+    if taken:
+        assert len(CODEC.decode(data, inference.RepositoryModelLoadRequest).parameters) == 1
+    else:
+        with pytest.raises(InvalidArgumentError, match=f"^request has more than {MAX_FIELDS} fields"):
+            CODEC.decode(data, inference.RepositoryModelLoadRequest)
+    with pytest.raises(InternalError, match="Unable to parse request"):
+        CODEC.decode(bytes(10_000), inference.RepositoryModelLoadRequest)
 
 
 def test_raw_messages_pass_through() -> None:
