@@ -21,7 +21,7 @@ def open_management(flags: ParsedFlags) -> Iterator[str]:
         if flags[f"allow-{protocol}"] and _is_public(flags[f"{protocol}-address"]) and not _guards(flags, restricted)
     ]
     if places:
-        code = ", and with them code that this server runs," if flags["allow-code-upload"] else ""
+        code = ", and with them code that this server runs" if flags["allow-code-upload"] else ""
         yield (
             f"whoever reaches {' or '.join(places)} can load models{code}: restrict this by --http-address and "
             "--grpc-address, by --http-restricted-api and --grpc-restricted-protocol (model-repository), or by "

@@ -400,7 +400,7 @@ OPEN = (
     "whoever reaches {} can load models{}: restrict this by --http-address and --grpc-address, by "
     "--http-restricted-api and --grpc-restricted-protocol (model-repository), or by --allow-code-upload=false"
 )
-CODE = ", and with them code that this server runs,"
+CODE = ", and with them code that this server runs"
 
 
 @pytest.mark.parametrize(
