@@ -43,6 +43,9 @@ from .h1_response import ResponseEncoder, ResponseState, error_response, whole_r
 from .h2_connection import H2Front
 from .immediate import ImmediateCall, ImmediateInfer
 
+_LARGE_READ_BYTES = 1 << 20
+"""Most that is received at once of a large body, so that other connections get their turn meanwhile."""
+
 log = logging.getLogger(__name__)
 
 
@@ -357,8 +360,9 @@ class Connection:
         client might never see the answer."""
         self.enter(Phase.CLOSING)
         await self._transport.send_eof()
-        while await self._transport.receive(READ_BYTES):
-            pass
+        while data := await self._transport.receive(READ_BYTES):
+            if len(data) == READ_BYTES:
+                await trio.lowlevel.checkpoint()
 
     # ---- used by the exchange ----
 
@@ -410,6 +414,8 @@ class Connection:
             self._parser.feed(data)
             if self._parser.failure is not None and not request.complete:
                 await self.give_up(self._parser.failure)
+            if len(data) == READ_BYTES:
+                await trio.lowlevel.checkpoint()  # a client that sends as fast as this reads lets others run, too
         self.enter(Phase.APP)
 
     def _wait_for_body(self) -> None:
@@ -429,12 +435,14 @@ class Connection:
         buffer = np.empty(size, np.uint8).data  # not zeroed: what a client only announces costs no memory
         buffer[:filled] = b"".join(request.pieces)
         while filled < size:
-            count = await self._transport.receive_into(buffer[filled:])
+            count = await self._transport.receive_into(buffer[filled : filled + _LARGE_READ_BYTES])
             if not count:
                 await self.give_up()
             self._note_body(count)
             self._wait_for_body()
             filled += count
+            if count == _LARGE_READ_BYTES:
+                await trio.lowlevel.checkpoint()
         request.pieces = [buffer]
         request.remaining = 0
         request.complete = True

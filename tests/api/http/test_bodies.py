@@ -12,7 +12,10 @@ import trio
 import trio.testing
 from gated_server import GatedServer, gated_server
 from http2_client import Http2Client, http2
-from http_sockets import Response, Responses, connect, read_to_end, until
+from http_sockets import UNHURRIED, Response, Responses, connect, read_to_end, reply, serving, until
+
+from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.sockets.transport import PlainTransport
 
 MIB = 1 << 20
 INFER = "/v2/models/gated/infer"
@@ -268,3 +271,75 @@ async def test_what_a_body_holds_is_given_back_when_its_request_is_refused(gated
     assert answer.status == 500
     await until(lambda: gated.server.budget_statistics().leases == 0)
     assert gated.server.budget_statistics().bytes == 0
+
+
+CHUNK = b"fff8\r\n" + b"x" * 0xFFF8 + b"\r\n"
+"""As much as one read takes."""
+
+
+class Torrent:
+    """A client that has always sent more than is asked for: reads never wait once `on` is set.
+
+    Attributes:
+        turns: how often another task had its turn since.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on = False
+        self.turns = 0
+        receive = PlainTransport.receive
+
+        async def receive_at_once(transport: PlainTransport, max_bytes: int) -> bytes:
+            return CHUNK if self.on else await receive(transport, max_bytes)
+
+        async def receive_into_at_once(_transport: PlainTransport, view: memoryview) -> int:
+            self.on = True
+            return len(view)
+
+        monkeypatch.setattr(PlainTransport, "receive", receive_at_once)
+        monkeypatch.setattr(PlainTransport, "receive_into", receive_into_at_once)
+
+    async def count(self) -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            self.turns += self.on
+
+
+@pytest.mark.parametrize(
+    ("framing", "pieces", "turns"),
+    [({"Transfer_Encoding": "chunked"}, 64, 50), ({"Content_Length": 8 * MIB}, 1, 4)],
+)
+async def test_a_body_that_comes_as_fast_as_it_is_read_lets_others_run(
+    monkeypatch: pytest.MonkeyPatch, framing: dict[str, object], pieces: int, turns: int
+) -> None:
+    torrent = Torrent(monkeypatch)
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        torrent.on = "Transfer_Encoding" in framing
+        for _ in range(pieces):
+            await receive()
+        torrent.on = False
+        await reply(send)
+
+    async with serving(app) as service, trio.open_nursery() as nursery, await connect(service) as stream:
+        nursery.start_soon(torrent.count)
+        await stream.send_all(head("POST", "/", Connection="close", **framing))
+        assert (await Responses(stream).next()).status == 200
+        nursery.cancel_scope.cancel()
+    assert torrent.turns >= turns
+
+
+async def test_so_does_a_client_that_goes_on_after_its_request_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    torrent = Torrent(monkeypatch)
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        torrent.on = True
+        await reply(send, status=413)
+
+    async with serving(app, limits=UNHURRIED) as service, trio.open_nursery() as nursery:
+        nursery.start_soon(torrent.count)
+        async with await connect(service) as stream:
+            await stream.send_all(head("POST", "/", Content_Length=10**12))
+            await until(lambda: torrent.turns >= 100)
+            torrent.on = False
+        nursery.cancel_scope.cancel()
