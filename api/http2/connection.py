@@ -213,6 +213,7 @@ class Http2Connection(ABC, Generic[H, C]):
             self.core.go_away(trio.current_time())
         if received:
             self._take_in(memoryview(received))
+            await self._take_in_rest()
         else:
             self.flush()
         if isinstance(transport, PlainTransport):

@@ -15,6 +15,7 @@ from http_sockets import connect, echo, read_to_end, serving, until
 from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.http2.headers import encode_block
+from trireme.api.http2.limits import Http2Limits
 
 TARGET = {":method": "GET", ":path": "/", ":scheme": "http", ":authority": "x"}
 
@@ -84,6 +85,20 @@ async def test_flood_ends_its_connection_and_nobody_else_suffers(flood: str, cap
         await until(lambda: service.statistics().connections == 1)
         assert (await other.ask("GET", "/v2")).status == 200
     assert not caplog.records
+
+
+async def test_more_than_is_taken_in_at_once_in_the_first_packet() -> None:
+    """What is left of it is not forgotten."""
+    number = 2 * Http2Limits().frames_at_once
+    async with serving(echo) as service, await connect(service) as stream:
+        said = frames.window_update(0, 1) * number + opening(1)
+        await stream.send_all(frames.PREFACE + frames.settings(()) + said)
+        received = b""
+        while b"GET / " not in received:
+            received += await stream.receive_some()
+        await stream.send_all(said[: -len(opening(1))] + opening(3))
+        while received.count(b"GET / ") < 2:
+            received += await stream.receive_some()
 
 
 @pytest.mark.parametrize("kind", [frames.DATA, frames.HEADERS, frames.SETTINGS, frames.PING, 0xBE])
