@@ -59,7 +59,7 @@ class Http2Limits:
         cached_block_bytes: the largest header block that is remembered.
         control_backlog_bytes: control frames that the client has provoked and not yet read.
         unread_pieces: pieces of output that the client has not read when it asks for still more; a small answer is one.
-        frames_at_once: frames that one call of `Http2Server.receive` takes in.
+        frames_at_once: frames that one call of `Http2Server.receive` takes in; one that opens a stream counts as 16.
         settings_in_frame: settings in one SETTINGS frame.
         goaway_ack_timeout_s: how long a graceful GOAWAY waits for a sign that the client has read it.
         idle_goaway_ack_timeout_s: the same, if nothing is open.

@@ -42,6 +42,10 @@ _ID_MASK = 0x7FFF_FFFF
 _MAX_GOAWAY_BYTES = 16_384
 _SMALL_READ_BYTES = 2048
 _WINDOW_UPDATE_BYTES = 4
+_HEADERS_WEIGHT = 16
+"""A request is so many times the work of another frame."""
+_STEP_WEIGHT = 8
+"""The same for each step of a frame that does not go the short way: it takes two, and may be HEADERS."""
 
 SHAPES: Mapping[int, tuple[int, int, bool | None]] = {
     frames.DATA: (0, 1 << 24, True),
@@ -172,15 +176,16 @@ class FrameReader:
                     sink.on_data(stream_id, bytes(data[start:end]), end - start, 0, flags & END_STREAM > 0)
                 elif kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
                     sink.on_headers(stream_id, bytes(data[start:end]), flags & END_STREAM > 0)
+                    frames_left -= _HEADERS_WEIGHT - 1
                 else:
                     break
                 at = end
                 frames_left -= 1
-                if not frames_left:
+                if frames_left <= 0:
                     return at
             at = self._step(data, at, sink)
-            frames_left -= 1
-            if not frames_left:
+            frames_left -= _STEP_WEIGHT
+            if frames_left <= 0:
                 return at
         return at
 
