@@ -139,7 +139,6 @@ def run_all(groups: dict[str, int], scripts: Path, results: Path, wheels: Path, 
             str(site),
             str(HERE),
             str(ROOT / "benchmarks"),
-            str(ROOT / "tests" / "support"),
             os.environ.get("PYTHONPATH", ""),
         ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}

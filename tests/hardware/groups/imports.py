@@ -17,7 +17,7 @@ def group(figures: dict[str, Any]) -> None:
     for name in LIBRARIES:
         try:
             versions[name] = getattr(importlib.import_module(name), "__version__", "there")
-        except (ImportError, OSError) as error:
+        except (ImportError, OSError, RuntimeError) as error:
             versions[name] = f"missing: {error}"
     for name in OURS:
         importlib.import_module(f"trireme.{name}")

@@ -17,22 +17,25 @@ CLIENT = Path(__file__).resolve().parent.parent / "grpc_load.py"
 async def serve(figures: dict[str, Any], repository: Path) -> None:
     import trio
     from hardware import serving
-    from logs import unheard_log
 
     from trireme.api.grpc.application import GrpcApplication
     from trireme.api.grpc.context import GrpcOptions
     from trireme.api.grpc.options import GrpcServiceOptions
     from trireme.api.grpc.service import GrpcService
+    from trireme.api.logging import LineHandler, Log, LogSettings, Streams
 
-    with unheard_log() as log:
-        async with serving(repository) as (server, _), trio.open_nursery() as nursery:
-            application = GrpcApplication(server, GrpcOptions(), log)
-            service = GrpcService(application.services, GrpcServiceOptions(("127.0.0.1:0",)))
-            (port,) = await nursery.start(service.serve)
-            command = [sys.executable, str(CLIENT), str(port), "resnet50", str(SIZE), str(CONCURRENCY), str(SECONDS)]
-            done = await trio.run_process(command, capture_stdout=True)
-            figures.update(json.loads(done.stdout))
-            service.close()
+    nowhere = Streams(lambda _line: None, lambda _line: None)
+    handler = LineHandler(nowhere, nowhere)
+    log = Log(LogSettings(), handler)
+    async with serving(repository) as (server, _), trio.open_nursery() as nursery:
+        application = GrpcApplication(server, GrpcOptions(), log)
+        service = GrpcService(application.services, GrpcServiceOptions(("127.0.0.1:0",)))
+        (port,) = await nursery.start(service.serve)
+        command = [sys.executable, str(CLIENT), str(port), "resnet50", str(SIZE), str(CONCURRENCY), str(SECONDS)]
+        done = await trio.run_process(command, capture_stdout=True)
+        figures.update(json.loads(done.stdout))
+        service.close()
+    handler.close()
 
 
 def group(figures: dict[str, Any]) -> None:
