@@ -95,12 +95,15 @@ def read_text(text: memoryview, max_values: int) -> Any:
         if len(text) > max_values:
             refuse_values(scan(text).values, len(text), max_values)
         return json_reader.parse(text)
-    found = scan(text, len(text))
-    refuse_values(found.values, 0, max_values)  # files may come with it, of any length
-    return parse_strictly(text) if found.values > _PLAIN_VALUES else json_reader.parse(text)
+    found = scan(text)
+    values = found.values + sum(run.values for run in found.runs)
+    refuse_values(values, 0, max_values)  # files may come with it, of any length
+    in_pieces = values > _PLAIN_VALUES or len(text) > _PLAIN_BYTES
+    return parse_strictly(text) if in_pieces else json_reader.parse(text)
 
 
 _PLAIN_VALUES = 131_072
+_PLAIN_BYTES = 1 << 20
 
 
 def infer_places(document: Any) -> Iterator[tuple[dict[str, Any], str]]:

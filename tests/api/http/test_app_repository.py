@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 
 import pytest
 from http_fakes import FakeServer, HttpClient
@@ -68,6 +69,31 @@ async def test_load_hands_over_config_and_files(client: HttpClient) -> None:
     reply = await client.post(LOAD, f'{{"parameters":{{"config":"{{}}","file:1/model.onnx":"{text}"}}}}')
     assert reply.status == 200
     assert client.server.loads == [("m", {"config": "{}", "file:1/model.onnx": content})]
+
+
+@pytest.mark.parametrize("line", [None, 64, 76], ids=["one line", "lines of 64", "lines of 76"])
+@pytest.mark.parametrize("size", [0, 1, 196_607, 196_608, 196_609, 600_001])
+async def test_a_large_file_is_decoded_in_pieces(
+    client: HttpClient, monkeypatch: pytest.MonkeyPatch, size: int, line: int | None
+) -> None:
+    """To the same bytes as at once, and a text without line breaks never by a call for more than a piece."""
+    content = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    text = base64.b64encode(content).decode()
+    if line is not None:
+        text = "\\n".join(text[at : at + line] for at in range(0, len(text), line))
+    longest = 0
+    whole = binascii.a2b_base64
+
+    def decode(piece: str) -> bytes:
+        nonlocal longest
+        longest = max(longest, len(piece))
+        return whole(piece)
+
+    monkeypatch.setattr(binascii, "a2b_base64", decode)
+    reply = await client.post(LOAD, f'{{"parameters":{{"config":"{{}}","file:1/model.onnx":"{text}"}}}}')
+    assert reply.status == 200
+    assert client.server.loads == [("m", {"config": "{}", "file:1/model.onnx": content})]
+    assert line is not None or longest <= 1 << 18
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trireme.api.http import json_pieces, json_scan, json_strict
+from trireme.api.http import json_pieces, json_reader, json_scan, json_strict
 from trireme.api.http.infer_request import DecodedInfer, decode_document, decode_infer
 from trireme.api.http.json_large import LargeText, infer_places, read_text
 from trireme.api.http.json_pieces import LargeArray, OddTextError, cut
@@ -276,6 +276,13 @@ def test_texts_of_any_size_can_be_read_whole() -> None:
     for text in (b"[1,2,3,4,5,6,7,8,9,10]", long):
         with pytest.raises(InvalidArgumentError, match="--http-max-json-values"):
             read_text(memoryview(text), 8)
+
+
+def test_long_texts_are_read_in_pieces_whatever_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for all of a file in a load request would hold up the event loop."""
+    monkeypatch.setattr(json_reader, "parse", lambda _text: pytest.fail("was read by one call"))
+    content = "b" * (1 << 20)
+    assert read_text(memoryview(orjson.dumps({"a": content})), MANY) == {"a": content}
 
 
 def test_bytes_that_are_no_utf8_are_moved_as_a_whole() -> None:
