@@ -285,6 +285,8 @@ class Instance:
                 continue
             if _shows_life(batch):
                 execution.restart(trio.current_time())
+                if self.stuck:
+                    self._recover()
                 continue
             verdict = execution.look(trio.current_time())
             if verdict is Verdict.OVER:
@@ -302,7 +304,7 @@ class Instance:
 
     def _recover(self) -> None:
         self.stuck = False
-        logger.info("instance '%s' has finished the batch that it was stuck in", self.spec.name)
+        logger.info("instance '%s' goes on, and no longer counts as stuck", self.spec.name)
 
     def _execute_now(self, copy: ModelInstance, batch: ExecutionBatch) -> bool:
         """In the scheduler's task: execute a batch that is so short that waking this one would cost more."""

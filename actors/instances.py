@@ -188,16 +188,17 @@ class Instances:
             assert death is not None, "whatever else it is goes on to its supervisor"
             stays = started.done and not (seat.leaving or self._closing)
             isolates = stays and self._isolates and isinstance(death, ProcessLostError)
-            suspects = instance.bury(obituary(seat.order.spec, death), isolates=isolates)
+            last_words = obituary(seat.order.spec, death)
+            suspects = instance.bury(last_words, isolates=isolates)
             delay_s = self._next_step(seat, death, policy, started.done)
             if delay_s is None:
                 started.started()
                 break
             await trio.sleep(delay_s)
-            if seat.leaving:
+            if seat.leaving or self._closing:
                 break
             self._restarts += 1
-        self._scheduler.refuse_suspects(suspects, stopping_error())
+        self._scheduler.refuse_suspects(suspects, last_words)
 
     def _next_step(self, seat: _Seat, error: Exception, policy: RestartPolicy, was_up: bool) -> float | None:
         """What to do about a death: seconds until the restart, or None when there is none."""

@@ -14,7 +14,7 @@ import trio
 from ..actors.executors import Executor, run_backend
 from ..actors.stream_executor import StreamExecutor
 from ..actors.work_thread import ExecutorDiedError, Piece, result_of
-from ..engine.backends.interface import ModelInstance, StreamInstance
+from ..engine.backends.interface import ModelInstance, ProcessLostError, StreamInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.gpu.device import SickDeviceError
@@ -57,6 +57,8 @@ class VirtualExecutor:
         batch.mark(Phase.INFER_START)
         try:
             await instance.work(batch)
+        except ProcessLostError:
+            raise
         except TriremeError as error:
             batch.finish(error)
             return

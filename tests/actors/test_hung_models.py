@@ -164,6 +164,27 @@ async def test_a_decoupled_model_that_goes_on_answering_does_not_hang(
         assert server.model_statistics()[0].abandoned == 1
 
 
+async def test_a_stuck_model_that_answers_after_all_is_ready_again(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    """Its first response comes late, and the batch takes long after that."""
+
+    async def work(_spec: object, batch: ExecutionBatch) -> None:
+        (job,) = batch.jobs
+        await trio.sleep(150)
+        while True:
+            job.respond(job.response([]), final=False)
+            await trio.sleep(10)
+
+    async with open_server(simulated(work, decoupled=True), hang_limit_s=200, exit_timeout_s=0) as server:
+        reply = await server.submit(request_for())
+        reply.notify_each(lambda reply: reply.take())
+        await trio.sleep(140)
+        assert not server.model_ready("m")
+        await trio.sleep(100)
+        assert server.model_ready("m")
+
+
 async def test_a_client_that_does_not_read_does_not_make_a_decoupled_model_hang(
     autojump_clock, open_server, simulated, request_for
 ) -> None:

@@ -8,6 +8,7 @@ import trio
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.description import ModelState
 from trireme.engine.errors import FailureReason, InternalError, TriremeError
+from trireme.engine.execution import ExecutionBatch
 from trireme.simulations.executors import SimulatedFailure
 from trireme.simulations.models import Profile
 
@@ -142,6 +143,36 @@ async def test_nobody_is_kept_waiting_behind_an_instance_that_goes_on_dying(
         assert server.budget_statistics().requests == 0
         await trio.sleep(0.2)
         assert server.ready()
+
+
+async def test_a_server_that_stops_starts_no_instance_again(
+    autojump_clock, open_server, simulated, request_for
+) -> None:
+    """One has died, and would be started again while the other one, which has answered, is still executing."""
+    begun = 0
+
+    async def work(_spec: object, batch: ExecutionBatch) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            (job,) = batch.jobs
+            job.respond(None, final=True)
+            await trio.sleep(5)
+            return
+        await trio.sleep(1)
+        raise RuntimeError("again")
+
+    def answer(_config: object, _batch: ExecutionBatch) -> None:
+        """Everything is said."""
+
+    model = simulated(work, decoupled=True, count=2)
+    model.answer = answer
+    async with open_server(model, exit_timeout_s=1000) as server:
+        for _ in range(2):
+            await server.submit(request_for())
+        await trio.sleep(1.05)
+        assert server.budget_statistics().requests == 0
+    assert trio.current_time() < 10
 
 
 async def test_a_batch_that_hangs_is_given_up_and_the_instance_replaced(

@@ -19,9 +19,9 @@ def group(figures: dict[str, Any]) -> None:
             versions[name] = getattr(importlib.import_module(name), "__version__", "there")
         except (ImportError, OSError, RuntimeError) as error:
             versions[name] = f"missing: {error}"
+    torch = need_torch()
     for name in OURS:
         importlib.import_module(f"trireme.{name}")
-    torch = need_torch()
     from trireme.api.metrics.gpu import GpuMeter
     from trireme.engine.gpu.discovery import find_gpus
     from trireme.engine.gpu.nvml import opened_nvml
