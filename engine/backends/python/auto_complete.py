@@ -12,7 +12,7 @@ from ...clock import SystemClock
 from ...errors import InternalError
 from ..confinement import Confinement
 from .child import protocol
-from .child.channel import ChannelClosedError
+from .child.channel import Channel, ChannelClosedError
 from .child.codec import MessageError
 from .instance import unhealthy
 from .launching import Interpreter, Process
@@ -71,6 +71,7 @@ def _give_up(process: Process, too_late: threading.Event) -> None:
 
 def _answer(process: Process, logs: dict[int, OutputLog], too_late: threading.Event) -> str:
     clock = SystemClock()
+    lines = _LogLines(process.channel)
     poll = select.poll()
     for descriptor in (process.channel.fileno(), *logs):
         poll.register(descriptor, select.POLLIN)
@@ -78,7 +79,7 @@ def _answer(process: Process, logs: dict[int, OutputLog], too_late: threading.Ev
         for descriptor, _ in poll.poll():
             log = logs.get(descriptor)
             if log is None:
-                config = _heard(process)
+                config = _heard(process, lines)
                 if config is not None:
                     return config
                 continue
@@ -89,7 +90,7 @@ def _answer(process: Process, logs: dict[int, OutputLog], too_late: threading.Ev
                 too_late.wait(pause_s)
 
 
-def _heard(process: Process) -> str | None:
+def _heard(process: Process, lines: _LogLines) -> str | None:
     """The configuration, if that is what has come."""
     message = process.channel.receive()
     if message is None:
@@ -98,6 +99,24 @@ def _heard(process: Process) -> str | None:
     if kind == protocol.FAILED:
         raise InternalError(rest[0])
     if kind == protocol.LOG:
-        log_line(*rest)
-        process.channel.send((protocol.LOGGED, protocol.log_cost(rest[-1])))
+        lines.take(*rest)
     return rest[0] if kind == protocol.STARTED else None
+
+
+class _LogLines:
+    """Logs lines, and tells the process when it may send more.
+
+    Not for each line: a process that logs need not read, and its socket holds few messages. When that is full, both
+    ends would wait for each other.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._taken = 0
+
+    def take(self, level: str, filename: str, line: int, text: str) -> None:
+        log_line(level, filename, line, text)
+        self._taken += protocol.log_cost(text)
+        if self._taken >= protocol.LOG_WINDOW // 4:
+            self._channel.send((protocol.LOGGED, self._taken))
+            self._taken = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -345,3 +346,28 @@ async def test_a_load_that_takes_long_can_be_given_up(tmp_path: Path) -> None:
                 raise AssertionError("it never gets ready")
     assert given_up.cancelled_caught
     assert child_processes() <= before
+
+
+async def test_a_model_that_completes_its_configuration_may_log_many_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process does not read while it logs, and a socket holds few messages: each line must not be acknowledged."""
+    code = (
+        CLASS
+        + """
+        @staticmethod
+        def auto_complete_config(config):
+            for number in range(5000):
+                pb_utils.Logger.log_info("a line")
+            return config
+
+        def execute(self, requests):
+            return []
+"""
+    )
+    write_model(tmp_path, "m", code)
+    settings = {"python": {"auto-complete-timeout-seconds": "60"}}
+    with caplog.at_level(logging.INFO, "trireme.python"):
+        async with open_repository(tmp_path, backend_config=settings):
+            pass
+    assert [record.getMessage() for record in caplog.records].count("a line") == 5000
