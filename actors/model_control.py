@@ -248,7 +248,9 @@ class ModelControl:
                 return None
             source = None
             if read.files:
-                source = await self._surroundings.executors.offload(partial(OverrideModel, name, read.files))
+                shared = self._surroundings.options.confinement.account is not None
+                make = partial(OverrideModel, name, read.files, shared=shared)
+                source = await self._surroundings.executors.offload(make)
         except TriremeError as error:
             logger.error("Poll failed for model directory '%s': %s", name, error.message)
             raise _not_polled(name) from error

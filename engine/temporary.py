@@ -48,6 +48,11 @@ class TemporaryFolder:
             undo.pop_all()
         self._remove = weakref.finalize(self, _remove, root, lock)
 
+    def share(self) -> None:
+        """Let other users read what is in it, if they know its path."""
+        self.path.chmod(0o755)
+        self.path.parent.chmod(0o711)
+
     def remove(self) -> None:
         """Remove the folder; may be called again."""
         self._remove()

@@ -55,7 +55,7 @@ def find_account(text: str) -> Account:
             gid = grp.getgrgid(int(group)).gr_gid if group.isdecimal() else grp.getgrnam(group).gr_gid
         except (KeyError, OverflowError):
             raise InvalidArgumentError(f"there is no group '{group}'") from None
-    if os.geteuid() not in (0, entry.pw_uid):
+    if os.geteuid() != 0:  # its own user, too, is one whose groups only root may set
         raise InvalidArgumentError(f"only a server that runs as root can run models as user '{entry.pw_name}'")
     groups = (gid,) if colon else tuple(os.getgrouplist(entry.pw_name, gid))
     return Account(entry.pw_name, entry.pw_uid, gid, groups, entry.pw_dir)

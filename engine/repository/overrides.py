@@ -18,13 +18,14 @@ class OverrideModel(LocalModel):
     Args:
         name: the model's.
         files: contents by load parameter, ``file:<path relative to the model directory>``.
+        shared: other users than the server's read them, too.
 
     Raises:
         InvalidArgumentError: a path leaves the model directory, or is a directory and a file.
         InternalError: a file cannot be written.
     """
 
-    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
+    def __init__(self, name: str, files: Mapping[str, bytes], *, shared: bool = False) -> None:
         self._folder: TemporaryFolder | None = None
         written = False
         try:
@@ -33,6 +34,8 @@ class OverrideModel(LocalModel):
             os.mkdir(self.directory)
             for key, content in files.items():
                 _write(self.directory, key, content)
+            if shared:
+                self._folder.share()
             written = True
         except (OSError, ValueError) as error:  # a ValueError: nothing can have such a name
             reason = error.strerror if isinstance(error, OSError) else error

@@ -94,3 +94,19 @@ def test_a_folder_that_cannot_be_made_leaves_nothing(place: Path, monkeypatch: p
     with pytest.raises(OSError, match="No space left"):
         TemporaryFolder("model")
     assert list(place.iterdir()) == []
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_only_a_folder_that_is_shared_can_be_entered_by_other_users(place: Path) -> None:
+    """Models that run as another user read what came with their load request."""
+    own = OverrideModel("own", {"file:1/model.py": b"x"})
+    shared = OverrideModel("shared", {"file:1/model.py": b"x"}, shared=True)
+    assert mode(own.directory.parents[1]) == 0o700
+    root, contents = shared.directory.parents[1], shared.directory.parent
+    assert root.parent == place
+    assert (mode(root), mode(contents)) == (0o711, 0o755)
+    own.dispose()
+    shared.dispose()

@@ -55,12 +55,10 @@ class Environments:
                 return Interpreter((sys.executable,), {})
             path = packed
         if path.is_file():
-            path = self._unpack(path)
-            if shared:
-                path.chmod(0o755)
+            path = self._unpack(path, shared)
         return _interpreter_of(path)
 
-    def _unpack(self, path: Path) -> Path:
+    def _unpack(self, path: Path, shared: bool) -> Path:
         status = path.stat()
         key = (str(path.resolve()), status.st_mtime_ns, status.st_size)
         with self._lock:
@@ -72,6 +70,8 @@ class Environments:
                 except (OSError, tarfile.TarError) as error:
                     directory.remove()
                     raise InternalError(f"cannot unpack the Python environment '{path}': {error}") from None
+                if shared:
+                    directory.share()
                 self._unpacked[key] = directory
             return self._unpacked[key].path
 

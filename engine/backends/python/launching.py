@@ -25,6 +25,9 @@ _NOT_CONFINED = Confinement()
 
 _Popen = subprocess.Popen[bytes]
 
+_CANNOT_START = (OSError, RuntimeError, ValueError, OverflowError, MemoryError, subprocess.SubprocessError)
+"""A RuntimeError: there can be no more threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
@@ -73,10 +76,10 @@ class Process:
                 return start(command, interpreter.environment, confinement, (theirs.fileno(), hears))
 
             self._holder = threading.Thread(target=_hold, args=(begin, started), name=f"{name} process", daemon=True)
-            self._holder.start()
             try:
+                self._holder.start()
                 popen = started.result()
-            except (OSError, subprocess.SubprocessError) as error:
+            except _CANNOT_START as error:
                 ours.close()
                 os.close(self.bell)
                 raise InternalError(f"cannot start the process of instance '{name}': {error}") from None
@@ -124,18 +127,23 @@ def start(
 ) -> _Popen:
     """Start a confined process, whose output goes to pipes.
 
+    Args:
+        environment: of the command, on top of the server's own variables; empty for one that it is not to have. The
+            server's interpreter, which confines the process first, does not see it: it may name other libraries.
+
     Raises:
-        OSError, SubprocessError: it cannot be started.
+        OSError, SubprocessError, ValueError: it cannot be started.
     """
     account = confinement.account
     confine = [sys.executable, "-I", "-S", str(_CONFINE), str(os.getpid()), str(confinement.memory_bytes)]
+    variables = [f"{name}={value}" for name, value in environment.items()]
     return subprocess.Popen(
-        [*confine, *command],
+        [*confine, *variables, "--", *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=descriptors,
-        env=_variables(environment, account),
+        env=_variables(account),
         start_new_session=True,
         user=None if account is None else account.uid,
         group=None if account is None else account.gid,
@@ -143,17 +151,17 @@ def start(
     )
 
 
-def _variables(environment: Mapping[str, str], account: Account | None) -> dict[str, str]:
-    """The variables of a process: the server's, with these on top, but for the empty ones."""
+def _variables(account: Account | None) -> dict[str, str]:
+    """The server's variables, with those of the user on top, but for the empty ones."""
     own = {} if account is None else {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
-    return {name: value for name, value in {**os.environ, **environment, **own}.items() if value}
+    return {name: value for name, value in {**os.environ, **own}.items() if value}
 
 
 def _hold(begin: Callable[[], _Popen], started: Future[_Popen]) -> None:
     """Start a process, and live as long as it does: the system ends it with this thread (`child.confine`)."""
     try:
         popen = begin()
-    except (OSError, subprocess.SubprocessError) as error:
+    except _CANNOT_START as error:
         started.set_exception(error)
         return
     started.set_result(popen)

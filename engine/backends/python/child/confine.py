@@ -1,6 +1,9 @@
-"""Confines a process before anything of a model's runs in it: ``python confine.py SERVER MEMORY COMMAND...``.
+"""Confines a process before anything of a model's runs in it.
 
-It runs in the server's own interpreter, and then becomes the command, which inherits everything:
+``python confine.py SERVER MEMORY [NAME=VALUE...] -- COMMAND...``
+
+It runs in the server's own interpreter, with the server's variables, and then becomes the command, which inherits
+everything and gets the variables that are given here; one without a value is removed:
 
  1. It ends with the server (PR_SET_PDEATHSIG), even if it hangs in foreign code; strictly: with the thread that started
     it, which therefore lives as long as the process.
@@ -57,6 +60,15 @@ def _prefer_for_the_oom_killer() -> None:
         sys.stderr.write(f"cannot write {path}: {error}\n")
 
 
+def variables(given: list[str]) -> dict[str, str]:
+    """This process's variables, with the given ones on top."""
+    pairs = (each.partition("=") for each in given)
+    changed = {**os.environ, **{name: value for name, _, value in pairs}}
+    return {name: value for name, value in changed.items() if value}
+
+
 if __name__ == "__main__":
     confine(int(sys.argv[1]), int(sys.argv[2]))
-    os.execvp(sys.argv[3], sys.argv[3:])
+    _end = sys.argv.index("--")
+    _command = sys.argv[_end + 1 :]
+    os.execvpe(_command[0], _command, variables(sys.argv[3:_end]))

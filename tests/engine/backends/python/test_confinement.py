@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from calling_models import HEAD, TEXT, answer
-from python_models import ask, child_processes, open_repository, until, write_model
+from python_models import ask, child_processes, open_descriptors, open_repository, until, write_model
 
 from trireme.engine.backends.confinement import Account, Confinement, find_account
 from trireme.engine.backends.python import launching
@@ -73,7 +74,36 @@ def test_a_process_may_run_as_another_user(monkeypatch: pytest.MonkeyPatch) -> N
     launching.start(["true"], {"EMPTY": "", "GIVEN": "x"}, Confinement(NOBODY))
     assert (told["user"], told["group"], told["extra_groups"]) == (65534, 65534, (65534,))
     variables = told["env"]
-    assert [variables.get(name) for name in ("HOME", "USER", "GIVEN", "EMPTY")] == ["/nonexistent", "nobody", "x", None]
+    assert [variables.get(name) for name in ("HOME", "USER")] == ["/nonexistent", "nobody"]
+
+
+def test_the_interpreter_that_confines_does_not_use_the_libraries_of_the_one_that_it_becomes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment of a model may hold the same libraries as the server's interpreter, of other versions."""
+    monkeypatch.setenv("GONE", "x")
+    for version in (6, 7, 8):
+        (tmp_path / f"libffi.so.{version}").write_text("no library")
+    script = 'echo "$LD_LIBRARY_PATH" "${GONE-none}" "$@"'
+    environment = {"LD_LIBRARY_PATH": str(tmp_path), "GONE": ""}
+    process = launching.start(["/bin/sh", "-c", script, "sh", "--", "A=b"], environment, Confinement())
+    told, complaints = process.communicate(timeout=60)
+    assert (told.decode(), process.returncode) == (f"{tmp_path} none -- A=b\n", 0), complaints
+
+
+def test_a_process_that_cannot_be_started_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the reason: there may be no more threads, or no more processes."""
+
+    def refuse(*_arguments: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for place, name in ((launching, "start"), (threading.Thread, "start")):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, refuse)
+            before = open_descriptors()
+            with pytest.raises(InternalError, match="cannot start the process of instance 'm_0': can't start new"):
+                launching.Process("m_0", launching.Interpreter(("true",), {}))
+            assert open_descriptors() == before
 
 
 async def test_a_model_in_the_servers_process_is_refused_where_models_run_as_another_user(tmp_path: Path) -> None:
@@ -99,6 +129,13 @@ def test_a_user_is_found_by_name_and_by_number(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(InvalidArgumentError, match="only a server that runs as root"):
         find_account("0")
+
+
+def test_a_server_that_is_not_root_cannot_choose_its_own_user_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only root may set a process's groups, so that no model could be started."""
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    with pytest.raises(InvalidArgumentError, match="only a server that runs as root"):
+        find_account("65534")
 
 
 async def test_what_a_model_has_started_ends_with_a_process_that_dies(tmp_path: Path) -> None:
