@@ -277,7 +277,7 @@ class FrameFlood:
                     if not data:
                         return goaway_in(bytes(received)) or "closed"
                     received += data
-            self._socket.settimeout(1.0)
+            # A whole flood may lie in the sockets' buffers before a busy server has looked at the first frame of it.
             while data := self._socket.recv(1 << 16):
                 received += data
             return goaway_in(bytes(received)) or "closed"

@@ -294,7 +294,7 @@ class Connection:
         transport = self._transport
         assert isinstance(transport, PlainTransport), "only these have a listener"
         try:
-            self._unsent = transport.send_now(whole_response(answer))
+            self._unsent = transport.send_now(whole_response(answer, self._roster.accepting))
         except PeerGoneError:
             self._end()
             return
@@ -309,6 +309,8 @@ class Connection:
         """Runs the app with a request. Returns whether another request may follow."""
         self._roster.requests += 1
         self.enter(Phase.APP)
+        if self._pace is not None:
+            self._pace.arrived(0, self._roster.now_s)  # from here on, it may be the application that waits for room
         exchange = Exchange(self, request)
         self._encoder = encoder = exchange.encoder
         if not self._roster.accepting:

@@ -159,12 +159,17 @@ def error_response(status: int, json_body: bytes, *, http10: bool = False) -> by
     return b"".join(encoder.body({"body": json_body}))
 
 
-def whole_response(answer: Answer) -> list[Buffer]:
-    """The response to an HTTP/1.1 request of a connection that is kept, in one piece; its headers are known to be
-    lines."""
+def whole_response(answer: Answer, keep_alive: bool = True) -> list[Buffer]:
+    """The response to an HTTP/1.1 request, in one piece; its headers are known to be lines.
+
+    Args:
+        keep_alive: the connection is kept after it.
+    """
     body, tail = answer.body, answer.tail
     size = len(body) if tail is None else len(body) + len(tail)
     lines = b"".join([b"%b: %b\r\n" % header for header in answer.headers])
+    if not keep_alive:
+        lines += b"Connection: close\r\n"
     status = _STATUS_LINES[answer.status]
     head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b\r\n" % (status, answer.media, size, lines)
     return [head + body] if tail is None else [head + body, tail]

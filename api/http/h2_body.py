@@ -166,6 +166,11 @@ class RequestBody:
             await self._news.park()
 
     @property
+    def unconsumed(self) -> int:
+        """Bytes that have come and that nobody has asked for."""
+        return self._unconsumed
+
+    @property
     def complete(self) -> bool:
         """All of it has arrived."""
         return self._ended

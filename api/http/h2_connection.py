@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _SMALLEST_WINDOW_BYTES = 65_535
 _CONNECTION_WINDOW_BYTES = 1 << 18
 _SMALLEST_FRAME_BYTES = 16_384
+_MAX_HELD_STREAMS = 1024
+"""Of all connections of a service. What such a stream's window lets come is in no budget: 64 MiB in all."""
 
 
 def http2_limits(limits: Limits) -> Http2Limits:
@@ -101,6 +103,21 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
         self.core.consumed(stream_id, nbytes)
         self.mark(1)
 
+    def hold(self, stream_id: int) -> bool:
+        """Have a stream's data not count against the connection's window (`Http2Server.hold`), until `let_go`; whether
+        that is possible."""
+        group = self._group
+        if group.held_streams >= _MAX_HELD_STREAMS:
+            return False
+        group.held_streams += 1
+        self.core.hold(stream_id, True)
+        return True
+
+    def let_go(self, stream_id: int) -> None:
+        """The end of `hold`."""
+        self._group.held_streams -= 1
+        self.core.hold(stream_id, False)
+
     def tick(self, now_s: float) -> None:
         super().tick(now_s)
         for exchange in list(self.calls.values()):
@@ -130,6 +147,7 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
                 log.error("the application left its response to %s %r unfinished", head.method, head.target)
                 self._refuse(exchange, Refusal(500, "the application gave no response"))
         finally:
+            exchange.let_go()
             del self.calls[exchange.stream_id]
             self.mark(0)
 

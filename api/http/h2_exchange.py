@@ -3,13 +3,14 @@
 Rule 1: `send` returns when the client's windows, and its socket, have let through what was sent. A client that lets
         nothing through for `Limits.write_timeout_s` loses the stream.
 Rule 2: Whoever ends an exchange from outside cancels its scope. The app sees trio's `Cancelled`, as over HTTP/1.1.
-Rule 3: A response that is complete before its request is ended a little later: the end makes the server reset the
+Rule 3: What comes before the app asks for it, beyond `_LENT_BYTES`, does not count against the connection's window:
+        streams that wait for room in the server-wide budget must not keep the others of their connection from going on.
+Rule 4: A response that is complete before its request is ended a little later: the end makes the server reset the
         stream, and there are clients (curl 7.88) that drop a response if they are reset while they send.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -24,6 +25,10 @@ from .h2_heads import CONTINUE, RequestHead, response_block
 
 if TYPE_CHECKING:
     from .h2_connection import H2Connection
+
+
+_LENT_BYTES = 2048
+"""As many streams as a connection may have, with so much each, leave others room in the connection's window."""
 
 
 class Exchange:
@@ -41,6 +46,7 @@ class Exchange:
         "_connection",
         "_expects_continue",
         "_headers",
+        "_held",
         "_left",
         "_news",
         "_pending",
@@ -56,7 +62,8 @@ class Exchange:
 
     def __init__(self, connection: H2Connection, stream_id: int, head: RequestHead) -> None:
         self._connection = connection
-        self._body = RequestBody(head.content_length, connection.limits, partial(connection.consumed, stream_id))
+        self._body = RequestBody(head.content_length, connection.limits, self._consumed)
+        self._held = False
         self._news = trio.lowlevel.ParkingLot()
         self._expects_continue = head.expects_continue
         self._status = 200
@@ -80,12 +87,25 @@ class Exchange:
         self._expects_continue = False
         if not self._body.add(data, flow_bytes):
             self._malformed()
-        elif end_stream:
+            return
+        if self._body.unconsumed > _LENT_BYTES and not self._held:
+            self._held = self._connection.hold(self.stream_id)
+        if end_stream:
             self.request_ended()
 
     def request_ended(self) -> None:
         if not self._body.end():
             self._malformed()
+
+    def let_go(self) -> None:
+        """What comes counts against the connection's window again."""
+        if self._held:
+            self._held = False
+            self._connection.let_go(self.stream_id)
+
+    def _consumed(self, nbytes: int) -> None:
+        self.let_go()
+        self._connection.consumed(self.stream_id, nbytes)
 
     def drained(self) -> None:
         self._news.unpark_all()
@@ -172,7 +192,7 @@ class Exchange:
             await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
 
     async def _end_early(self) -> None:
-        """Ends a response that is sent before its request has come (rule 3)."""
+        """Ends a response that is sent before its request has come (rule 4)."""
         limits = self._connection.limits
         with trio.move_on_after(limits.linger_timeout_s):
             await self._body.drop(limits.drain_bytes)

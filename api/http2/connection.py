@@ -297,8 +297,9 @@ class Http2Connection(ABC, Generic[H, C]):
             await self._transport.send_eof()
         except PeerGoneError:
             return
-        while await self._transport.receive(_READ_BYTES):
-            pass
+        while data := await self._transport.receive(_READ_BYTES):
+            if len(data) == _READ_BYTES:
+                await trio.lowlevel.checkpoint()  # a client that sends as fast as this reads lets others run, too
 
     # ---- what the client does ----
 

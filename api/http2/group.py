@@ -27,15 +27,17 @@ class Http2Group:
         buffer: for reading into, between two checkpoints.
         connections: that run.
         flusher: writes for them.
+        held_streams: whose data do not count against their connections' windows, if there is a bound for these.
     """
 
-    __slots__ = ("_watches_calls", "buffer", "connections", "flusher", "limits")
+    __slots__ = ("_watches_calls", "buffer", "connections", "flusher", "held_streams", "limits")
 
     def __init__(self, limits: Http2Limits, *, watches_calls: bool = False) -> None:
         self.limits = limits
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         self.connections: set[Http2Connection] = set()
         self.flusher = Flusher()
+        self.held_streams = 0
         self._watches_calls = watches_calls
 
     def __repr__(self) -> str:

@@ -13,8 +13,10 @@ import trio.testing
 from gated_server import GatedServer, gated_server
 from http2_client import Http2Client, http2
 from http_sockets import UNHURRIED, Response, Responses, connect, read_to_end, reply, serving, until
+from trio.testing import MockClock
 
 from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.sockets.roster import Phase
 from trireme.api.sockets.transport import PlainTransport
 
 MIB = 1 << 20
@@ -256,6 +258,61 @@ async def test_a_client_that_leaves_while_it_waits_for_room_holds_nothing(gated:
         gated.gate.set()
         assert await first() == 200
     await until(lambda: gated.server.budget_statistics().leases == 0)
+
+
+async def test_streams_that_wait_for_room_do_not_hold_up_their_connection(gated: GatedServer) -> None:
+    """Five fill their windows before they have room, which together are more than the connection's."""
+    async with AsyncExitStack() as stack:
+        first = await over_http1(stack, gated, body_of(6 * MIB))
+        await until(lambda: gated.begun == ["1"])
+        client = await stack.enter_async_context(http2(gated.http))
+        body = body_of(2 * MIB)
+        length = [("content-length", str(len(body)))]
+        for _ in range(5):
+            number = await client.begin("POST", INFER, end=False, headers=length)
+            left = 65_535
+            while left:
+                size = min(left, client.h2.local_flow_control_window(number), 16_384)
+                if size:
+                    client.h2.send_data(number, body[:size])
+                    left -= size
+                    await client.flush()
+                else:
+                    await client.read()
+        await until(lambda: gated.server.budget_statistics().waiting == 5)
+        small = await client.begin("POST", "/v2/models/other/infer", body_of(200))
+        await until(lambda: gated.begun.count("1") == 2)
+        assert gated.http._http2.group.held_streams == 5
+        gated.gate.set()
+        assert (await client.finish(small)).status == 200
+        assert await first() == 200
+    await until(lambda: gated.server.budget_statistics().leases == 0)
+    assert gated.http._http2.group.held_streams == 0
+
+
+async def test_a_body_that_waited_for_room_has_its_time_all_the_same(
+    leaping_clock: MockClock, gated: GatedServer
+) -> None:
+    """Over a connection whose requests are begun without its task."""
+    body = body_of(6 * MIB)
+    async with AsyncExitStack() as stack:
+        first = await over_http1(stack, gated, body)
+        await until(lambda: gated.begun == ["1"])
+        stream = await stack.enter_async_context(await connect(gated.http))
+        responses = Responses(stream)
+        await stream.send_all(head("GET", "/v2/health/live"))
+        assert (await responses.next()).status == 200
+        await stream.send_all(head(Content_Length=len(body)))
+        await until(lambda: gated.server.budget_statistics().waiting == 1)
+        leaping_clock.jump(30.0)
+        gated.gate.set()
+        assert await first() == 200
+        roster = gated.http._roster
+        await until(lambda: any(each.phase is Phase.BODY for each in roster._connections))
+        now_s = roster.now_s
+        await until(lambda: roster.now_s > now_s + 0.5)
+        await stream.send_all(body)
+        assert (await responses.next()).status == 200
 
 
 async def test_a_client_that_leaves_amid_its_body_holds_nothing(gated: GatedServer) -> None:

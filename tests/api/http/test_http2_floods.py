@@ -16,6 +16,7 @@ from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits
+from trireme.api.sockets.transport import PlainTransport
 
 TARGET = {":method": "GET", ":path": "/", ":scheme": "http", ":authority": "x"}
 
@@ -109,3 +110,29 @@ async def test_frame_that_is_too_large_is_refused_by_its_header(kind: int) -> No
         await stream.send_all(frames.PREFACE + frames.settings(()) + head)
         last = parse(await read_to_end(stream))[-1]
         assert (last.kind, last.code) == (frames.GOAWAY, ErrorCode.FRAME_SIZE_ERROR)
+
+
+async def test_who_sends_on_after_the_last_word_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads that never wait, for as long as the goodbye takes."""
+    reads = turns = 0
+
+    async def receive_at_once(_transport: PlainTransport, max_bytes: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return bytes(max_bytes) if reads <= 200 else b""
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 0 < reads <= 200
+
+    async with serving(echo) as service, trio.open_nursery() as nursery, http2(service) as client:
+        assert (await client.ask("GET", "/")).status == 200
+        monkeypatch.setattr(PlainTransport, "receive", receive_at_once)
+        nursery.start_soon(count)
+        await client.stream.send_all(bytes(9))  # DATA on the connection
+        await until(lambda: service.statistics().connections == 0)
+        nursery.cancel_scope.cancel()
+    assert reads == 201
+    assert turns >= 100

@@ -195,6 +195,20 @@ async def test_a_client_that_leaves_cancels_its_request(gated: GatedServer, how:
     await until(lambda: gated.cancelled == ["left"])
 
 
+async def test_the_last_answer_while_the_service_stops_says_so(gated: GatedServer, long_way: list[bytes]) -> None:
+    async with await connect(gated.http) as stream, trio.open_nursery() as nursery:
+        responses = await warm(stream)
+        await stream.send_all(infer(1, "a"))
+        await until(lambda: gated.begun == ["a"])
+        nursery.start_soon(gated.http.drain, 30)
+        await until(lambda: not gated.http.statistics().accepting)
+        gated.gate.set()
+        response = await responses.next()
+        assert (response.status, (b"Connection", b"close") in response.headers) == (200, True)
+        assert await read_to_end(stream) == b""
+    assert long_way == [b"/v2/health/live"]
+
+
 async def test_a_client_that_sends_its_end_behind_the_request_gets_its_answer(gated: GatedServer) -> None:
     gated.gate.set()
     async with await connect(gated.http) as stream:
