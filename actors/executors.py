@@ -17,6 +17,7 @@ from ..engine.backends.interface import ModelInstance, ProcessInstance, StreamIn
 from ..engine.errors import InternalError, backend_failure
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.placement import Placement
+from .offload import run_on_thread
 from .process_executor import ProcessExecutor
 from .socket_readiness import Readiness
 from .stream_executor import StreamExecutor
@@ -196,7 +197,7 @@ class ThreadExecutors:
         return ThreadExecutor(name)
 
     async def offload(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(_survive, work, limiter=self._limiter)
+        return await run_on_thread(_survive, work, limiter=self._limiter)
 
     async def briefly(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(_survive, work)
+        return await run_on_thread(_survive, work)

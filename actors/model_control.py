@@ -23,7 +23,7 @@ import trio
 from ..engine.config.in_place import differs_in_place
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import Dependencies, check_members
-from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
+from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError, unframed
 from ..engine.options import ControlMode
 from ..engine.repository.load_parameters import read_load_parameters
 from ..engine.repository.overrides import OverrideModel
@@ -187,7 +187,7 @@ class ModelControl:
                 await work()
                 error = None
             except TriremeError as failure:
-                error = failure
+                error = unframed(failure)
             except Exception as failure:
                 # A defect, here or in what is called: it must cost the client's call only, not the server.
                 logger.exception("loading or unloading a model failed unexpectedly")
@@ -199,7 +199,10 @@ class ModelControl:
             self._nursery.start_soon(run)
             await done.wait()
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                error = None  # else it and this frame, which has the files of a load request, refer to each other
 
     async def _load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
         if not self._surroundings.options.allow_code_upload:

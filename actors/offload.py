@@ -12,6 +12,8 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
+from ..engine.errors import TriremeError, unframed
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -19,6 +21,44 @@ LARGE_BYTES = 256 * 1024
 """Work on more than this leaves the event loop."""
 
 _THREADS = 4
+
+
+class _Refusal:
+    """What a function raised.
+
+    An error that trio brings from a thread refers to a frame of trio's, and that to the error. So the arguments, which
+    may be a client's body, would stay in memory until the garbage collector comes: after they have left the budget.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: TriremeError) -> None:
+        self.error = error
+
+
+def _attempt(function: Callable[[*Ts], T], args: tuple[*Ts]) -> T | _Refusal:
+    try:
+        return function(*args)
+    except TriremeError as error:
+        return _Refusal(unframed(error))
+
+
+async def run_on_thread(function: Callable[[*Ts], T], *args: *Ts, limiter: trio.CapacityLimiter | None = None) -> T:
+    """Run a function on a thread. An error for a client that it raises keeps nothing of what it worked with.
+
+    Args:
+        limiter: of how many threads may be at it; trio's own if there is none.
+
+    Raises:
+        Exception: what the function raises.
+    """
+    made = await trio.to_thread.run_sync(_attempt, function, args, limiter=limiter)
+    if isinstance(made, _Refusal):
+        try:
+            raise made.error
+        finally:
+            del made  # else the error and this frame refer to each other
+    return made
 
 
 class Offload:
@@ -52,7 +92,7 @@ class Offload:
         done(await self(function))
 
     async def __call__(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        return await trio.to_thread.run_sync(function, *args, limiter=self._limiter)
+        return await run_on_thread(function, *args, limiter=self._limiter)
 
     def __repr__(self) -> str:
         return f"<Offload: {self._limiter.borrowed_tokens} of {self._limiter.total_tokens} threads at work>"

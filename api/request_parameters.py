@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from ..engine.errors import InvalidArgumentError
 
+MAX_PARTS = 8_192
+"""Inputs, outputs, raw contents and parameters that a request may have, all together; and files of a load request."""
+
 RESERVED_PREFIX = "triton_"
 RESERVED = frozenset(
     ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")

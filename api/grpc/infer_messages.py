@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from ..request_parameters import MAX_PARTS
 from .wire import FIXED64, LENGTH, MAX_SIZE_BYTES, VARINT, MalformedMessageError, fields, read_varint, tag
 from .wire_contents import NUMBERS, WireContents
-
-MAX_PARTS = 8_192
-"""Inputs, outputs, raw contents and parameters that a request may have, all together."""
 
 MAX_TEXT_BYTES = 1 << 20
 """Of a name, an id, or a parameter's string."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -110,3 +113,23 @@ async def test_code_can_be_kept_out_of_load_requests(tmp_path: Path, gates: Gate
         assert await ask(server, "a") == 1
         await server.load_model("a", {"config": config, "file:1/value.txt": b"2"})
         assert await ask(server, "a") == 2
+
+
+class Parameters(dict[str, str | bytes]):
+    """Of a load request, with all of its files."""
+
+
+async def test_the_files_of_a_load_that_fails_are_freed_at_once(tmp_path: Path, gates: Gates) -> None:
+    """They have left the budget: if they waited for the garbage collector, they could fill the memory."""
+    async with serving(tmp_path, gates) as server:
+        gc.disable()
+        try:
+            parameters = Parameters({"config": "{}", "file:1/value.txt": b"1"})
+            seen = weakref.ref(parameters)
+            with contextlib.suppress(InternalError):  # pytest.raises would keep the error, and with it this frame
+                await server.load_model("a", parameters)
+                pytest.fail("was loaded")
+            del parameters
+            await until(lambda: seen() is None)
+        finally:
+            gc.enable()
