@@ -302,6 +302,13 @@ _LIMITS = Group(
             4 << 30,
         ),
         Flag(
+            "max-address-share",
+            Kind("<integer>", in_range(read_int, 1, 100, "Error: --max-address-share must be between 1 and 100.")),
+            "Percentage of a port's connections that one address may hold. Behind a reverse proxy, whose address is "
+            "that of all clients: 100.",
+            50,
+        ),
+        Flag(
             "max-tensor-rank",
             Kind(
                 "<integer>",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...engine.metrics_latencies import DEFAULT_QUANTILES
@@ -87,7 +87,11 @@ def http_settings(flags: ParsedFlags) -> HttpSettings:
 
 
 def _http_limits(flags: ParsedFlags) -> Limits:
-    return Limits(idle_timeout_s=flags["http-idle-timeout"] or None)
+    return replace(_limits(flags), idle_timeout_s=flags["http-idle-timeout"] or None)
+
+
+def _limits(flags: ParsedFlags) -> Limits:
+    return Limits(address_share=flags["max-address-share"] / 100)
 
 
 _LEAST_WAITING_BYTES = 64 << 20
@@ -107,6 +111,7 @@ def grpc_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> GrpcSet
             bind=(_bind(flags["grpc-address"], flags["grpc-port"]),),
             tls=_tls(flags, "grpc", verify=mutual) if secure else None,
             reuse_port=flags["reuse-grpc-port"],
+            limits=_limits(flags),
             http2=Http2Limits(keepalive=_keepalive(flags)),
             compression_level=CompressionLevel(flags["grpc-infer-response-compression-level"]),
             max_message_bytes=flags["grpc-max-receive-bytes"],

@@ -170,6 +170,12 @@ def test_idle_connections_are_kept_for_as_long_as_is_said(words: tuple[str, ...]
     assert given.grpc.service.limits.idle_timeout_s is None
 
 
+def test_an_address_holds_what_it_is_allowed_to() -> None:
+    given = command("--max-address-share=100")
+    fronts = (given.http, given.metrics, given.grpc)
+    assert [front.service.limits.address_share for front in fronts if front is not None] == [1.0] * 3
+
+
 def test_the_grpc_front_end_is_told_what_its_flags_say() -> None:
     grpc = command(
         "--grpc-address=127.0.0.1",

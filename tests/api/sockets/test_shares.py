@@ -26,6 +26,11 @@ def test_shares_of_a_hundred_places(held: int, total: int, allowed: bool) -> Non
     assert has_room(held, total, Limits(max_connections=100)) is allowed
 
 
+@pytest.mark.parametrize(("held", "allowed"), [(50, True), (89, True), (90, False)])
+def test_a_proxy_that_has_the_port_to_itself(held: int, allowed: bool) -> None:
+    assert has_room(held, held, Limits(max_connections=100, address_share=1.0)) is allowed
+
+
 @given(st.integers(1, 500), st.lists(st.integers(0, 5), max_size=600))
 def test_greed_leaves_a_place_for_whoever_has_none(places: int, wishes: list[int]) -> None:
     """However six addresses ask for connections, a seventh gets one, unless there are hardly any places."""
