@@ -298,7 +298,7 @@ _LIMITS = Group(
         Flag(
             "max-inflight-bytes",
             Kind("<integer>", in_range(read_int64, 1, INT64_MAX, "Error: --max-inflight-bytes must be at least 1.")),
-            "The same for the bytes of their inputs.",
+            "The same for the bytes of their inputs, of bodies that still arrive, and of what those expand to.",
             4 << 30,
         ),
         Flag(

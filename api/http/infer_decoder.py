@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...engine.datatypes import DataType
 from ...engine.request import InferenceRequest
@@ -18,7 +19,8 @@ from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from .infer_outputs import OutputForm
 from .infer_request import DecodedInfer, decode_document, decode_infer
-from .json_large import LargeText, infer_places
+from .json_access import members_of
+from .json_large import LargeText, infer_places, refuse_parts
 
 _HEADS = 512
 _HEAD_BYTES = 2_048
@@ -97,10 +99,13 @@ class InferDecoder:
         """See `decode_infer`; may be called on a thread."""
         blobs = memoryview(body)[json_length:]
         limit_bytes, regions, limits = self._limit_bytes, self._regions, self._limits
-        return text.read(
-            infer_places,
-            lambda document: decode_document(document, blobs, model_name, version, limit_bytes, regions, limits),
-        )
+
+        def decode(document: Any) -> DecodedInfer:
+            given = [members_of(document).get(name) for name in ("parameters", "inputs", "outputs")]
+            refuse_parts(sum(len(each) for each in given if isinstance(each, dict | list)))
+            return decode_document(document, blobs, model_name, version, limit_bytes, regions, limits)
+
+        return text.read(infer_places, decode)
 
     def __repr__(self) -> str:
         return f"<InferDecoder remembers {len(self._heads)} heads>"

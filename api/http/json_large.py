@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.tensor_limits import LimitError
+from ..request_parameters import MAX_PARTS
 from . import json_reader
 from .json_access import members_of
 from .json_pieces import LargeDocument, OddTextError, Places, cut
@@ -98,12 +99,25 @@ def read_text(text: memoryview, max_values: int) -> Any:
     found = scan(text)
     values = found.values + sum(run.values for run in found.runs)
     refuse_values(values, 0, max_values)  # files may come with it, of any length
-    in_pieces = values > _PLAIN_VALUES or len(text) > _PLAIN_BYTES
-    return parse_strictly(text) if in_pieces else json_reader.parse(text)
+    if values > _MOST_PLAIN_VALUES:
+        raise LimitError(f"the request JSON has about {values} values, expected at most {_MOST_PLAIN_VALUES}")
+    return parse_strictly(text) if len(text) > _PLAIN_BYTES else json_reader.parse(text)
 
 
-_PLAIN_VALUES = 131_072
+_MOST_PLAIN_VALUES = 4 * MAX_PARTS
+"""No call but inference has a use for more: a load request has one for each of its files."""
+
 _PLAIN_BYTES = 1 << 20
+
+
+def refuse_parts(count: int) -> None:
+    """Check how many inputs, outputs and parameters a request has, each of which becomes several objects.
+
+    Raises:
+        LimitError: more than `MAX_PARTS`.
+    """
+    if count > MAX_PARTS:
+        raise LimitError(f"request has more than {MAX_PARTS} inputs, outputs and parameters, which is the most")
 
 
 def infer_places(document: Any) -> Iterator[tuple[dict[str, Any], str]]:

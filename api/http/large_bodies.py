@@ -13,7 +13,8 @@ from . import json_reader
 from .compression import Expansion, needs_expansion
 from .generate_request import read_generate
 from .infer_request import DecodedInfer
-from .json_large import ON_LOOP_BYTES, LargeText, generate_places, read_text
+from .json_access import members_of
+from .json_large import ON_LOOP_BYTES, LargeText, generate_places, read_text, refuse_parts
 
 if TYPE_CHECKING:
     from ...engine.description import ModelDescription
@@ -77,10 +78,12 @@ async def decode_generate(
     text = await context.server.offload(LargeText, memoryview(body), context.options.max_json_values)
     await request.hold(context.server, text.cost_bytes)
 
-    def read() -> InferenceRequest:
-        return text.read(generate_places, lambda document: read_generate(document, model, version, limit_bytes, limits))
+    def decode(document: Any) -> InferenceRequest:
+        members = members_of(document)
+        refuse_parts(len(members) + len(members_of(members.get("parameters"))))
+        return read_generate(document, model, version, limit_bytes, limits)
 
-    return await context.server.offload(read)
+    return await context.server.offload(text.read, generate_places, decode)
 
 
 async def read_json(context: Context, request: HttpRequest) -> Any:

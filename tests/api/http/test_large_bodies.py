@@ -15,6 +15,7 @@ from trireme.actors.budget import InflightBudget
 from trireme.api.http import json_strict
 from trireme.api.http.compression import Expansion
 from trireme.api.http.json_large import ON_LOOP_BYTES, LargeText
+from trireme.api.request_parameters import MAX_PARTS
 from trireme.engine.tensor import Tensor
 
 NUMBERS = 60_000
@@ -141,3 +142,29 @@ async def test_generate_takes_large_arrays() -> None:
     assert isinstance(request.inputs[0], Tensor)
     assert request.inputs[0].array.tolist() == [0.5] * NUMBERS
     assert request.parameters == {"p": "x"}
+
+
+def named(count: int) -> dict[str, int]:
+    return {f"p{number}": number for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v2/models/identity/infer", {**numbers(1), "parameters": named(MAX_PARTS)}),
+        ("/v2/models/identity/infer", {**numbers(1), "outputs": [{"name": "OUT"}] * MAX_PARTS}),
+        ("/v2/models/identity/infer", {"inputs": numbers(1)["inputs"] * (MAX_PARTS + 1)}),
+        ("/v2/models/identity/generate", {"IN": [1.0], **named(MAX_PARTS)}),
+        ("/v2/models/identity/generate", {"IN": [1.0], "parameters": named(MAX_PARTS)}),
+    ],
+)
+async def test_what_a_request_consists_of_is_bounded(path: str, body: dict[str, Any]) -> None:
+    """As over gRPC: a few bytes of each part become objects of some hundred, and what a model gets."""
+    reply = await HttpClient(FakeServer()).post(path, orjson.dumps(body))
+    assert (reply.status, f"more than {MAX_PARTS} inputs, outputs and parameters" in reply.error) == (400, True)
+
+
+async def test_a_load_request_has_a_bounded_number_of_files() -> None:
+    files = {f"file:1/{number}": "AAAA" for number in range(4 * MAX_PARTS)}
+    reply = await HttpClient(FakeServer()).post("/v2/repository/models/m/load", orjson.dumps({"parameters": files}))
+    assert (reply.status, "expected at most 32768" in reply.error) == (400, True)
