@@ -82,9 +82,9 @@ class ProcessExecutor:
         instance.on_congestion = self._congested
         instance.on_returned = partial(_soon, trio.lowlevel.current_trio_token(), instance.give_back)
         instance.now_s = trio.current_time
+        instance.later = partial(self._begin, _later)
+        instance.aside = partial(self._begin, _aside)
         start_soon = self._nursery.start_soon
-        instance.later = partial(start_soon, _later)
-        instance.aside = partial(start_soon, _aside)
         for descriptor, act in instance.sources().items():
             start_soon(self._watch, instance, descriptor, act)
         for descriptor, read in instance.outputs().items():
@@ -166,9 +166,16 @@ class ProcessExecutor:
             on_over(batch)
 
     def _congested(self) -> None:
-        if not self._flushing and self._nursery is not None:
-            self._flushing = True
-            self._nursery.start_soon(self._flush)
+        if not self._flushing:
+            self._flushing = self._begin(self._flush)
+
+    def _begin(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
+        """Begin a task, unless the instance is at its end: there may be no tasks any more, and whoever asks need not
+        know."""
+        if self._nursery is None or self._nursery.cancel_scope.cancel_called:
+            return False
+        self._nursery.start_soon(act, *arguments)
+        return True
 
     async def _flush(self) -> None:
         instance = self._instance

@@ -161,8 +161,8 @@ class ProcessInstance(ModelInstance):
     on_returned: Callable[[], None]
     busy: bool = False
     now_s: Callable[[], float]
-    later: Callable[[float, Callable[[], None]], None]
-    aside: Callable[[Callable[[], Any], Callable[[Any], None]], None]
+    later: Callable[[float, Callable[[], None]], object]
+    aside: Callable[[Callable[[], Any], Callable[[Any], None]], object]
 
     def execute(self, batch: ExecutionBatch) -> None:
         self.begin(batch, self.prepare(batch))

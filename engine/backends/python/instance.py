@@ -159,7 +159,8 @@ class PythonInstance(ProcessInstance):
 
     def give_back(self) -> None:
         with contextlib.suppress(ChannelClosedError):
-            self._channel.give_back(1)
+            if self._channel.give_back(1):
+                self.on_congestion()
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -225,7 +226,8 @@ class PythonInstance(ProcessInstance):
                 if only_batch and message.head[0] == protocol.DONE:
                     break
             self.busy = heard >= _HEARD_AT_ONCE
-            self._channel.give_back()
+            if self._channel.give_back():
+                self.on_congestion()
         except ChannelClosedError:
             if not self._ending:
                 self._process.kill()  # if it has not ended already, and is about to be noticed

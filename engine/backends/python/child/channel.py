@@ -106,15 +106,20 @@ class Channel:
         """Have this called, in any thread, when `give_back` is due although nothing has been received."""
         self._borrower.on_returned = on_returned
 
-    def give_back(self, least: int = _WORTH_TELLING) -> None:
+    def give_back(self, least: int = _WORTH_TELLING) -> bool:
         """Tell the other end of segments that it may use again, if there are at least so many.
+
+        Returns:
+            Whether that waits for the socket to take it.
 
         Raises:
             ChannelClosedError: the other end is gone.
         """
-        if len(self._borrower.returned) >= least:
-            with self._posting:
-                self._put(self._frame(_NOTHING))
+        if len(self._borrower.returned) < least:
+            return False
+        with self._posting:
+            self._put(self._frame(_NOTHING))
+        return self.congested
 
     def send(self, head: Head, payload: Payload = _EMPTY) -> None:
         """Send a message, or put it behind those that wait.

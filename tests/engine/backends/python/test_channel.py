@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import gc
+import os
 import threading
 from collections.abc import Iterator
 
@@ -26,7 +27,7 @@ from trireme.engine.backends.python.child.codec import (
     decode,
     encode,
 )
-from trireme.engine.backends.python.child.segments import Lender, capacity_for
+from trireme.engine.backends.python.child.segments import Lender, capacity_for, create_file
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64) | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -341,3 +342,11 @@ def test_the_largest_messages_are_not_kept_when_nothing_follows_them() -> None:
     assert list(lender.dropped) == [largest.number]
     lender.close()
     assert open_descriptors() <= before
+
+
+def test_segments_are_sealed_by_interpreters_of_any_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    descriptor = create_file(1 << 20)
+    with pytest.raises(PermissionError):
+        os.ftruncate(descriptor, 0)
+    os.close(descriptor)

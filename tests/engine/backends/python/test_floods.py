@@ -33,7 +33,7 @@ from trireme.engine.backends.python.child.codec import (
     decode,
     encode,
 )
-from trireme.engine.backends.python.child.segments import MOST_BORROWED, MOST_SEGMENTS, create_file
+from trireme.engine.backends.python.child.segments import MOST_BORROWED, MOST_SEGMENTS
 from trireme.engine.backends.python.instance import PythonInstance
 from trireme.engine.backends.python.wire import MOST_DIMENSIONS, MOST_OUTPUTS, MOST_PARAMETERS
 from trireme.engine.backends.services import Services
@@ -393,6 +393,19 @@ def test_segments_go_back_though_there_is_nothing_to_say() -> None:
         assert not process.model._lender._lent
 
 
+def test_segments_that_wait_for_the_socket_are_told_as_soon_as_it_takes_them() -> None:
+    with scripted() as (process, instance):
+        congested: list[int] = []
+        instance.on_congestion = lambda: congested.append(1)
+        content = Payload()
+        content.add(bytes(100_000))
+        for _ in range(10):
+            process.model.send((protocol.ANSWER, 99, True, None), content)
+        while process.channel._write(b"x" * 20_000, None):
+            continue
+        assert [hears(instance), congested] == [True, [1]]
+
+
 def test_a_model_has_so_many_segments_and_waits_before_it_lends_more() -> None:
     server, model = socket_pair()
     ours, theirs = Channel(server, trusted=False), Channel(model)
@@ -451,14 +464,6 @@ def test_a_segment_that_may_shrink_is_not_mapped() -> None:
         assert process.killed
         assert descriptors() == before
         os.close(descriptor)
-
-
-def test_segments_are_sealed_by_interpreters_of_any_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create")
-    descriptor = create_file(1 << 20)
-    with pytest.raises(PermissionError):
-        os.ftruncate(descriptor, 0)
-    os.close(descriptor)
 
 
 PLAIN = [
