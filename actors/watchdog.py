@@ -85,12 +85,14 @@ class Watchdog:
                 return
             was_unwell = self.stalls.unwell
             stall_s = self.stalls.came(asks_s, self._came_s)
+            asks_s = self._came_s + _BEAT_S  # not from now: a call may have held the lock since then
             if stall_s:
                 unseen = "; nobody could look: one call held the interpreter's lock, or the process was stopped"
                 logger.error("the event loop was held up for %.2f s%s", stall_s, unseen * (late_s >= STALL_S))
+                asks_s = self._now_s() + _BEAT_S  # the log may have been slow
             if was_unwell and not self.stalls.unwell:
                 logger.info("the event loop has recovered: the server may be ready again")
-            asks_s = self._now_s() + _BEAT_S
+                asks_s = self._now_s() + _BEAT_S
 
     def _await_beat(self, asked_s: float) -> None:
         if self._came.wait(STALL_S):
