@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import trio
-
 from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError, UnsupportedError
 from . import compression
@@ -76,7 +74,7 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
         answer = encode_infer(response, decoded, model)
     accepted = headers.get(b"accept-encoding")
     if accepted is not None:
-        await _compress(answer, accepted.decode("latin-1"))
+        await _compress(server, answer, accepted.decode("latin-1"))
     return answer
 
 
@@ -93,12 +91,12 @@ def describe(server: InferenceServer, name: str, version: int) -> ModelDescripti
     return model
 
 
-async def _compress(answer: Answer, accept_encoding: str) -> None:
+async def _compress(server: InferenceServer, answer: Answer, accept_encoding: str) -> None:
     encoding = compression.choose_encoding(accept_encoding)
     if encoding is not None:
         tail = answer.tail
         pack = partial(compression.compress, answer.body, encoding, b"" if tail is None else tail)
         small = tail is None and len(answer.body) < _LARGE_BYTES
-        answer.body = pack() if small else await trio.to_thread.run_sync(pack)
+        answer.body = pack() if small else await server.offload(pack)
         answer.tail = None
         answer.headers = [*answer.headers, (b"Content-Encoding", encoding.encode())]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import orjson
 import pytest
 from http_fakes import FakeServer, HttpClient, fp32_request
+
+from trireme.api.http.compression import compress
 
 PATH = "/v2/models/identity/infer"
 PLAIN = orjson.dumps(fp32_request())
@@ -95,3 +100,25 @@ async def test_only_infer_is_compressed_and_never_an_error(client: HttpClient) -
     accepting = {"Accept-Encoding": "gzip"}
     assert "content-encoding" not in (await client.ask("GET", "/v2", headers=accepting)).headers
     assert "content-encoding" not in (await client.post(PATH, b"{", accepting)).headers
+
+
+@pytest.mark.parametrize(("count", "threads"), [(2, 0), (40_000, 1)])
+async def test_large_answers_are_packed_by_the_threads_of_the_server(
+    client: HttpClient, monkeypatch: pytest.MonkeyPatch, count: int, threads: int
+) -> None:
+    packed_by: list[partial[bytes]] = []
+    offload = client.server.offload
+
+    async def seen(function: Callable[..., Any], *args: Any) -> Any:
+        if isinstance(function, partial) and function.func is compress:
+            packed_by.append(function)
+        return await offload(function, *args)
+
+    monkeypatch.setattr(client.server, "offload", seen)
+    tensor = {"name": "IN", "shape": [count], "datatype": "FP32", "parameters": {"binary_data_size": 4 * count}}
+    text = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})
+    headers = {"Inference-Header-Content-Length": str(len(text)), "Accept-Encoding": "gzip"}
+    reply = await client.post(PATH, text + bytes(4 * count), headers)
+    assert reply.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(reply.body).endswith(bytes(4 * count))
+    assert len(packed_by) == threads
