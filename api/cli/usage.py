@@ -27,7 +27,8 @@ def _help(flag: Flag) -> str:
     if flag.instead:
         text = f"DEPRECATED, use {flag.instead}. {text}"
     if flag.missing:
-        text = f"{text} No effect in this version: {flag.missing}."
+        effect = "Refused" if flag.refused else "No effect"
+        text = f"{text} {effect} in this version: {flag.missing}."
     if flag.default not in (None, "", ()) and flag.kind is not None:
         default = str(flag.default).lower() if isinstance(flag.default, bool) else flag.default
         text = f"{text} Default is {default}."
