@@ -8,7 +8,7 @@ again. So an input that ends processes does so twice at most, and costs nobody e
 A request may have had effects before the process ended, which then happen twice. A model that must not be asked twice
 says so (`PARAMETER` is ``false``). Requests of sequences, and those of decoupled models, which may have been answered
 in part, are never executed again; nor are those of batches that a model of coroutines executed side by side, because
-they may wait for each other.
+they may wait for each other; nor any under the rate limiter, because an instance that starts has no leave to execute.
 """
 
 from __future__ import annotations
