@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ...config.model import ModelConfig
 from ...errors import InternalError
+from ...repository.uploaded_code import DATA_SUFFIXES
 from ...temporary import TemporaryFolder
 from ..interface import ModelFiles
 from .launching import Interpreter
@@ -59,6 +60,11 @@ class Environments:
         return _interpreter_of(path)
 
     def _unpack(self, path: Path, shared: bool) -> Path:
+        if path.suffix.lower() in DATA_SUFFIXES:  # such a file may have come with a load request that may bring no code
+            raise InternalError(
+                f"cannot unpack the Python environment '{path}': it must be named as an archive, but "
+                f"'{path.suffix}' is for data"
+            )
         status = path.stat()
         key = (str(path.resolve()), status.st_mtime_ns, status.st_size)
         with self._lock:

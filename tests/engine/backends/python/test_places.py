@@ -84,6 +84,18 @@ async def test_a_packed_environment_is_unpacked_once_and_goes_with_the_server(
     await until(lambda: gc.collect() >= 0 and not list((tmp_path / "temporary").iterdir()))
 
 
+async def test_an_archive_that_is_named_as_data_is_no_environment(tmp_path: Path) -> None:
+    """``--allow-code-upload=false`` lets such names pass, and an archive need not begin like one."""
+    place = environment(tmp_path / "env")
+    config = with_environment("$$TRITON_MODEL_DIRECTORY/env.bin")
+    directory = write_model(tmp_path / "models", "m", SAY_VARIABLE, config)
+    with tarfile.open(directory / "env.bin", "w") as archive:
+        archive.add(place, ".")
+    async with open_repository(tmp_path / "models", exit_on_error=False) as server:
+        (entry,) = server.repository_index()
+    assert entry.reason.endswith("it must be named as an archive, but '.bin' is for data")
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
