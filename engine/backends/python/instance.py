@@ -52,6 +52,7 @@ logger = logging.getLogger("trireme.python")
 
 _TAKEN_AT_ONCE = protocol.WINDOW // 2
 _HEARD_AT_ONCE = 64
+_HEARD_AT_END = 16_384  # more than a socket holds; what a model has started may go on saying something
 _LOG_WEIGHT = 4
 """What is logged is formatted where it is heard."""
 _BROKEN = (MessageError, AttributeError, MemoryError, OverflowError, RecursionError)
@@ -215,12 +216,11 @@ class PythonInstance(ProcessInstance):
 
     def _receive(self, *, all_of_it: bool = False) -> bool:
         """Take in what has come, or (unless `all_of_it` is wanted) as much as is worth asking for: when the process is
-        through with its only batch, it says nothing more. If it does, it is heard later, as is what others would have
-        to wait for."""
+        through with its only batch, it says nothing more. What it says all the same is heard later."""
         only_batch = self.credits == 1 and not self._decoupled and not all_of_it
-        heard = 0
+        heard, most = 0, _HEARD_AT_END if all_of_it else _HEARD_AT_ONCE
         try:
-            while (heard < _HEARD_AT_ONCE or all_of_it) and (message := self._channel.receive()) is not None:
+            while heard < most and (message := self._channel.receive()) is not None:
                 heard += _LOG_WEIGHT if message.head[0] >= protocol.READY else 1
                 self._handle(message)
                 if only_batch and message.head[0] == protocol.DONE:

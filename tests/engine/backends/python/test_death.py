@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ from python_models import (
 from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
+from trireme.engine.backends.python.child import protocol
 from trireme.engine.backends.python.child.channel import Letter
+from trireme.engine.backends.python.child.codec import Message
 from trireme.engine.backends.python.instance import PythonInstance
 from trireme.engine.errors import InternalError, TriremeError
 from trireme.engine.execution import ExecutionBatch
@@ -311,3 +314,23 @@ async def test_nothing_is_left_of_processes_that_are_killed_under_load(tmp_path:
     assert child_processes() == set()
     gc.collect()
     await until(lambda: open_descriptors() <= at_first)
+
+
+async def test_of_a_process_that_is_gone_a_bounded_number_of_messages_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a model has started may hold its end of the socket, and go on saying something for ever."""
+    write_model(tmp_path, "m", DEADLY)
+    ended = PythonInstance._ended
+    heard = MagicMock(return_value=Message((protocol.CANCEL_CALL, 12345), memoryview(b"")))
+
+    def hear_for_ever(instance: PythonInstance) -> bool:
+        instance._channel = MagicMock(receive=heard, give_back=lambda: False)
+        return ended(instance)
+
+    monkeypatch.setattr(PythonInstance, "_ended", hear_for_ever)
+    async with open_repository(tmp_path) as server:
+        with pytest.raises(TriremeError):
+            await server.infer(ask("m", 3))
+        monkeypatch.undo()
+    assert heard.call_count < 100_000
