@@ -22,6 +22,7 @@ from functools import partial
 
 import trio
 
+from ..engine import request_lines
 from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, ProcessInstance
 from ..engine.config.rate_limiter import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
@@ -141,6 +142,8 @@ class Instance:
         logger.info("TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)", name, place, device)
         logger.debug("Creating instance %s on %s", name, place)
         copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
+        text = "TRITONBACKEND_ModelInstanceInitialize: instance initialization successful %s (device %d)"
+        logger.debug(text, name, device)
         if isinstance(copy, ProcessInstance) and copy.checks_itself:
             self.own_check = ReadinessCheck(self.spec.name, copy)
         if self._warm_up is not None:
@@ -224,6 +227,8 @@ class Instance:
         idle = self.identity if prompt and self._has_news() else None
         self.executed += 1
         self._scheduler.settle(batch, idle)
+        if request_lines.logger.isEnabledFor(logging.DEBUG):
+            request_lines.tell_executed(batch)
         if was_idle:  # nothing else tells the scheduler that what waited for this very batch may go now
             self._scheduler.reconsider()
         if self._settled:  # asking is cheaper than waking nobody
@@ -312,6 +317,8 @@ class Instance:
             return False
         self.executed += 1
         self._scheduler.settle(batch)
+        if request_lines.logger.isEnabledFor(logging.DEBUG):
+            request_lines.tell_executed(batch)
         return True
 
     def _begin_now(self, copy: ModelInstance, batch: ExecutionBatch) -> bool:

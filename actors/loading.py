@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import rapidjson
+
 from ..engine.backends.interface import LoadedModel
-from ..engine.config.build import config_text, with_runtime
+from ..engine.config.build import config_json, config_text, with_runtime
 from ..engine.config.ensemble import with_decoupled
 from ..engine.config.instance_groups import leaves_kind_open
 from ..engine.config.model import ModelConfig
@@ -109,6 +111,9 @@ def _tell_completed(config: ModelConfig, surroundings: Surroundings) -> None:
         logger.debug("Server side auto-completed config: ", extra={"detail": config_text(config)})
     if "default-max-batch-size" not in surroundings.options.options_for_backend(config.backend):
         logger.debug("Adding default backend config setting: default-max-batch-size,4")
+    if config.message is not None:
+        text = rapidjson.dumps(rapidjson.loads(config_json(config)), indent=4, ensure_ascii=False)
+        logger.debug("model configuration:\n%s", text)
 
 
 def gpus_for(config: ModelConfig, surroundings: Surroundings) -> Gpus:

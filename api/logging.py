@@ -283,9 +283,9 @@ def writer_to(descriptor: int) -> Write:
     return write
 
 
-def log_table(table: str) -> None:
+def log_table(table: str, level: int = logging.INFO) -> None:
     """Log a table of several lines, the last of which ends with a line break."""
-    logger.info("%s", table, extra={"table": True}, stacklevel=2)
+    logger.log(level, "%s", table, extra={"table": True}, stacklevel=2)
 
 
 def log_bare(line: str, level: int = logging.INFO) -> None:

@@ -45,6 +45,13 @@ def tell_executing(batch: ExecutionBatch) -> None:
     logger.debug(text, name, batch.instance_name, len(jobs), extra=about(name))
 
 
+def tell_executed(batch: ExecutionBatch) -> None:
+    """A batch is over."""
+    count = sum(not job.is_null for job in batch.jobs)
+    text = "TRITONBACKEND_ModelInstanceExecute: model instance name %s released %d requests"
+    logger.debug(text, batch.instance_name, count, extra=about(batch.jobs[0].model_name))
+
+
 class _ToldReply:
     """Takes the place of a job's reply, to which it passes everything on."""
 

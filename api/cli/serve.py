@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import trio
 
 from ...actors import InferenceServer, StartupError
+from ...engine.config.schema import wide_fields
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.repository.source import RepositorySource, Scan
@@ -40,7 +41,7 @@ from .memory_flags import limits_in_vain
 from .progress import load_display
 from .request_log_file import logging_requests
 from .services import GrpcSettings, MetricsSettings
-from .tables import startup_tables
+from .tables import keepalive_table, startup_tables
 from .usage import usage_text
 
 logger = logging.getLogger("trireme.serve")
@@ -158,6 +159,7 @@ async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStac
     try:
         on_request = _open_request_log(command, stack)
         await trio.to_thread.run_sync(remove_abandoned)
+        _tell_wide_fields()
         with load_display(log.handler) as on_load:
             source = None if command.server.model_repository else _Unspecified()
             server = InferenceServer(command.server, on_load, source=source, on_request=on_request)
@@ -171,6 +173,13 @@ async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStac
         logger.warning("%s", warning)
     _show_tables(server)
     return server
+
+
+def _tell_wide_fields() -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("ModelConfig 64-bit fields:")
+        for field in wide_fields():
+            logger.debug("\t%s", field)
 
 
 def _open_request_log(
@@ -210,6 +219,7 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
         try:
             if command.grpc is not None:
                 grpc = _GrpcEnd(server, command.grpc, log)
+                log_table(keepalive_table(command.grpc.service.http2.keepalive), logging.DEBUG)
                 await _open(grpc.service, "GRPC", "GRPCInferenceService", nursery)
             if command.http is not None:
                 http = HttpService(HttpApplication(server, command.http.options, log), command.http.service)

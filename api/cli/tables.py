@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from itertools import zip_longest
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 from ...engine.backends.registry import ENTRY_POINT_GROUP
 from ...engine.description import IndexEntry
 from ...engine.options import ControlMode, ServerOptions
+from ..http2.limits import KeepaliveOptions
+from .values import INT32_MAX
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
@@ -45,6 +48,27 @@ def startup_tables(server: InferenceServer, index: Sequence[IndexEntry] | None =
     yield table(("Backend", "Path", "Config"), _backends(server))
     yield table(("Model", "Version", "Status"), [_model(entry) for entry in entries])
     yield table(("Option", "Value"), list(_options(server)))
+
+
+def keepalive_table(options: KeepaliveOptions) -> str:
+    """What the gRPC service does about clients that say nothing, times in milliseconds."""
+    rows = {
+        "keepalive_time_ms": _milliseconds(options.time_s),
+        "keepalive_timeout_ms": _milliseconds(options.timeout_s),
+        "keepalive_permit_without_calls": int(options.permit_without_calls),
+        "http2_max_pings_without_data": options.max_pings_without_data,
+        "http2_min_recv_ping_interval_without_data_ms": _milliseconds(options.min_recv_ping_interval_without_data_s),
+        "http2_max_ping_strikes": options.max_ping_strikes,
+    }
+    if options.max_connection_age_s != math.inf:
+        rows["max_connection_age_ms"] = _milliseconds(options.max_connection_age_s)
+    if options.max_connection_age_grace_s != math.inf:
+        rows["max_connection_age_grace_ms"] = _milliseconds(options.max_connection_age_grace_s)
+    return table(("GRPC KeepAlive Option", "Value"), [(name, str(value)) for name, value in rows.items()])
+
+
+def _milliseconds(seconds: float) -> int:
+    return INT32_MAX if seconds == math.inf else round(seconds * 1000)
 
 
 def _backends(server: InferenceServer) -> list[Row]:

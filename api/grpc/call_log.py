@@ -7,6 +7,7 @@ calls, level 2 when the state that belongs to one comes and goes as well.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from ..logging import verbose
 
@@ -18,10 +19,24 @@ _HANDLERS = {
     "/inference.GRPCInferenceService/ModelStreamInfer": "ModelStreamInferHandler",
 }
 
+_OTHER_NAMES = {"TraceSetting": "Trace", "LogSettings": "Logging"}
+
 
 def enabled() -> bool:
     """Whether calls are told of."""
     return log.isEnabledFor(logging.DEBUG)
+
+
+def tell_ready(paths: Iterable[str]) -> None:
+    """Calls of these methods are served from now on. Those of inference are told of when they come."""
+    for name in dict.fromkeys(_name(path) for path in paths if path not in _HANDLERS):
+        log.debug("Ready for RPC '%s', 0", name)
+
+
+def _name(path: str) -> str:
+    """What Triton calls a method that is not for inference."""
+    name = path.rpartition("/")[2]
+    return _OTHER_NAMES.get(name, name)
 
 
 class CallStory:
@@ -36,7 +51,7 @@ class CallStory:
     def __init__(self, path: str) -> None:
         handler = _HANDLERS.get(path)
         self._handler = handler
-        self._name = handler or path.rpartition("/")[2]
+        self._name = handler or _name(path)
         self._where = "context 0, 0" if handler == "ModelStreamInferHandler" else "0"
         self._cancelled = self._failed = False
         log.debug("GRPC request: %s", path)

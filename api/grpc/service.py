@@ -16,6 +16,7 @@ from ..http2.group import Http2Group
 from ..sockets.roster import Roster, ServiceStatistics
 from ..sockets.service import Service
 from ..sockets.transport import PlainTransport, TlsTransport
+from . import call_log
 from .codec import MessageCodec
 from .deadlines import Deadlines
 from .delays import NO_DELAYS
@@ -126,6 +127,8 @@ class GrpcService(Service):
         return CallHost(self._surroundings, transport, roster, client)
 
     async def accompany(self) -> None:
+        if call_log.enabled():
+            call_log.tell_ready(self._surroundings.dispatcher.methods)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deadlines.keep_watching)
             nursery.start_soon(self._group.accompany, self._roster)

@@ -49,6 +49,7 @@ async def test_a_requests_life_is_told_in_tritons_words(autojump_clock, caplog) 
         "model a, instance a_0, executing 1 requests",
         f"{prefix}add response output: output: OUTPUT0, type: FP32, shape: [1,4]",
         f"{prefix}Setting state from EXECUTING to RELEASED",
+        "TRITONBACKEND_ModelInstanceExecute: model instance name a_0 released 1 requests",
     ]
 
 

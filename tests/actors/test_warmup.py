@@ -66,7 +66,7 @@ async def test_every_run_of_a_sample_is_told(
     with caplog.at_level(logging.DEBUG, "trireme"):
         async with counted_server(tmp_path, counter, {"m": CONFIG + SAMPLE}):
             pass
-    assert [each for each in caplog.messages if "warmup" in each] == [
+    assert [each for each in caplog.messages if "warmup sample" in each] == [
         "Generating warmup sample data for 'zeros'",
         "model 'm' instance m_0 is running warmup sample 'zeros' for iteration 1",
         "model 'm' instance m_0 is running warmup sample 'zeros' for iteration 2",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from .child.channel import Channel, socket_pair
 _CHILD = Path(__file__).parent / "child"
 MAIN = _CHILD / "main.py"
 _CONFINE = _CHILD / "confine.py"
+
+logger = logging.getLogger("trireme.python")
 
 _NOT_CONFINED = Confinement()
 
@@ -71,6 +75,8 @@ class Process:
         started: Future[_Popen] = Future()
         with theirs:
             command = [*interpreter.command, str(MAIN), str(theirs.fileno()), str(hears)]
+
+            logger.debug("Starting Python backend stub: %s %s", shlex.join(command), name)
 
             def begin() -> _Popen:
                 return start(command, interpreter.environment, confinement, (theirs.fileno(), hears))

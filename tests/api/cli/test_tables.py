@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 
 from counted_models import CONFIG, ENSEMBLE, Counter, counted_server
 
-from trireme.api.cli.tables import startup_tables, table
+from trireme.api.cli.tables import keepalive_table, startup_tables, table
+from trireme.api.http2.limits import KeepaliveOptions
 from trireme.engine.scheduling.resources import ExplicitResource
 
 
@@ -69,3 +71,20 @@ async def test_options_agents_and_backends_are_those_of_the_server(tmp_path: Pat
     assert settings["rate_limit"] == "EXEC_COUNT"
     assert settings["rate_limit_resource[0]"] == '{"name":"gpu", "count":4 "device":-1}'
     assert settings["rate_limit_resource[1]"] == '{"name":"bus", "count":1 "device":2}'
+
+
+def test_how_grpc_treats_silent_clients() -> None:
+    """As the real server writes it; an age has no line where there is no limit, other times have gRPC's never."""
+    usual = keepalive_table(KeepaliveOptions())
+    assert usual.splitlines()[1] == "| GRPC KeepAlive Option                        | Value   |"
+    assert rows(usual) == [
+        ["keepalive_time_ms", "7200000"],
+        ["keepalive_timeout_ms", "20000"],
+        ["keepalive_permit_without_calls", "0"],
+        ["http2_max_pings_without_data", "2"],
+        ["http2_min_recv_ping_interval_without_data_ms", "300000"],
+        ["http2_max_ping_strikes", "2"],
+    ]
+    unusual = rows(keepalive_table(KeepaliveOptions(time_s=math.inf, max_connection_age_s=1.5)))
+    assert unusual[0] == ["keepalive_time_ms", "2147483647"]
+    assert unusual[6:] == [["max_connection_age_ms", "1500"]]

@@ -11,6 +11,7 @@ import pytest
 from grpc_stub import MESSAGES, OpenStream, infer_request, stub_for
 from scripted_server import ScriptedServer, scripted_server
 
+from trireme.api.grpc import call_log
 from trireme.api.logging import verbose
 
 LOGGER = "trireme.api.grpc.call_log"
@@ -135,6 +136,14 @@ def test_another_call(server: ScriptedServer, stub: Any, lines: list[str]) -> No
         "Process for ServerLive, rpc_ok=1, 0 step COMPLETE",
         "Done for ServerLive, 0",
     ]
+
+
+def test_what_is_served_is_told_once_a_name(caplog: pytest.LogCaptureFixture) -> None:
+    service = "/inference.GRPCInferenceService/"
+    methods = ("ServerLive", "ModelInfer", "TraceSetting", "ModelStreamInfer", "LogSettings", "ServerLive")
+    with caplog.at_level(logging.DEBUG, LOGGER):
+        call_log.tell_ready(f"{service}{method}" for method in methods)
+    assert caplog.messages == [f"Ready for RPC '{name}', 0" for name in ("ServerLive", "Trace", "Logging")]
 
 
 def test_without_verbose_logs_nothing_is_kept_of_calls(server: ScriptedServer, stub: Any) -> None:
