@@ -212,6 +212,8 @@ class Connection:
                 return None
             if parser.between_requests:
                 if not self._roster.accepting:
+                    if isinstance(self._transport, PlainTransport) and self._transport.has_more:
+                        await self._part(lingering=True)  # or a request that comes too late resets the last answer
                     return None
                 self.enter(Phase.IDLE)
             elif self.phase is not Phase.HEAD:
