@@ -242,6 +242,18 @@ class CudaRegion:
         except CudaError as error:
             raise InternalError(f"unable to read shared memory region '{self.name}': {error}") from error
 
+    def copy_from(self, start: int, nbytes: int, stream: int, source: int) -> None:
+        """Enqueue a copy to the bytes from `start` of what is at an address on the same GPU. The region must be held
+        until then.
+
+        Raises:
+            InternalError: CUDA does not enqueue it.
+        """
+        try:
+            self._driver.copy_on(self.device_id, stream, self._address + start, source, nbytes)
+        except CudaError as error:
+            raise InternalError(f"unable to write shared memory region '{self.name}': {error}") from error
+
     def write(self, start: int, data: Buffer) -> None:
         """Put bytes there.
 

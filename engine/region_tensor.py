@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,3 +90,47 @@ class RegionTensor(Tensor):
             InvalidArgumentError, UnavailableError, InternalError: see `RegionSlice.view`.
         """
         return Tensor(self.name, self.datatype, self.shape, self._source.read())
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOutput:
+    """An output of a batch that a GPU copies to where the clients want it, in the same GPU's memory.
+
+    Attributes:
+        tensors: what each job gets of it, in batch order; each place is as long as its tensor.
+    """
+
+    tensors: tuple[RegionTensor, ...]
+
+    def copy_from(self, stream: int, source: int) -> None:
+        """Enqueue the copies, on a stream, from an address where the tensors lie one behind the other.
+
+        Raises:
+            InternalError: CUDA does not enqueue one.
+        """
+        for tensor in self.tensors:
+            tensor.place.copy_from(stream, source)
+            source += tensor.nbytes
+
+
+def places_on_gpus(places: Mapping[str, RegionSlice]) -> Mapping[str, RegionSlice] | None:
+    """Those of the places of outputs that are in GPUs' memory; None if there are none."""
+    return {name: place for name, place in places.items() if place.gpu is not None} or None
+
+
+def is_in_place(tensor: Tensor, place: RegionSlice) -> bool:
+    """Whether an output is where its client wants it."""
+    if not isinstance(tensor, RegionTensor):
+        return False
+    there = tensor.place
+    return there.region is place.region and there.offset == place.offset and there.byte_size <= place.byte_size
+
+
+def put_in_place(tensor: Tensor, place: RegionSlice) -> None:
+    """Put an output where its client wants it, unless it is there.
+
+    Raises:
+        InternalError, InvalidArgumentError: see `RegionSlice.write`.
+    """
+    if not is_in_place(tensor, place):
+        place.write(tensor.name, tensor.buffer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .tensor import Buffer, Tensor
 
 if TYPE_CHECKING:
+    from .shared_memory import RegionSlice
     from .tracing.record import Trace
 
 LATEST = -1
@@ -37,6 +39,8 @@ class InferenceRequest:
         callers: instances that wait for its answer because it was made by a model, each as ((model name, version),
             instance name).
         in_regions: an input is still in shared memory (`RegionTensor`).
+        output_places: where in GPUs' memory the client wants outputs, by name; None for nowhere. An instance may put
+            them there (`PlacedOutput`); who encodes the answer puts there what it did not.
     """
 
     model_name: str
@@ -54,3 +58,4 @@ class InferenceRequest:
     trace: Trace | None = None
     callers: tuple[Caller, ...] = ()
     in_regions: bool = False
+    output_places: Mapping[str, RegionSlice] | None = None

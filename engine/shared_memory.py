@@ -180,6 +180,19 @@ class RegionSlice:
         assert isinstance(self.region, CudaRegion)
         self.region.copy_to(self.offset, self.byte_size, stream, target)
 
+    def copy_from(self, stream: int, source: int) -> None:
+        """Enqueue a copy, which fills it, from an address on the GPU in whose memory it is, on one of its streams.
+
+        Raises:
+            InternalError: CUDA does not enqueue it.
+        """
+        assert isinstance(self.region, CudaRegion)
+        self.region.copy_from(self.offset, self.byte_size, stream, source)
+
+    def first(self, nbytes: int) -> RegionSlice:
+        """Its first bytes, of which it has so many."""
+        return RegionSlice(self.region, self.offset, nbytes)
+
     def view(self) -> memoryview:
         """A copy of what is there.
 

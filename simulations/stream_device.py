@@ -23,7 +23,7 @@ import numpy as np
 
 from ..engine.gpu.device import Event, OutOfDeviceMemoryError, SickDeviceError, Stream
 from ..engine.gpu.pinned_pool import PinnedPool, is_pinned
-from ..engine.region_tensor import DevicePieces
+from ..engine.region_tensor import DevicePieces, PlacedOutput
 from .device import SimulatedGpu
 from .gpu import Engine, Operation
 
@@ -147,6 +147,10 @@ class SimulatedStream:
         host = self.device.pinned(array.shape, array.dtype)
         self._copy("out", Engine.COPY_OUT, array.nbytes, self.device.profile.copy_out_bytes_per_s, host, array)
         return host
+
+    def place(self, array: SimulatedArray, output: PlacedOutput) -> None:
+        """As `copy`."""
+        self.check()
 
     def copy(self, source: SimulatedArray, target: SimulatedArray) -> None:
         """Within the device's memory copies take no time to speak of."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError
-from ...engine.region_tensor import RegionTensor
+from ...engine.region_tensor import RegionTensor, places_on_gpus
 from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions, RegionSlice
 from ...engine.tensor import Buffer
@@ -98,6 +98,8 @@ def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> Dec
     request.inputs = read_inputs(wire, regions)
     request.in_regions = any(isinstance(tensor, RegionTensor) for tensor in request.inputs)
     class_counts, places = _read_outputs(wire.outputs, regions)
+    if places:
+        request.output_places = places_on_gpus(places)
     request.requested_outputs = tuple(dict.fromkeys(output.name for output in wire.outputs))
     return DecodedGrpcInfer(request, model, wire.model_version, class_counts, empty_final_response, places)
 

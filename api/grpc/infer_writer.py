@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from ...engine.errors import InvalidArgumentError, TriremeError, UnsupportedError
 from ...engine.job import Outcome
+from ...engine.region_tensor import is_in_place, put_in_place
 from ...engine.request import ParameterValue
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
@@ -122,7 +123,11 @@ def takes_long(response: InferenceResponse, decoded: DecodedGrpcInfer) -> bool:
         if class_counts and tensor.name in class_counts:
             if element_by_element(tensor):
                 return True
-        elif as_bytes(tensor, copied=tensor.name in places):
+            continue
+        place = places.get(tensor.name)
+        if place is not None and is_in_place(tensor, place):
+            continue
+        if as_bytes(tensor, copied=place is not None):
             return True
     return False
 
@@ -138,7 +143,7 @@ def _response(response: InferenceResponse, decoded: DecodedGrpcInfer, more_param
     for tensor in response.outputs:
         place = decoded.places.get(tensor.name)
         if place is not None:
-            place.write(tensor.name, tensor.buffer)
+            put_in_place(tensor, place)
         elif tensor.name in decoded.class_counts:
             model = decoded.model
             labels = model.labels.get(tensor.name, ())

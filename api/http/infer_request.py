@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine.errors import InvalidArgumentError
-from ...engine.region_tensor import RegionTensor
+from ...engine.region_tensor import RegionTensor, places_on_gpus
 from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer
@@ -130,8 +130,10 @@ def decode_document(
         forms = read_outputs(converted(json_reader.as_array, members["outputs"], "outputs"), regions)
         request.requested_outputs = tuple(forms)
     request.in_regions = any(isinstance(tensor, RegionTensor) for tensor in request.inputs)
-    placed = request.in_regions or any(form.place is not None for form in forms.values())
-    return DecodedInfer(request, forms, default_form, placed)
+    places = {name: form.place for name, form in forms.items() if form.place is not None}
+    if places:
+        request.output_places = places_on_gpus(places)
+    return DecodedInfer(request, forms, default_form, request.in_regions or bool(places))
 
 
 def _decode_raw(body: Buffer, model_name: str, version: int) -> DecodedInfer:

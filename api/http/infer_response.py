@@ -8,6 +8,7 @@ from functools import lru_cache
 from ...actors.offload import LARGE_BYTES
 from ...engine.description import ModelDescription
 from ...engine.errors import UnsupportedError
+from ...engine.region_tensor import is_in_place, put_in_place
 from ...engine.request import ParameterValue
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
@@ -46,7 +47,7 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
             labels = model.labels.get(tensor.name, ())
             tensor = classify(tensor, form.class_count, labels, model.config.max_batch_size > 0)
         if form.place is not None:
-            form.place.write(tensor.name, tensor.buffer)
+            put_in_place(tensor, form.place)
             end = b"}"
         elif form.binary:
             blob = tensor.buffer
@@ -89,8 +90,11 @@ def takes_long(response: InferenceResponse, decoded: DecodedInfer) -> bool:
     several = len(response.outputs) > 1
     for tensor in response.outputs:
         form = forms.get(tensor.name, default_form)
-        if form.place is not None or (form.binary and not form.class_count):
-            if as_bytes(tensor, copied=several or form.place is not None):
+        if form.place is not None:
+            if not is_in_place(tensor, form.place) and as_bytes(tensor, copied=True):
+                return True
+        elif form.binary and not form.class_count:
+            if as_bytes(tensor, copied=several):
                 return True
         elif element_by_element(tensor):
             return True

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FailureReason, InternalError, TriremeError
-from ..region_tensor import DevicePieces
+from ..region_tensor import DevicePieces, PlacedOutput
 from .captures import Captures
 from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
 from .host_callback import CallRefusedError, HostCallbacks
@@ -221,6 +221,9 @@ class CupyStream:
             piece.copy_to(self.handle, at)
             at += piece.byte_size
         return array
+
+    def place(self, array: DeviceArray, output: PlacedOutput) -> None:
+        output.copy_from(self.handle, self._device.address(array))
 
     def download(self, array: DeviceArray) -> np.ndarray:
         if not array.flags.c_contiguous:

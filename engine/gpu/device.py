@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import FailureReason, InternalError, UnavailableError
-from ..region_tensor import DevicePieces
+from ..region_tensor import DevicePieces, PlacedOutput
 
 DeviceArray = Any
 """A tensor in the device's memory, of the framework's own kind: a torch tensor, a cupy array, ..."""
@@ -96,6 +96,14 @@ class Stream(Protocol):
 
         Raises:
             OutOfDeviceMemoryError: there is no pinned memory for it.
+        """
+        ...
+
+    def place(self, array: DeviceArray, output: PlacedOutput) -> None:
+        """Copy an array, from its start, to where clients want it in the device's memory.
+
+        Raises:
+            InternalError: a part of it cannot be copied; others may have been enqueued.
         """
         ...
 

@@ -9,23 +9,34 @@ Rules:
  4. A batch lands when the third stream has passed everything of it. One that failed while it was being launched lands
     as well, with what was enqueued of it, and tells then what went wrong: so no more memory is held than that of the
     batches in flight.
+ 5. What clients want in the device's memory is copied there by the third stream, in place of a copy to the host. Where
+    the driver refuses that, the host gets it, and what is wrong with the place concerns its client alone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from ..errors import InternalError
 from ..execution import ExecutionBatch, Phase
-from ..region_tensor import DevicePieces
+from ..region_tensor import DevicePieces, PlacedOutput
 from .device import Device, DeviceArray, Event, SickDeviceError, Stream
+
+logger = logging.getLogger(__name__)
 
 Input = np.ndarray | DevicePieces
 """A pinned array (`Device.pinned`), or what a client shares in the device's memory."""
 Compute = Callable[[Stream, Sequence[DeviceArray]], Sequence[DeviceArray]]
 """Enqueues a batch's computation on a stream, and gives the arrays that will hold its results. No later batch may write
 to these (a captured graph's are copied first, on the stream): they are copied out while the next batch is computed."""
+Output = np.ndarray | PlacedOutput
+"""An array on the host, or what has gone to its clients."""
+Place = Callable[[Sequence[DeviceArray]], Sequence[PlacedOutput | None]]
+"""Tells of each of a batch's results where in the device's memory its clients want it; None for what the host gets."""
 
 
 class Flight:
@@ -36,7 +47,7 @@ class Flight:
     def __init__(
         self,
         device: Device,
-        outputs: list[np.ndarray],
+        outputs: list[Output],
         computed: tuple[Event, Event] | None,
         landed: Event,
         held: object,
@@ -57,12 +68,13 @@ class Flight:
         """
         return self._landed.reached()
 
-    def collect(self, batch: ExecutionBatch) -> list[np.ndarray]:
+    def collect(self, batch: ExecutionBatch) -> list[Any]:
         """What the batch has come to, once, when it has landed. Takes the batch's time marks: the phases as long as the
         device says, up to now. What only the device needed goes back.
 
         Returns:
-            Arrays, one for each result, for as long as somebody refers to them; pinned, unless that is scarce.
+            An `Output` for each result. Arrays are there for as long as somebody refers to them; pinned, unless that is
+            scarce.
 
         Raises:
             OutOfDeviceMemoryError: there was not enough memory for the batch.
@@ -78,7 +90,7 @@ class Flight:
         batch.marks[Phase.INFER_START] = output_ns - begun.elapsed_ns(computed)
         self._held = None
         outputs, self._outputs = self._outputs, []
-        return [self._device.relieved(output) for output in outputs]
+        return [output if isinstance(output, PlacedOutput) else self._device.relieved(output) for output in outputs]
 
     def _take_error(self) -> BaseException:
         error, self._error = self._error, None
@@ -99,23 +111,26 @@ class Pipeline:
         self.compute = device.stream(priority)
         self._copies_out = device.stream(priority)
 
-    def launch(self, inputs: Sequence[Input], compute: Compute, on_landed: Callable[[], None]) -> Flight:
+    def launch(
+        self, inputs: Sequence[Input], compute: Compute, on_landed: Callable[[], None], place: Place | None = None
+    ) -> Flight:
         """Enqueue a batch.
 
         Args:
             inputs: see `Input`.
             on_landed: called from a thread of the driver's, also when the batch has failed (`Flight.collect`).
+            place: see `Place`; None if the host gets all results.
 
         Raises:
             SickDeviceError: see `Stream`.
             UnavailableError, InternalError: see `Stream.call`; the device uses nothing of the batch any more.
         """
         held: list[object] = [inputs]
-        outputs: list[np.ndarray] = []
+        outputs: list[Output] = []
         computed = error = None
         try:
             try:
-                computed = self._enqueue(inputs, compute, held, outputs)
+                computed = self._enqueue(inputs, compute, place, held, outputs)
             except SickDeviceError:
                 raise
             except (Exception, SystemExit) as failure:  # noqa: BLE001 - foreign code may raise anything; see rule 4
@@ -136,8 +151,9 @@ class Pipeline:
         self,
         inputs: Sequence[Input],
         compute: Compute,
+        place: Place | None,
         held: list[object],
-        outputs: list[np.ndarray],
+        outputs: list[Output],
     ) -> tuple[Event, Event]:
         """Rules 1 and 3; gives the events at which the computation begins and ends."""
         arrays = []
@@ -153,5 +169,21 @@ class Pipeline:
         held.append(results)
         computed = self.compute.record()
         self._copies_out.wait(computed)
-        outputs.extend(self._copies_out.download(result) for result in results)  # which keeps what there is of them
+        placed = [None] * len(results) if place is None else place(results)
+        held.append(placed)
+        # Which keeps what there is of them.
+        outputs.extend(self._copy_out(result, output) for result, output in zip(results, placed, strict=True))
         return begun, computed
+
+    def _copy_out(self, result: DeviceArray, output: PlacedOutput | None) -> Output:
+        """Rule 5."""
+        if output is not None:
+            try:
+                self._copies_out.place(result, output)
+            except SickDeviceError:
+                raise
+            except InternalError as error:
+                logger.debug("an output goes through the host: %s", error)
+            else:
+                return output
+        return self._copies_out.download(result)

@@ -33,7 +33,7 @@ import numpy as np
 
 from ..cuda_memory import CudaError
 from ..errors import InternalError
-from ..region_tensor import DevicePieces
+from ..region_tensor import DevicePieces, PlacedOutput
 from .captures import Captures
 from .device import Event, Graph, OutOfDeviceMemoryError, SickDeviceError, Stream
 from .host_callback import CallRefusedError, HostCallbacks
@@ -111,6 +111,9 @@ class TorchStream:
         with self._device.errors(), self.active():
             self._as_tensor(host, array.dtype).copy_(array, non_blocking=True)
         return host
+
+    def place(self, array: Any, output: PlacedOutput) -> None:
+        output.copy_from(self.handle, self._device.address(array))
 
     def copy(self, source: Any, target: Any) -> None:
         with self._device.errors(), self.active():

@@ -14,12 +14,14 @@ Rules:
     that the others keep their rows.
  6. Shape tensors have no batch dimension, and the same content in all jobs: that of the first one goes in.
  7. A job's response holds the outputs that it asked for, in the order of the configuration.
+ 8. An output stays in a GPU's memory (`BatchLayout.place`) if only clients read it (no cache, sequence state or trace),
+    all jobs want it there, it fits, and no job is cancelled, whose client may use its memory for something else.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from ..config.sequence import DirectStrategy, sequence_batching
 from ..datatypes import BYTES
 from ..errors import InternalError, InvalidArgumentError, UnsupportedError, request_prefix
 from ..job import Job
-from ..region_tensor import DevicePieces, RegionTensor
+from ..region_tensor import DevicePieces, PlacedOutput, RegionTensor
 from ..tensor import Tensor
 
 Inputs = dict[str, Any]
@@ -75,6 +77,8 @@ class BatchLayout:
             else _WholeLayout(output)
             for output in config.output
         )
+        others_read = config.response_cache or (sequences is not None and sequences.states)
+        self._places = {} if others_read else {layout.output.name: layout for layout in self._outputs}
 
     def gather(self, jobs: Jobs, allocate: Allocate | None = None, gpu: int | None = None) -> tuple[Jobs, Inputs]:
         """The arrays of a batch.
@@ -117,24 +121,49 @@ class BatchLayout:
                 inputs[name] = array
         return jobs, inputs
 
-    def scatter(self, jobs: Jobs, outputs: Sequence[np.ndarray]) -> None:
+    def wants_place(self, jobs: Jobs) -> bool:
+        """Whether to ask `place`."""
+        return jobs[0].request.output_places is not None and bool(self._places)
+
+    def place(self, jobs: Jobs, gpu: int, shapes: Mapping[str, Dims]) -> list[PlacedOutput | None]:
+        """Where the outputs of a batch go that is on a GPU (rule 8).
+
+        Args:
+            jobs: those that `gather` left.
+            shapes: of the outputs as the model makes them, by name; those of the whole batch.
+
+        Returns:
+            For each of `shapes` where its data goes; None if the host is to have it.
+
+        Raises:
+            InternalError: an output has not the shape that the configuration promises.
+        """
+        if any(job.cancelled or job.request.trace is not None for job in jobs):
+            return [None] * len(shapes)
+        layouts = self._places
+        return [layouts[name].place(shape, jobs, gpu) if name in layouts else None for name, shape in shapes.items()]
+
+    def scatter(self, jobs: Jobs, outputs: Sequence[np.ndarray | PlacedOutput]) -> None:
         """Answer the jobs: `split` and `answer`."""
         self.answer(self.split(jobs, outputs))
 
-    def split(self, jobs: Jobs, outputs: Sequence[np.ndarray]) -> Shares:
+    def split(self, jobs: Jobs, outputs: Sequence[np.ndarray | PlacedOutput]) -> Shares:
         """Cut the outputs up. Jobs for which an output has not enough rows are failed, and have no share.
 
         Args:
             jobs: those that `gather` left.
             outputs: for each output of the configuration, in its order, the array of the whole batch, dtype
-                `DataType.storage`; of BYTES, an object array of `bytes`.
+                `DataType.storage`; of BYTES, an object array of `bytes`. Or where it went.
 
         Raises:
             InternalError: an output has not the shape that the configuration promises.
         """
         if self._batching:
             jobs = self._fail_short(jobs, outputs)
-        columns = [layout.split(array, jobs) for layout, array in zip(self._outputs, outputs, strict=True)]
+        columns = [
+            array.tensors[: len(jobs)] if isinstance(array, PlacedOutput) else layout.split(array, jobs)
+            for layout, array in zip(self._outputs, outputs, strict=True)
+        ]
         rows = zip(*columns, strict=True) if columns else [()] * len(jobs)
         return list(zip(jobs, rows, strict=True))
 
@@ -144,10 +173,12 @@ class BatchLayout:
             wanted = job.requested_outputs
             job.respond(job.response([tensor for tensor in tensors if tensor.name in wanted] if wanted else tensors))
 
-    def _fail_short(self, jobs: Jobs, outputs: Sequence[np.ndarray]) -> Jobs:
+    def _fail_short(self, jobs: Jobs, outputs: Sequence[np.ndarray | PlacedOutput]) -> Jobs:
         """Fail the jobs whose rows an output lacks (always the last ones) and return the others; surplus is ignored."""
         rows = sum([job.rows for job in jobs])
         for layout, array in zip(self._outputs, outputs, strict=True):
+            if isinstance(array, PlacedOutput):
+                continue
             if isinstance(layout, _RowsLayout) and (array.ndim == 0 or array.shape[0] < rows):
                 available = array.shape[0] if array.ndim else 0
                 jobs = _fail_beyond(jobs, layout.output.name, available)
@@ -359,8 +390,24 @@ class _OutputLayout(ABC):
     def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
         """One tensor a job."""
 
+    def place(self, shape: Dims, jobs: Jobs, gpu: int) -> PlacedOutput | None:
+        """See `BatchLayout.place`."""
+        return None
+
     def client_shape(self, shape: Dims) -> Dims:
         return client_shape(self.output, shape)
+
+    def in_places(self, shapes: list[Dims], jobs: Jobs, gpu: int) -> PlacedOutput | None:
+        """Tensors of these shapes where the jobs want them; None if one of them has no such place."""
+        name, datatype = self.output.name, self.output.datatype
+        tensors: list[RegionTensor] = []
+        for job, shape in zip(jobs, shapes, strict=True):
+            place = (job.request.output_places or {}).get(name)
+            nbytes = bounded_product(shape) * datatype.size
+            if place is None or place.gpu != gpu or not 0 < nbytes <= place.byte_size:
+                return None
+            tensors.append(RegionTensor(name, datatype, shape, place.first(nbytes)))
+        return PlacedOutput(tuple(tensors))
 
     def cut(self, array: np.ndarray, shapes: list[Dims], counts: list[int]) -> list[Tensor]:
         """Consecutive pieces of an array, with these shapes, which have so many elements."""
@@ -387,6 +434,12 @@ class _OutputLayout(ABC):
 class _RowsLayout(_OutputLayout):
     """Dim 0 is the batch: each job gets as many rows as it brought."""
 
+    def place(self, shape: Dims, jobs: Jobs, gpu: int) -> PlacedOutput | None:
+        if not shape or shape[0] < sum([job.rows for job in jobs]):
+            return None
+        tail = self.client_shape(shape[1:])
+        return self.in_places([(job.rows, *tail) for job in jobs], jobs, gpu)
+
     def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
         tail = self.client_shape(array.shape[1:])
         row = bounded_product(tail)
@@ -396,9 +449,15 @@ class _RowsLayout(_OutputLayout):
 class _WholeLayout(_OutputLayout):
     """No batch dimension: the one job gets it all."""
 
-    def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
+    def place(self, shape: Dims, jobs: Jobs, gpu: int) -> PlacedOutput | None:
+        return self.in_places([self._whole_shape(shape)], jobs, gpu)
+
+    def _whole_shape(self, shape: Dims) -> Dims:
         # A scalar has a shape only in the configuration, where every dimension of it is 1.
-        shape = self.client_shape(array.shape) if array.ndim else (1,) * len(self.output.dims)
+        return self.client_shape(shape) if shape else (1,) * len(self.output.dims)
+
+    def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
+        shape = self._whole_shape(array.shape)
         return [Tensor(self.output.name, self.output.datatype, shape, array=array.reshape(shape)) for _ in jobs]
 
 

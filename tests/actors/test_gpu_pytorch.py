@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import threading
 from collections import Counter
@@ -30,7 +31,9 @@ from trireme.engine.errors import TriremeError, UnavailableError
 from trireme.engine.gpu.discovery import Gpu
 from trireme.engine.gpu.limits import GpuLimits
 from trireme.engine.options import ServerOptions
+from trireme.engine.region_tensor import RegionTensor
 from trireme.engine.request import InferenceRequest
+from trireme.engine.shared_memory import RegionKind
 from trireme.engine.tensor import Tensor
 
 Serve = Callable[..., AbstractAsyncContextManager[InferenceServer]]
@@ -219,14 +222,79 @@ async def test_inputs_in_the_memory_of_the_one_gpu_are_not_read_by_the_server(
             assert len(read) == reads, "from the other GPU, by the host"
 
 
-async def test_a_sick_gpu_costs_its_instances_and_not_the_server(serve: Serve, twin: Any, gpus: FakeGpus) -> None:
+async def test_outputs_that_are_wanted_in_the_memory_of_a_gpu_are_there_with_the_answer(
+    serve: Serve, twin: Any, fake: FakeTorch, gpus: FakeGpus, tmp_path: Path
+) -> None:
+    """Many at once, some of them wanted on the other GPU, from where the host gets them; and some regions are gone
+    before the answer is there."""
+    module, pictures = twin("digits_torchscript"), images(40)
+    config = tmp_path / "digits" / "config.pbtxt"
+    config.write_text(config.read_text().replace("gpus: [ 0, 1 ]", "gpus: [ 1 ]"))
+    with torch.inference_mode():
+        expected = module(torch.from_numpy(pictures)).numpy()
+    shares = [Shared(fake.driver, gpu) for gpu in (1, 0)]
+    placed: list[int] = []
+    async with serve() as server:
+
+        async def ask(at: int) -> None:
+            shared = shares[at % 10 == 9]
+            allocation, place = shared.place(40)
+            request = image_request(pictures[at])
+            request.output_places = {"PROBABILITIES__0": place}
+            reply = await server.submit(request)
+            if at % 4 == 0:
+                shared.regions.unregister(RegionKind.CUDA)
+            del place, request
+            (output,) = (await reply.response()).outputs
+            if isinstance(output, RegionTensor):
+                placed.append(at)
+                found = np.frombuffer(allocation.memory[16:], np.float32)
+            else:
+                assert not any(allocation.memory)
+                found = output.array[0]
+            np.testing.assert_allclose(found, expected[at], rtol=1e-4, atol=1e-6)
+
+        await server.infer(image_request(pictures[0]))
+        gpus.done.clear()
+        await ask(0)
+        assert (placed, gpus.done.count("copy out")) == ([0], 0)
+        async with trio.open_nursery() as nursery:
+            for at in range(1, len(pictures)):
+                nursery.start_soon(ask, at)
+    assert not {at for at in placed if at % 10 == 9}
+
+
+async def test_a_cancelled_request_holds_its_region_no_longer_than_its_batch(
+    serve: Serve, twin: Any, fake: FakeTorch
+) -> None:
+    twin("digits_torchscript")
+    async with serve() as server:
+        shared = Shared(fake.driver)
+        for _ in range(4):
+            request = image_request(images(1)[0])
+            request.output_places = {"PROBABILITIES__0": shared.place(40)[1]}
+            reply = await server.submit(request)
+            reply.cancel()
+            del request, reply
+        shared.regions.unregister(RegionKind.CUDA)
+        await server.infer(image_request(images(1)[0]))
+    gc.collect()
+    assert fake.driver.mapped == {}
+
+
+@pytest.mark.parametrize("placed", [False, True])
+async def test_a_sick_gpu_costs_its_instances_and_not_the_server(
+    serve: Serve, twin: Any, gpus: FakeGpus, fake: FakeTorch, placed: bool
+) -> None:
     twin("digits_torchscript")
     async with serve() as server:
         await server.infer(image_request(images(1)[0]))
         gpus.sick = 700
         for _ in range(4):
+            request = image_request(images(1)[0])
+            request.output_places = {"PROBABILITIES__0": Shared(fake.driver).place(40)[1]} if placed else None
             with pytest.raises(TriremeError), trio.fail_after(20):
-                await server.infer(image_request(images(1)[0]))
+                await server.infer(request)
         assert server.live()
 
 

@@ -13,6 +13,8 @@ from trireme.engine.cuda_memory import IpcMemHandle
 
 SUCCESS, INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE, INVALID_DEVICE, INVALID_CONTEXT = 0, 1, 3, 100, 101, 201
 INVALID_HANDLE, ILLEGAL_ADDRESS = 400, 700
+EARLY = 0x5A
+"""What another process finds where a copy on a stream goes, until it has been done."""
 _TEXTS = {
     1: b"invalid argument",
     3: b"initialization error",
@@ -44,6 +46,7 @@ class FakeCuda:
         current: stack of current contexts.
         streams: by handle, what enqueues something on a stream and returns the driver's status.
         copy_on: enqueues, on a stream, a copy to an address on a GPU, of what is read then, and so many bytes.
+        copy_off: enqueues, on a stream, a copy from an address on a GPU, of so many bytes, to what writes them then.
         make_stream: gives the handle of a new stream of a device, with a priority.
     """
 
@@ -55,6 +58,7 @@ class FakeCuda:
     streams: dict[int, Callable[[Callable[[], None]], int]] = field(default_factory=dict)
     make_stream: Callable[[int, int], int] | None = None
     copy_on: Callable[[int, int, Callable[[], bytes], int], int] | None = None
+    copy_off: Callable[[int, int, Callable[[bytes], None], int], int] | None = None
     broken: bool = False
     _initialised: bool = False
     _next_address: int = 0x7F00_0000_0000
@@ -152,17 +156,35 @@ class FakeCuda:
         assert isinstance(stream, ctypes.c_void_p)
         assert self.copy_on is not None
         nbytes = size.value
-        found = self._find(source, nbytes)
-        if found is None or self.broken:
+        found, taken = self._find(source, nbytes), self._find(target, nbytes)
+        if (found is None) == (taken is None) or self.broken:
             return INVALID_VALUE
+        if found is None:
+            assert taken is not None
+            return self._copy_off(stream.value or 0, target.value, taken, source.value, nbytes)
         allocation, offset = found
         mapped = source.value
 
         def read() -> bytes:
-            assert any(start <= mapped < start + len(each.memory) for start, each in self.mapped.items()), "closed"
+            self._expect_open(mapped)
             return bytes(allocation.memory[offset : offset + nbytes])
 
         return self.copy_on(stream.value or 0, target.value, read, nbytes)
+
+    def _copy_off(self, stream: int, target: int, taken: tuple[Allocation, int], source: int, nbytes: int) -> int:
+        assert self.copy_off is not None
+        allocation, offset = taken
+        allocation.memory[offset : offset + nbytes] = bytes([EARLY]) * nbytes
+
+        def write(data: bytes) -> None:
+            self._expect_open(target)
+            assert len(data) == nbytes
+            allocation.memory[offset : offset + nbytes] = data
+
+        return self.copy_off(stream, source, write, nbytes)
+
+    def _expect_open(self, address: int) -> None:
+        assert any(start <= address < start + len(each.memory) for start, each in self.mapped.items()), "closed"
 
     def cuStreamCreateWithPriority(self, stream: Any, flags: ctypes.c_uint, priority: ctypes.c_int) -> int:  # noqa: N802
         assert isinstance(flags, ctypes.c_uint)

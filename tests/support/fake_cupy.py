@@ -314,7 +314,14 @@ def fake_driver(gpus: FakeGpus) -> FakeCuda:
         gpus.enqueue(handle, Operation("copy", copy))
         return 0
 
-    return FakeCuda(devices=gpus.count, streams=_DriverStreams(gpus), copy_on=copy_on)
+    def copy_off(handle: int, source: int, write: Callable[[bytes], None], nbytes: int) -> int:
+        device = gpus.stream(handle).device
+        gpus.memory(source, nbytes, device)
+        copy = Operation("copy", lambda: write(gpus.memory(source, nbytes, device).tobytes()))
+        gpus.enqueue(handle, copy)
+        return 0
+
+    return FakeCuda(devices=gpus.count, streams=_DriverStreams(gpus), copy_on=copy_on, copy_off=copy_off)
 
 
 class _DriverStreams(dict[int, Callable[[Callable[[], None]], int]]):

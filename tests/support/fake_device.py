@@ -180,6 +180,9 @@ class FakeStream:
     def assemble(self, pieces: object) -> FakeArray:
         self.device.refuse("nobody shares this device's memory")
 
+    def place(self, array: FakeArray, output: object) -> None:
+        self.device.refuse("nobody shares this device's memory")
+
     def download(self, array: FakeArray) -> np.ndarray:
         self.device.expect(array)
         host = self.device.pinned(array.shape, array.dtype)

@@ -58,6 +58,7 @@ class FakeTorch:
         )
         self.cuda = _Cuda(self)
         self.driver.copy_on = self.cuda.computer.copy_on
+        self.driver.copy_off = self.cuda.computer.copy_off
         self._C = _Bindings(self.cuda)
         passes = SimpleNamespace(move_to_device_pass=lambda program, place: _MovedProgram(self, program, place))
         self.export = SimpleNamespace(load=torch.export.load, passes=passes)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from fake_cuda import FakeCuda
+from fake_cuda import Allocation, FakeCuda
 from fake_torch_cuda import FakeTorch
 
 from trireme.engine.backends.interface import InstanceSpec
@@ -22,7 +22,7 @@ from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
 from trireme.engine.region_tensor import RegionTensor
 from trireme.engine.request import InferenceRequest
-from trireme.engine.shared_memory import Regions
+from trireme.engine.shared_memory import Regions, RegionSlice
 from trireme.engine.tensor import Tensor
 
 PATIENCE_S = 10
@@ -54,14 +54,22 @@ class Launched:
 
     Args:
         requests: inputs of each.
+        places: where each wants its outputs, if anywhere.
     """
 
-    def __init__(self, instance: PyTorchStreamInstance, requests: Sequence[dict[str, Tensor]], states: Any) -> None:
+    def __init__(
+        self,
+        instance: PyTorchStreamInstance,
+        requests: Sequence[dict[str, Tensor]],
+        states: Any,
+        places: Sequence[Mapping[str, RegionSlice] | None] = (),
+    ) -> None:
         self.jobs = []
         for at, inputs in enumerate(requests):
             rows, *rest = next(iter(inputs.values())).shape
             rows = rows if rest else 1
-            self.jobs.append(Job(InferenceRequest("m"), inputs, rows, "m", 1, None))  # type: ignore[arg-type]
+            request = InferenceRequest("m", output_places=places[at] if places else None)
+            self.jobs.append(Job(request, inputs, rows, "m", 1, None))  # type: ignore[arg-type]
             self.jobs[-1].state = states[at] if states else None
         self.instance = instance
         self.batch = ExecutionBatch(self.jobs, "m_0", SystemClock(), gpu=0)
@@ -100,8 +108,8 @@ class Gpu:
         assert type(instance) is loaded.instance_class(spec)
         return instance
 
-    def launch(self, instance: Any, *requests: dict[str, Tensor], states: Any = None) -> Launched:
-        return Launched(instance, requests, states)
+    def launch(self, instance: Any, *requests: dict[str, Tensor], states: Any = None, places: Any = ()) -> Launched:
+        return Launched(instance, requests, states, places)
 
     def run(self, instance: Any, *requests: dict[str, Tensor], states: Any = None) -> list[dict[str, Any]]:
         launched = self.launch(instance, *requests, states=states)
@@ -133,6 +141,14 @@ class Shared:
 
     def x(self, *rows: Sequence[float]) -> dict[str, Tensor]:
         return {"X": self.tensor("X", np.array(rows, np.float32))}
+
+    def place(self, nbytes: int) -> tuple[Allocation, RegionSlice]:
+        """Room for an output there, and what the client sees of its memory: 16 bytes, then that room."""
+        self._count += 1
+        allocation = self._driver.allocate(bytes(16 + nbytes), self._gpu)
+        region = f"region {self._count}"
+        self.regions.register_cuda(region, allocation.handle, self._gpu, 16 + nbytes)
+        return allocation, self.regions.slice(region, 16, nbytes)
 
 
 def parameter(key: str, value: str) -> str:

@@ -141,6 +141,18 @@ class Computer:
         self.gpus.enqueue(handle, Operation("copy", copy))
         return 0
 
+    def copy_off(self, handle: int, source: int, write: Callable[[bytes], None], nbytes: int) -> int:
+        """What the driver copies from an address, which is that of a tensor's memory, or within it."""
+        start = source & ~0xFFFF_FFFF
+        memory, offset = self._addresses[start], source - start
+
+        def copy() -> None:
+            flat = memory.read(handle, False).contiguous().view(-1).view(torch.uint8)
+            write(flat[offset : offset + nbytes].numpy().tobytes())
+
+        self.gpus.enqueue(handle, Operation("copy", copy))
+        return 0
+
     def tensor(
         self,
         index: int,

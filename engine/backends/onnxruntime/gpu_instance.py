@@ -34,6 +34,7 @@ from ...gpu.cupy_device import CupyDevice
 from ...gpu.device import DeviceArray, OutOfDeviceMemoryError, Stream
 from ...gpu.pipeline import Flight, Pipeline
 from ...job import Job
+from ...region_tensor import PlacedOutput
 from ...scheduling.batch import BatchLayout
 from ..interface import InstanceSpec, StreamInstance
 from .instance import to_array
@@ -124,7 +125,9 @@ class OnnxRuntimeGpuInstance(StreamInstance):
         names = [name for name in inputs if name in self._device_inputs]
         pinned = [inputs.pop(name) for name in names]
         run = Run(inputs)
-        return Launched(jobs, run, self._pipeline.launch(pinned, partial(self._compute, run, names), on_landed))
+        compute = partial(self._compute, run, names)
+        place = partial(self._place, jobs) if self._layout.wants_place(jobs) else None
+        return Launched(jobs, run, self._pipeline.launch(pinned, compute, on_landed, place))
 
     def collect(self, batch: ExecutionBatch, launched: Launched) -> None:
         arrays = dict(zip(self._device_outputs, launched.flight.collect(batch), strict=True))
@@ -156,6 +159,11 @@ class OnnxRuntimeGpuInstance(StreamInstance):
             else:
                 run.host_outputs[name] = value
         return results
+
+    def _place(self, jobs: Sequence[Job], results: Sequence[DeviceArray]) -> list[PlacedOutput | None]:
+        """See `pipeline.Place`."""
+        shapes = {name: result.shape for name, result in zip(self._device_outputs, results, strict=True)}
+        return self._layout.place(jobs, self._device.index, shapes)
 
     def _bind(
         self,

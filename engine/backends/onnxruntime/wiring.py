@@ -40,8 +40,8 @@ class Wiring:
     bf16_inputs: tuple[str, ...]
     batching: bool
 
-    def scatter(self, layout: BatchLayout, jobs: Sequence[Job], outputs: Sequence[np.ndarray]) -> None:
-        """Answer the jobs of a batch with its outputs, in the order of `Wiring.outputs`."""
+    def scatter(self, layout: BatchLayout, jobs: Sequence[Job], outputs: Sequence[Any]) -> None:
+        """Answer the jobs of a batch with its outputs, in the order of `Wiring.outputs`: see `BatchLayout.split`."""
         if not self.states:
             layout.scatter(jobs, outputs)
             return

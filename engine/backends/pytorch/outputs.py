@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ...config.model import ModelConfig
 from ...config.sequence import ImplicitState
 from ...job import Job
+from ...region_tensor import PlacedOutput
 from ...scheduling.batch import BatchLayout
 from ...scheduling.sequence.state import keep_arrays
 from .tensors import OutputCheck
@@ -33,14 +32,20 @@ class Outputs:
         outputs = [(output.name, output.datatype) for output in config.output]
         outputs += [(state.output_name, state.datatype) for state in extra]
         self.checks = [OutputCheck(torch, name, datatype, self._batching) for name, datatype in outputs]
-        names = [name for name, _ in outputs]
+        self._names = names = [name for name, _ in outputs]
         self._states = [(names.index(state.output_name), state) for state in states]
 
-    def answer(self, jobs: Sequence[Job], arrays: Sequence[np.ndarray]) -> None:
+    def place(self, jobs: Sequence[Job], gpu: int, results: Sequence[Any]) -> list[PlacedOutput | None]:
+        """Where the results of a batch go that are on a GPU: see `pipeline.Place`."""
+        return self._layout.place(
+            jobs, gpu, {name: tuple(result.shape) for name, result in zip(self._names, results, strict=True)}
+        )
+
+    def answer(self, jobs: Sequence[Job], arrays: Sequence[Any]) -> None:
         """Answer the jobs of a batch.
 
         Args:
-            arrays: for each of `checks`.
+            arrays: a `pipeline.Output` for each of `checks`.
         """
         shares = self._layout.split(jobs, arrays[: self._count])
         if self._states:

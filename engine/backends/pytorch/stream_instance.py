@@ -79,7 +79,8 @@ class PyTorchStreamInstance(StreamInstance):
             raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
         jobs, arrays = self._layout.gather(batch.jobs, self._device.pinned, self._device.index)
         compute = partial(self._compute, list(arrays), batch.rows)
-        return jobs, self._pipeline.launch(list(arrays.values()), compute, on_landed)
+        place = partial(self._outputs.place, jobs, self._device.index) if self._layout.wants_place(jobs) else None
+        return jobs, self._pipeline.launch(list(arrays.values()), compute, on_landed, place)
 
     def collect(self, batch: ExecutionBatch, launched: Launched) -> None:
         jobs, flight = launched

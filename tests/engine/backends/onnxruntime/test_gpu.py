@@ -77,11 +77,11 @@ class Machine:
         assert isinstance(instance, OnnxRuntimeGpuInstance)
         return instance
 
-    def launch(self, instance: StreamInstance, *requests: dict[str, Tensor], rows: Sequence[int] = ()) -> Any:
-        jobs = [
-            Job(InferenceRequest("m"), inputs, rows[at] if rows else 1, "m", 1, NoReply())
-            for at, inputs in enumerate(requests)
-        ]
+    def launch(
+        self, instance: StreamInstance, *requests: dict[str, Tensor], rows: Sequence[int] = (), places: Any = None
+    ) -> Any:
+        made = InferenceRequest("m", output_places=places)
+        jobs = [Job(made, inputs, rows[at] if rows else 1, "m", 1, NoReply()) for at, inputs in enumerate(requests)]
         batch = ExecutionBatch(jobs, "m_0", SystemClock(), gpu=1)
         return batch, instance.launch(batch, lambda: self.landed.put(batch))
 
@@ -404,7 +404,7 @@ def test_a_device_without_memory(models: Any, tensor: Any, machine: Machine) -> 
     assert isinstance(failure(machine, instance, tensor), OutOfDeviceMemoryError)
 
 
-def test_inputs_in_the_memory_of_the_gpu_stay_there(models: Any, machine: Machine) -> None:
+def test_what_is_in_the_memory_of_the_gpu_stays_there(models: Any, machine: Machine) -> None:
     models.unary("Neg")
     driver = fake_driver(machine.gpus)
     machine.services.gpus = CupyDevices(load=lambda: FakeCupy(machine.gpus), load_driver=lambda: driver)
@@ -415,6 +415,11 @@ def test_inputs_in_the_memory_of_the_gpu_stay_there(models: Any, machine: Machin
     assert answers == [{"Y": [[-1, -2, -3, -4]]}, {"Y": [[-5, -6, -7, -8]]}]
     assert machine.gpus.done.count("copy in") == 0
     assert machine.gpus.done.count("copy") == 2
+    allocation, place = shared.place(16)  # and so do outputs that are wanted there
+    batch, launched = machine.launch(instance, shared.x([1, 2, 3, 4]), places={"Y": place})
+    assert machine.collect(instance, batch, launched) == [{"Y": [[-1, -2, -3, -4]]}]
+    assert np.frombuffer(allocation.memory[16:], np.float32).tolist() == [-1, -2, -3, -4]
+    assert machine.gpus.done.count("copy out") == 1, "of the batch before"
 
 
 def test_a_pool_of_pinned_memory_that_is_empty(models: Any, tensor: Any, machine: Machine) -> None:
