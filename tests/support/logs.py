@@ -15,6 +15,9 @@ from trireme.api.logging import LineHandler, Log, LogSettings, Streams, logger
 def unheard_log(**settings: Any) -> Iterator[Log]:
     """A log that no logger sends lines to: its settings are real, what it writes goes nowhere.
 
+    The level is only set when settings are changed: a server that many tests share, and with it this log, may be there
+    while other tests count what is said.
+
     Args:
         settings: fields of `LogSettings`.
     """
@@ -22,7 +25,9 @@ def unheard_log(**settings: Any) -> Iterator[Log]:
     handler = LineHandler(nowhere, nowhere)
     level = logger.level
     try:
-        yield Log(LogSettings(**settings), handler)
+        log = Log(LogSettings(**settings), handler)
+        logger.setLevel(level)
+        yield log
     finally:
         logger.setLevel(level)
         handler.close()
