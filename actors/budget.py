@@ -18,7 +18,7 @@ Rules:
  5. A model may not have more in flight than is left free for others: ``held + new <= limit - total - new``, for
     requests and for bytes. If it has nothing in flight it may take whatever fits. So any number of models that hang
     leave room for the next. Beyond that, `take_nowait` and `submit_nowait` refuse, so that a front end does not keep
-    what it cannot hand on; whoever calls `take` waits for the model's own requests to end, and holds up nobody else. A
+    what it cannot hand on; a caller of `take` waits for the model's own requests to end, and holds up nobody else. A
     lease waits if it knows its model from the beginning (among those of one model, rule 4 holds, too), and is refused
     if it learns that only when it is submitted.
  6. What a model asks while it serves a request counts, and is never refused or kept waiting (`model_calls`).

@@ -83,7 +83,7 @@ class Lease:
             self._budget.end(self)
 
     def release(self, _nbytes: int) -> None:
-        """`close`, for whoever holds either a lease or a `ModelShare`."""
+        """`close`, under the name that `ModelShare` has for it."""
         self.close()
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ class StartupError(InternalError):
 
 
 class NoRepository(Repository):
-    """Has no models, and says why to whoever asks for one."""
+    """Has no models; each call about one is refused with the reason."""
 
     def find(self, name: str, version: int = LATEST) -> Never:
         raise _not_ready()

@@ -343,7 +343,7 @@ class InferenceServer:
         return self._drained
 
     def tell_requests(self, wanted: bool) -> None:
-        """Whether to log, at the verbose level 1, what becomes of each request."""
+        """Whether to log, at the verbose level 1, each step of a request."""
         self._admission.tell = tell_queued if wanted else None
 
     def live(self) -> bool:

@@ -73,7 +73,7 @@ class Watchdog:
         asks_s = self._now_s() + _BEAT_S
         while not self._closed.wait(_BEAT_S):
             self._came.clear()
-            if self._closed.is_set():  # and whoever closed it has set the event that was just cleared
+            if self._closed.is_set():  # `close` had set the event that was just cleared
                 return
             late_s = self._now_s() - asks_s
             try:
