@@ -21,6 +21,7 @@ from ..engine.backends.interface import ModelInstance, ProcessInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from .exception_groups import first_error
+from .offload import run_on_thread
 from .socket_readiness import Readiness
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class ProcessExecutor:
             raise error
 
     async def run(self, work: Callable[[], T]) -> T:
-        result = await trio.to_thread.run_sync(work)
+        result = await run_on_thread(work)
         if isinstance(result, ProcessInstance):
             await self._start(result)
         return result
@@ -127,7 +128,7 @@ class ProcessExecutor:
             if batch.nbytes <= COPIED_IN_PLACE_BYTES:
                 prepared = instance.prepare(batch)
             else:
-                prepared = await trio.to_thread.run_sync(instance.prepare, batch)
+                prepared = await run_on_thread(instance.prepare, batch)
         except TriremeError as error:
             batch.finish(error)
             return
@@ -221,7 +222,7 @@ async def _later(seconds: float, act: Callable[[], None]) -> None:
 
 
 async def _aside(work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-    then(await trio.to_thread.run_sync(work))
+    then(await run_on_thread(work))
 
 
 def _soon(token: trio.lowlevel.TrioToken, act: Callable[[], None]) -> None:

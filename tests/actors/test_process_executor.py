@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
+from typing import cast
 from unittest.mock import MagicMock
 
-from trireme.actors.process_executor import ProcessExecutor
+import trio
+
+from trireme.actors.process_executor import COPIED_IN_PLACE_BYTES, ProcessExecutor
 from trireme.actors.socket_readiness import Readiness
 from trireme.engine.backends.interface import ProcessInstance
+from trireme.engine.errors import InvalidArgumentError, TriremeError
+from trireme.engine.execution import ExecutionBatch, Phase
 
 
 async def test_what_an_instance_wants_at_its_end_is_not_begun() -> None:
@@ -34,3 +41,40 @@ async def test_what_an_instance_wants_at_its_end_is_not_begun() -> None:
     os.close(ended)
     instance.abandon.assert_called_once()
     assert begun == []
+
+
+class Batch:
+    """Too large to be copied on the event loop; with the data of its requests."""
+
+    nbytes = COPIED_IN_PLACE_BYTES + 1
+
+    def __init__(self) -> None:
+        self.answers: list[str] = []
+
+    def mark(self, _phase: Phase) -> None: ...
+
+    def finish(self, error: TriremeError) -> None:
+        self.answers.append(error.message)
+
+
+def refuse(_batch: Batch) -> None:
+    raise InvalidArgumentError("cannot be sent")
+
+
+async def test_a_refused_batch_is_freed_at_once() -> None:
+    """It has left the budget: if it waited for the garbage collector, such batches could fill the memory."""
+    instance = MagicMock(spec=ProcessInstance)
+    instance.prepare = refuse  # a mock of it would keep the batch
+    executor = ProcessExecutor("m_0", Readiness())
+    batch = Batch()
+    seen = weakref.ref(batch)
+    gc.disable()
+    try:
+        await executor.execute(instance, cast(ExecutionBatch, batch))
+        assert batch.answers == ["cannot be sent"]
+        del batch
+        with trio.fail_after(30):
+            while seen() is not None:  # until the thread lets go of it, too
+                await trio.lowlevel.checkpoint()
+    finally:
+        gc.enable()
