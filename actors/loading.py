@@ -24,7 +24,6 @@ from ..engine.instance_orders import instance_orders
 from ..engine.isolation import isolates_suspects
 from ..engine.repository.source import ModelSource
 from ..engine.scheduling.core import SchedulerCore
-from ..engine.scheduling.factory import make_scheduler
 from ..engine.scheduling.sequence.initial_state import state_layout
 from ..engine.warmup import WarmupSample, settling_samples, warmup_samples
 from .surroundings import Surroundings
@@ -95,7 +94,7 @@ def load_instances(
         on_gpu = all(group.kind == "KIND_GPU" for group in config.instance_group)
         states = state_layout(sequences.states, config.max_batch_size > 0, files.model_directory, on_gpu)
     warmup = warmup_samples(config, files.model_directory, states) + settling_samples(config, backend.settling_runs)
-    core = make_scheduler(config, states, surroundings.options.scheduler_delays)
+    core = surroundings.core_factory(config, states, surroundings.options.scheduler_delays)
     iterative = sequences is not None and sequences.iterative
     guard = LoadGuard(surroundings.options.gpu_limits, gpus)
     guard.check(order.spec for order in instance_orders(config, ()))

@@ -34,6 +34,7 @@ from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.request_lines import tell_queued
 from ..engine.response import InferenceResponse
+from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from ..engine.shared_memory import Regions
 from ..engine.statistics import ModelStatisticsEntry
 from .admission import Admission
@@ -80,6 +81,7 @@ class InferenceServer:
             scheduler sees it; must not raise.
         backends: which backends there are, if not the installed ones.
         agents: which repository agents there are, if not the installed ones.
+        core_factory: makes scheduler cores, if they are to be observed.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class InferenceServer:
         backends: BackendRegistry | None = None,
         agents: AgentRegistry | None = None,
         on_request: Callable[[InferenceRequest, int], None] | None = None,
+        core_factory: CoreFactory = make_scheduler,
     ) -> None:
         self.options = options
         self.shared_memory = Regions(largest_input_bytes=options.max_inflight_bytes)
@@ -101,6 +104,7 @@ class InferenceServer:
         self.metrics.add(Section.SUMMARIES, cache_summary_families)
         self._on_load_progress = on_load_progress
         self._on_request = on_request
+        self._core_factory = core_factory
         self._source = source or LocalRepository(options.model_repository, namespacing=options.model_namespacing)
         self._executors = executors
         self._given_clock = clock
@@ -143,7 +147,16 @@ class InferenceServer:
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
         self.gpus = usable_gpus(self.options.gpus, self.options.min_compute_capability, os.environ)
         surroundings = Surroundings(
-            self.options, self._clock, executors, self._backends, self._budget, limiter, cache, self._agents, self.gpus
+            self.options,
+            self._clock,
+            executors,
+            self._backends,
+            self._budget,
+            limiter,
+            cache,
+            self._agents,
+            self.gpus,
+            self._core_factory,
         )
         self._take_control(ModelControl, surroundings)
         self._calls = self._backends.services.models = ModelCalls(self, self._nursery)

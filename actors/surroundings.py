@@ -9,6 +9,7 @@ from ..engine.clock import Clock
 from ..engine.gpu.discovery import NO_GPUS, Gpus
 from ..engine.options import ServerOptions
 from ..engine.repository.agent_registry import AgentRegistry
+from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from .budget import InflightBudget
 from .cache_access import CacheAccess
 from .executors import Executors
@@ -17,7 +18,11 @@ from .rate_limiter import RateLimiter
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every model of a server shares; `limiter` only where executions are limited, `cache` where there is one."""
+    """What every model of a server shares; `limiter` only where executions are limited, `cache` where there is one.
+
+    Attributes:
+        core_factory: makes the scheduler cores of models that have instances.
+    """
 
     options: ServerOptions
     clock: Clock
@@ -28,3 +33,4 @@ class Surroundings:
     cache: CacheAccess | None = None
     agents: AgentRegistry = field(default_factory=AgentRegistry)
     gpus: Gpus = NO_GPUS
+    core_factory: CoreFactory = make_scheduler

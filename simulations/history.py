@@ -82,6 +82,11 @@ class Recorder:
         for handler in self._listeners.get(type(event), ()):
             handler(event)
 
+    def tell(self, observation: object) -> None:
+        """Let listeners know of something that is no part of the history."""
+        for handler in self._listeners.get(type(observation), ()):
+            handler(observation)
+
     def next_request(self) -> int:
         self._requests += 1
         return self._requests

@@ -35,6 +35,7 @@ from .history import History, Recorder
 from .invariants import Violation, Watch
 from .invariants.leftovers import leftovers
 from .invariants.state import WorldState
+from .oracle import oracle_rules
 from .plan import Fault, Manner, Plan
 from .world import World, play_in_world
 
@@ -166,6 +167,7 @@ class _Run:
             demands={model.name: {each.name: each.count for each in model.demands} for model in plan.models},
             pools={each.name: each.count for each in plan.resources},
             gpus=bool(plan.gpus),
+            rules=oracle_rules,
             on_violation=self._end,
         )
         self.coverage = Coverage(state, plan.max_inflight_requests)

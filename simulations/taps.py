@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 from ..actors import model as model_module
@@ -274,16 +275,30 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Gen
     return TappedEnsemble
 
 
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """What listening gives.
+
+    Attributes:
+        schedulers: those made so far.
+        latest: what a model that is being loaded is called in the history.
+    """
+
+    schedulers: list[Door]
+    latest: Callable[[str], str]
+
+
 @contextmanager
-def tapped(recorder: Recorder) -> Iterator[list[Door]]:
-    """Within the block, models that are loaded get a scheduler that is listened to; the list of these."""
+def tapped(recorder: Recorder) -> Iterator[Taps]:
+    """Within the block, models that are loaded get a scheduler that is listened to."""
     before = model_module.Scheduler, model_module.Ensemble, repository_module.Model
     generations = Generations()
-    schedulers: list[Door] = []
+    taps = Taps([], generations.latest)
+    schedulers = taps.schedulers
     model_module.Scheduler = tapped_scheduler(recorder, schedulers, generations)
     model_module.Ensemble = tapped_ensemble(recorder, schedulers, generations)
     repository_module.Model = tapped_model(recorder, generations)
     try:
-        yield schedulers
+        yield taps
     finally:
         model_module.Scheduler, model_module.Ensemble, repository_module.Model = before

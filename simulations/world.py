@@ -42,8 +42,9 @@ from .events import (
 from .executors import VirtualExecutors
 from .history import History, Recorder, error_text
 from .models import SimulatedModel, SimulatedRepository
+from .oracle.core import observed_factory
 from .stream_device import DeviceProfile, SimulatedDevice
-from .taps import Door, tapped
+from .taps import Door, Taps, tapped
 
 Answer = InferenceResponse | TriremeError
 
@@ -64,14 +65,13 @@ class World:
         load_s: virtual seconds that each step of loading a model takes.
     """
 
-    def __init__(
-        self, seed: int, nursery: trio.Nursery, clock: JumpingClock, recorder: Recorder, schedulers: Sequence[Door]
-    ) -> None:
+    def __init__(self, seed: int, nursery: trio.Nursery, clock: JumpingClock, recorder: Recorder, taps: Taps) -> None:
         self.random = Random(f"scenario {seed}")
         self.nursery = nursery
         self.clock = clock
         self.recorder = recorder
-        self.schedulers = schedulers
+        self.schedulers: Sequence[Door] = taps.schedulers
+        self._core_factory = observed_factory(recorder, taps.latest)
         self.load_s = 0.0
         self._server: InferenceServer | None = None
 
@@ -117,6 +117,7 @@ class World:
             executors=VirtualExecutors(self.recorder, self._load),
             clock=self.clock,
             backends=repository.backends(),
+            core_factory=self._core_factory,
         )
         recorder = self.recorder
         try:
@@ -206,13 +207,13 @@ def run_world(scenario: Scenario, seed: int, limit_s: float = 86_400.0) -> Histo
 def play_in_world(scenario: Scenario, seed: int, limit_s: float, clock: JumpingClock, recorder: Recorder) -> None:
     """`run_world`, for those who want to listen to the recorder while it writes."""
 
-    async def play(schedulers: Sequence[Door]) -> None:
+    async def play(taps: Taps) -> None:
         with trio.move_on_after(limit_s) as limit:
             async with trio.open_nursery() as nursery:
-                await scenario(World(seed, nursery, clock, recorder, schedulers))
+                await scenario(World(seed, nursery, clock, recorder, taps))
                 nursery.cancel_scope.cancel()
         if limit.cancelled_caught:
             raise ScenarioStuckError(f"the scenario did not end within {limit_s:g} virtual seconds")
 
-    with deterministic_scheduling(seed), tapped(recorder) as schedulers:
-        trio.run(play, schedulers, clock=clock)
+    with deterministic_scheduling(seed), tapped(recorder) as taps:
+        trio.run(play, taps, clock=clock)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..config.model import ModelConfig
 from ..config.sequence import OldestStrategy, sequence_batching
 from .compatibility import Compatibility
@@ -15,6 +17,9 @@ from .sequence.plan import SequencePlan
 from .sequence.state import StateLayout
 
 NO_DELAYS = SchedulerDelays()
+
+CoreFactory = Callable[[ModelConfig, StateLayout | None, SchedulerDelays], SchedulerCore]
+"""Makes a scheduler core as `make_scheduler` does, perhaps one that is observed."""
 
 
 def make_scheduler(

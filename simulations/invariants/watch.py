@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from ..graphs import Graphs
 from ..history import Recorder
 from .answers import AnswersWhole
-from .base import Invariant, Violation
+from .base import Complain, Invariant, Violation
 from .batches import BatchLimits
 from .changes import ChangesHurtNobody
 from .continuity import SequencesGoOn
@@ -35,6 +35,7 @@ class Watch:
         windows: by request, how many answers may wait to be taken.
         gpus: models may be on GPUs.
         demands, pools: what instances hold while they execute, and what there is, if anything.
+        rules: makes what else is to be watched.
         on_violation: called at the first violation, and no more.
 
     Attributes:
@@ -56,6 +57,7 @@ class Watch:
         demands: Demands = MappingProxyType({}),
         pools: Mapping[str, int] = MappingProxyType({}),
         gpus: bool = False,
+        rules: Callable[[Complain], Iterable[Invariant]] = lambda _complain: (),
         on_violation: Callable[[], None] = lambda: None,
     ) -> None:
         self.violation: Violation | None = None
@@ -89,6 +91,7 @@ class Watch:
             ChangesHurtNobody(complain, state),
             self.statistics,
             *((PipelineOrder(complain), SicknessIsAFault(complain)) if gpus else ()),
+            *rules(complain),
         )
         for invariant in self._invariants:
             recorder.listen(invariant.handlers())

@@ -1,0 +1,132 @@
+"""A scheduler core that is observed: listeners hear what it is told and what it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, cast
+
+from ...engine.config.model import ModelConfig
+from ...engine.errors import TriremeError
+from ...engine.job import Job
+from ...engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
+from ...engine.scheduling.delays import SchedulerDelays
+from ...engine.scheduling.factory import CoreFactory, make_scheduler
+from ...engine.scheduling.sequence.state import StateLayout
+from ..history import Recorder, error_text, request_number
+from .observed import (
+    NEVER_S,
+    Admitted,
+    CoreMade,
+    Dispatched,
+    Observation,
+    QueueDropped,
+    RefusedAtDoor,
+    Rejected,
+    ToldCancelled,
+    ToldGone,
+    ToldIdle,
+    ToldPaused,
+    ToldRelease,
+    ToldSequencesEnd,
+    ToldSettled,
+    ToldToStop,
+    Waits,
+)
+
+
+def observed_factory(recorder: Recorder, name_of: Callable[[str], str]) -> CoreFactory:
+    """A factory of cores that are observed.
+
+    Args:
+        name_of: what a model that is being loaded is called in histories.
+    """
+
+    def make(config: ModelConfig, states: StateLayout | None, delays: SchedulerDelays) -> SchedulerCore:
+        core = make_scheduler(config, states, delays)
+        name = name_of(config.name)
+        recorder.tell(CoreMade(name, config))
+        return cast(SchedulerCore, ObservedCore(name, core, recorder.tell))
+
+    return make
+
+
+class ObservedCore:
+    """A core, with what passes told to `tell`. Whatever else it is asked goes straight to the core."""
+
+    def __init__(self, name: str, core: SchedulerCore, tell: Callable[[Observation], None]) -> None:
+        self._name = name
+        self._observed = core
+        self._tell = tell
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._observed, name)
+        if callable(value):
+            setattr(self, name, value)  # found at once from now on
+        return value
+
+    def enqueue(self, job: Job, now: float) -> None:
+        request = job.request
+        asked = job.rows, request.priority, request.timeout_us, job.inputs
+        sequence = request.correlation_id, request.sequence_start, request.sequence_end
+        number = request_number(job)
+        try:
+            self._observed.enqueue(job, now)
+        except TriremeError as error:
+            self._tell(RefusedAtDoor(now, self._name, number, error_text(error), *asked, *sequence))
+            raise
+        self._tell(Admitted(now, self._name, number, *asked, *sequence))
+
+    def instance_idle(self, instance: InstanceId) -> None:
+        self._observed.instance_idle(instance)
+        self._tell(ToldIdle(self._name, instance))
+
+    def instance_paused(self, instance: InstanceId) -> None:
+        self._observed.instance_paused(instance)
+        self._tell(ToldPaused(self._name, instance))
+
+    def instance_gone(self, instance: InstanceId) -> None:
+        self._observed.instance_gone(instance)
+        self._tell(ToldGone(self._name, instance))
+
+    def release(self, instance: InstanceId) -> bool:
+        free = self._observed.release(instance)
+        self._tell(ToldRelease(self._name, instance, free))
+        return free
+
+    def cancel(self, job: Job) -> None:
+        self._observed.cancel(job)
+        self._tell(ToldCancelled(self._name, request_number(job)))
+
+    def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
+        self._observed.settle(jobs, now, rescheduled)
+        self._tell(ToldSettled(now, self._name, _numbers(jobs), _numbers(rescheduled)))
+
+    def next_action(self, now: float) -> Action:
+        action = self._observed.next_action(now)
+        if isinstance(action, Dispatch):
+            self._tell(Dispatched(now, self._name, action.instance, _numbers(action.jobs), action.reason))
+        elif isinstance(action, Reject):
+            self._tell(Rejected(now, self._name, request_number(action.job), error_text(action.error)))
+        else:
+            self._tell(Waits(now, self._name, action.when_s if isinstance(action, WaitUntil) else NEVER_S))
+        return action
+
+    def stop(self) -> None:
+        self._observed.stop()
+        self._tell(ToldToStop(self._name))
+
+    def end_sequences(self) -> None:
+        self._observed.end_sequences()
+        self._tell(ToldSequencesEnd(self._name))
+
+    def drop_all(self) -> Sequence[Job]:
+        jobs = self._observed.drop_all()
+        self._tell(QueueDropped(self._name, _numbers(jobs)))
+        return jobs
+
+    def __repr__(self) -> str:
+        return repr(self._observed)
+
+
+def _numbers(jobs: Collection[Job]) -> tuple[int, ...]:
+    return tuple([request_number(job) for job in jobs])

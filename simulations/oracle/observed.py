@@ -1,0 +1,191 @@
+"""What a scheduler core was told and what it decided, in order: what the decision oracle reads.
+
+These records are no part of a history: `Recorder.tell` gives them to whoever listens, and they are gone. `core` is the
+name of the core's model in histories; instances are known by the numbers that the core knows them by. Times are those
+that the core was given, in seconds. Padding is request 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...engine.config.model import ModelConfig
+from ...engine.execution import SealReason
+from ...engine.tensor import Tensor
+from ..records import record
+
+NEVER_S = math.inf
+"""A time that does not come."""
+
+
+@record
+class CoreMade:
+    """A model was loaded, and has a new scheduler core."""
+
+    core: str
+    config: ModelConfig
+
+
+# -- what a core is told -----------------------------------------------------------------------------------------------
+
+
+@record
+class Admitted:
+    """A request was queued. What it asked for is what its client said, before the core saw it.
+
+    `inputs` are the request's tensors, as schedulers compare them; `sequence` is its correlation id, 0 or "" for none.
+    """
+
+    at_s: float
+    core: str
+    request: int
+    rows: int
+    priority: int
+    timeout_us: int
+    inputs: Mapping[str, Tensor]
+    sequence: int | str = 0
+    start: bool = False
+    end: bool = False
+
+
+@record
+class RefusedAtDoor:
+    """A request was refused, with this error, and not queued; otherwise as `Admitted`."""
+
+    at_s: float
+    core: str
+    request: int
+    error: str
+    rows: int
+    priority: int
+    timeout_us: int
+    inputs: Mapping[str, Tensor]
+    sequence: int | str = 0
+    start: bool = False
+    end: bool = False
+
+
+@record
+class ToldIdle:
+    """An instance can take a batch: one more than it could before."""
+
+    core: str
+    instance: int
+
+
+@record
+class ToldPaused:
+    """An instance can take no batch for now."""
+
+    core: str
+    instance: int
+
+
+@record
+class ToldGone:
+    """An instance takes no more batches."""
+
+    core: str
+    instance: int
+
+
+@record
+class ToldRelease:
+    """An instance is to go, and to get no new sequence. `free`: the core says that nothing binds it."""
+
+    core: str
+    instance: int
+    free: bool
+
+
+@record
+class ToldCancelled:
+    """The client of a request gave up."""
+
+    core: str
+    request: int
+
+
+@record
+class ToldSettled:
+    """A batch is over; `rescheduled` are those of its requests that come back to the queue."""
+
+    at_s: float
+    core: str
+    requests: tuple[int, ...]
+    rescheduled: tuple[int, ...]
+
+
+@record
+class ToldToStop:
+    """No new request is accepted from now on, and no delay waited for."""
+
+    core: str
+
+
+@record
+class ToldSequencesEnd:
+    """No sequence can be continued any more."""
+
+    core: str
+
+
+@record
+class QueueDropped:
+    """The core gave back all that was queued."""
+
+    core: str
+    requests: tuple[int, ...]
+
+
+# -- what a core decides -----------------------------------------------------------------------------------------------
+
+
+@record
+class Dispatched:
+    """These requests are to be executed together, in this order."""
+
+    at_s: float
+    core: str
+    instance: int
+    requests: tuple[int, ...]
+    reason: SealReason
+
+
+@record
+class Rejected:
+    """A queued request is to be answered with this error (`history.error_text`)."""
+
+    at_s: float
+    core: str
+    request: int
+    error: str
+
+
+@record
+class Waits:
+    """There is nothing to do until `until_s`, or, with `NEVER_S`, before something happens."""
+
+    at_s: float
+    core: str
+    until_s: float
+
+
+Observation = (
+    CoreMade
+    | Admitted
+    | RefusedAtDoor
+    | ToldIdle
+    | ToldPaused
+    | ToldGone
+    | ToldRelease
+    | ToldCancelled
+    | ToldSettled
+    | ToldToStop
+    | ToldSequencesEnd
+    | QueueDropped
+    | Dispatched
+    | Rejected
+    | Waits
+)
