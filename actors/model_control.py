@@ -223,6 +223,8 @@ class ModelControl:
             held |= names
             async with self._locks.hold(held):
                 await self.rescan()
+                if override is not None and not self._surroundings.options.allow_code_upload:
+                    await self._poller.check_override(override)
                 ids = self._poller.named(name, override)
                 polled, _ = await self._poll_with_members(ids, override)
                 names = self._related([name, *ids, *polled])

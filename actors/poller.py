@@ -6,14 +6,18 @@ A look never changes what is served. One that finds a model unchanged gives back
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import trio
 
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import members_of
 from ..engine.errors import TriremeError
+from ..engine.options import ServerOptions
+from ..engine.repository.named_code import refuse_named_code
 from ..engine.repository.source import ModelSource, RepositorySource, Scan
 from .surroundings import Surroundings
 
@@ -83,6 +87,15 @@ class Poller:
         if override is not None and override.source is not None:
             return [override.source.id]
         return [source.id for source in self.scan.models if source.name == name] or [name]
+
+    async def check_override(self, override: Override) -> None:
+        """With ``--allow-code-upload=false``: look whether what a load request brings along may choose what is run.
+
+        Raises:
+            InvalidArgumentError: it does.
+        """
+        own = [source for source in self.scan.models if source.name == override.name]
+        await self._surroundings.executors.offload(partial(_check_override, override, own, self._surroundings.options))
 
     async def poll(
         self, sources: Mapping[str, ModelSource], known: Mapping[str, Known], override: Override | None = None
@@ -172,6 +185,22 @@ class Poller:
         except Exception:
             # Whatever a model's files, or code that looks at them, come up with: it costs this model, not the server.
             logger.exception("Poll failed for model directory '%s'", source.name)
+        return None
+
+
+def _check_override(override: Override, own: Sequence[ModelSource], options: ServerOptions) -> None:
+    for source in own or [None]:
+        loaded = override.source or source
+        given = None if loaded is None else _message(loaded, options, override.config_json)
+        if given is not None:  # else there is no such model, or its configuration cannot be read, which a poll tells
+            before = None if source is None else _message(source, options)
+            refuse_named_code(override.name, given, before, brings_files=override.source is not None)
+
+
+def _message(source: ModelSource, options: ServerOptions, config_json: str | None = None) -> Any | None:
+    try:
+        return source.message(options, config_json)
+    except TriremeError:
         return None
 
 

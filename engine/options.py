@@ -35,7 +35,7 @@ class ServerOptions:
         auto_complete: False with ``--disable-auto-complete-config``.
         model_load_retry_count: how often to try again to load a version that could not be loaded.
         model_namespacing: models of equal names from different repositories are different models (repository.md §8).
-        allow_code_upload: whether the files that come with a load request may be code.
+        allow_code_upload: whether what comes with a load request may be code, or choose it.
         backend_directory: where Python-based backends are.
         backend_config: settings by backend name; those for every backend under the empty name.
         cache_config: settings of the response cache by its name; no more than one name.

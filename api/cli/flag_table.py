@@ -147,7 +147,7 @@ _REPOSITORY = Group(
             "allow-code-upload",
             BOOLEAN,
             "Whether the files that come with a load request may hold code, such as model.py, a shared library or a "
-            "pickle.",
+            "pickle, and its configuration may name code that the model's own does not.",
             True,
         ),
         *REPOSITORY_LATER,

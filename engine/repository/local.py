@@ -7,15 +7,18 @@ whose name is no UTF-8 is no model: nobody could ask for it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..backends.interface import Completion, ModelFiles
 from ..config import place_instances, prepare_for_load, read_config, read_labels, select_versions
 from ..config.model import ModelConfig
+from ..config.platforms import complete_backend
 from ..config.read import finish_config, read_message
 from ..errors import InternalError, InvalidArgumentError
 from ..gpu.discovery import NO_GPUS, Gpus
@@ -92,15 +95,25 @@ class LocalModel(ModelSource):
         self, options: ServerOptions, config_json: str | None, agents: AgentRegistry
     ) -> tuple[ModelSource, ModelConfig]:
         """See `ModelSource.open`."""
-        message = read_message(
+        message = self._read(options, config_json)
+        if message.model_repository_agents.agents:
+            return open_managed(self.directory, message, self._in, options, agents)
+        return self, finish_config(message, self.directory, self.name, auto_complete=options.auto_complete)
+
+    def message(self, options: ServerOptions, config_json: str | None = None) -> Any | None:
+        """See `ModelSource.message`."""
+        message = self._read(options, config_json)
+        with contextlib.suppress(InvalidArgumentError):  # agents may put another directory in the place of this one
+            complete_backend(message, self.directory)
+        return message
+
+    def _read(self, options: ServerOptions, config_json: str | None) -> Any:
+        return read_message(
             self.directory,
             config_name=options.model_config_name,
             override_json=config_json,
             auto_complete=options.auto_complete,
         )
-        if message.model_repository_agents.agents:
-            return open_managed(self.directory, message, self._in, options, agents)
-        return self, finish_config(message, self.directory, self.name, auto_complete=options.auto_complete)
 
     def _in(self, directory: Path) -> LocalModel:
         return LocalModel(directory, self.name, self.namespace)

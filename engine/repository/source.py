@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..backends.interface import Completion, ModelFiles
 from ..config.model import ModelConfig
@@ -59,6 +59,18 @@ class ModelSource(Protocol):
         if config_json is not None:
             raise UnsupportedError(f"the configuration of model '{self.name}' cannot be replaced")
         return self, self.read(options)
+
+    def message(self, options: ServerOptions, config_json: str | None = None) -> Any | None:
+        """The configuration as it was written, a `ModelConfigMessage`, but with the backend filled in if that can be
+        told; None for a model that no request can replace the configuration of.
+
+        Args:
+            config_json: a configuration in place of the model's own.
+
+        Raises:
+            TriremeError: it cannot be read.
+        """
+        return None
 
     def modified_ns(self) -> int:
         """When anything about the model was last changed, in nanoseconds since some moment; -1 if it is not there."""

@@ -115,6 +115,28 @@ async def test_code_can_be_kept_out_of_load_requests(tmp_path: Path, gates: Gate
         assert await ask(server, "a") == 2
 
 
+async def test_a_configuration_cannot_choose_code_either(tmp_path: Path, gates: Gates) -> None:
+    """Nor one that comes with files: what counts is what the repository says of the model."""
+    write_model(tmp_path, "a", {1: 1})
+    library = CONFIG_JSON % ("a", ',"model_operations":{"op_library_filename":["/tmp/x.so"]}')
+    agent = CONFIG_JSON % ("a", ',"model_repository_agents":{"agents":[{"name":"checksum"}]}')
+    files = {"file:1/value.txt": b"2", "file:config.pbtxt": b'model_operations { op_library_filename: "/tmp/x.so" }'}
+    async with serving(tmp_path, gates, "a", allow_code_upload=False) as server:
+        for parameters in ({"config": library}, {"config": library, **files}):
+            with pytest.raises(
+                InvalidArgumentError, match=r"op_library_filename '/tmp/x\.so' in .*--allow-code-upload="
+            ):
+                await server.load_model("a", parameters)
+        for config in (agent, agent.replace('"backend":"valued",', "")):
+            with pytest.raises(InvalidArgumentError, match="model_repository_agents 'checksum'"):
+                await server.load_model("a", {"config": config})
+        assert await ask(server, "a") == 1
+        await server.load_model("a", {"config": CONFIG_JSON % ("a", "")})
+        assert await ask(server, "a") == 1
+    async with serving(tmp_path, gates, "a") as server:
+        await server.load_model("a", {"config": library})
+
+
 class Parameters(dict[str, str | bytes]):
     """Of a load request, with all of its files."""
 
