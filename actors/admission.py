@@ -71,7 +71,7 @@ class Admission:
             if request.in_regions:
                 inputs = await self._read_regions(model, inputs, large, holder, nbytes)
             if (waited or large) and not model.ready:
-                model, inputs, rows = self._check_again(request, holder, nbytes)
+                model, inputs, rows = await self._check_again(model, request, inputs, rows, holder, nbytes)
             reply = self._queue(model, request, inputs, rows, nbytes, received_ns, holder)
             accepted = True
         finally:
@@ -158,15 +158,25 @@ class Admission:
             nbytes += tensor.nbytes
         return model, inputs, rows, nbytes
 
-    def _check_again(
-        self, request: InferenceRequest, holder: ModelShare | Lease, nbytes: int
+    async def _check_again(
+        self,
+        model: Model,
+        request: InferenceRequest,
+        inputs: dict[str, Tensor],
+        rows: int,
+        holder: ModelShare | Lease,
+        nbytes: int,
     ) -> tuple[Model, dict[str, Tensor], int]:
-        """While the request waited for room, which it has got, its model was replaced."""
+        """While the request waited for room, which it has got, its model was replaced; perhaps it is again, while this
+        checks it. The model that it is for now, and the request's inputs and rows as that one sees them."""
         accepted = False
         try:
-            model = self._find(request)
-            inputs, rows = model.validator.check(request)
-            inputs = read_regions_now(inputs, model.input_gpu)
+            while (found := self._find(request)) is not model:
+                model = found
+                if is_large(request, model.validator):
+                    inputs, rows = await self._offload(_check_and_read, model, request)
+                else:
+                    inputs, rows = _check_and_read(model, request)
             accepted = True
         finally:
             if not accepted:
@@ -236,3 +246,14 @@ class Admission:
         if prompt:
             scheduler.attend()
         return reply
+
+
+def _check_and_read(model: Model, request: InferenceRequest) -> tuple[dict[str, Tensor], int]:
+    """The inputs of a request, with their data, and its rows.
+
+    Raises:
+        InvalidArgumentError: the request does not fit the model.
+        InvalidArgumentError, UnavailableError, InternalError: a region cannot be read.
+    """
+    inputs, rows = model.validator.check(request)
+    return read_regions_now(inputs, model.input_gpu), rows

@@ -320,14 +320,13 @@ class Repository:
             return None
 
     def find_draining(self, request: InferenceRequest) -> Model | None:
-        """While the server stops: the version of a stateful model whose running sequences may still be continued."""
-        draining = [
-            each
-            for each in self._all()
-            if each.name == request.model_name and each.draining and each.stateful
-            if request.model_version in (LATEST, each.version)
-        ]
-        return next((each for each in draining if each.continues(request)), draining[0] if draining else None)
+        """While the server stops: the version that has the sequence which a request continues; None if there is none,
+        or none any more."""
+        for model in self._all():
+            suits = model.name == request.model_name and request.model_version in (LATEST, model.version)
+            if suits and model.draining and model.continues(request):
+                return model
+        return None
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """The version that answers, described; or one that only continues its sequences.

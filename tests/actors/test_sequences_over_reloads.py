@@ -129,6 +129,25 @@ async def test_a_server_that_stops_does_not_wait_for_them(tmp_path: Path, gates:
     assert server.drained
 
 
+async def test_one_that_is_over_because_the_server_stops_is_told_so(tmp_path: Path, gates: Gates) -> None:
+    """And not to begin again, though another generation of its model is still at work, and does not know it."""
+    text = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    write(tmp_path, "a", {1: 1}, LONG)
+    async with serving(tmp_path, gates, "a") as server, trio.open_nursery() as nursery:
+        older = await server.submit(sequence_request("a", 1, "s", gate="older"))
+        write(tmp_path, "a", {1: 2}, LONG)
+        await server.load_model("a", {})
+        newer = await server.submit(sequence_request("a", 2, "s", gate="newer"))
+        nursery.start_soon(server.stop, 10.0)
+        await until(lambda: not server.ready())
+        gates.open("newer")
+        await newer.response()
+        await until(lambda: live(server) == 1)
+        await fails(server.infer(sequence_request("a", 2)), UnavailableError, f"[request id: <id_unknown>] {text}")
+        gates.open("older")
+        await older.response()
+
+
 async def test_through_an_ensemble(tmp_path: Path, gates: Gates) -> None:
     """The ensemble is loaded again with its member."""
     config = (

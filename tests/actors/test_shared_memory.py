@@ -7,19 +7,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from repository_models import link_models
 from segments import Segment, open_segments
+from valued_server import until
 
 from trireme.actors import InferenceServer
 from trireme.actors.large_requests import FEW_STRINGS
 from trireme.engine.datatypes import BYTES, FP32, INT32, DataType
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.options import ServerOptions
+from trireme.engine.options import ControlMode, ServerOptions
 from trireme.engine.region_tensor import RegionTensor
 from trireme.engine.request import InferenceRequest
 from trireme.engine.shared_memory import Region, RegionKind
 from trireme.engine.tensor import Tensor, pack_bytes
 from trireme.engine.validation import RequestValidator
+
+PATIENCE_S = 20.0
+CONFIG = """{
+    "name": "simple_identity", "backend": "onnxruntime", "max_batch_size": 8,
+    "input": [{"name": "INPUT0", "data_type": "TYPE_STRING", "dims": [-1]}],
+    "output": [{"name": "OUTPUT0", "data_type": "TYPE_STRING", "dims": [-1]}],
+    "parameters": {"generation": {"string_value": "%d"}}
+}"""
 
 TEXTS = [b"first", b"s" * (1 << 20)]
 
@@ -159,3 +169,42 @@ async def test_many_strings_are_counted_on_a_thread(tmp_path: Path, monkeypatch:
             reply = await server.submit(request)
             assert checked == [on_loop]
             assert (await reply.response()).output("OUTPUT0").element_count == count
+
+
+async def test_many_strings_are_counted_on_a_thread_for_a_model_that_was_replaced_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often that happens."""
+    loop = threading.get_ident()
+    checked: list[tuple[RequestValidator, bool]] = []
+    go_on = threading.Semaphore(0)
+    genuine = RequestValidator.check
+
+    def check(self: RequestValidator, request: InferenceRequest) -> object:
+        checked.append((self, threading.get_ident() == loop))
+        assert go_on.acquire(timeout=PATIENCE_S)
+        return genuine(self, request)
+
+    options = ServerOptions(
+        model_repository=(link_models(tmp_path, "simple_identity"),),
+        model_control_mode=ControlMode.EXPLICIT,
+        startup_models=("simple_identity",),
+    )
+    packed = pack_bytes([b"x"] * (FEW_STRINGS + 1))
+    request = InferenceRequest("simple_identity", inputs=[Tensor("INPUT0", BYTES, (1, FEW_STRINGS + 1), packed)])
+    async with InferenceServer(options) as server:
+        monkeypatch.setattr(RequestValidator, "check", check)
+
+        async def replace_twice() -> None:
+            for generation in (1, 2):
+                await until(lambda wanted=generation: len(checked) == wanted)
+                await server.load_model("simple_identity", {"config": CONFIG % generation})
+                go_on.release()
+            go_on.release()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(replace_twice)
+            response = await server.infer(request)
+        assert response.output("OUTPUT0").element_count == FEW_STRINGS + 1
+        assert len({id(validator) for validator, _ in checked}) == 3
+        assert [on_loop for _, on_loop in checked] == [False] * 3

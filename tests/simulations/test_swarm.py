@@ -14,9 +14,6 @@ from trireme.simulations.play import drain_bound_s, play
 
 SEEDS = range(1, 201)
 MORE_SEEDS = range(201, 2001)
-OPEN = {218: "sequences go on until they are over"}
-"""A request of a sequence waits for its model's share of the budget while the server stops: when it gets it, the
-sequence has been ended, and it is told to START instead of that the server is stopping (ROADMAP.md)."""
 MS = 1_000_000
 
 
@@ -38,7 +35,7 @@ def test_no_invariant_is_broken_and_everything_reachable_is_reached() -> None:
 @pytest.mark.slow
 def test_no_invariant_is_broken_by_many_more_seeds() -> None:
     broken = {found.seed: found.violation.invariant for found in hunt(MORE_SEEDS, jobs=2) if found.violation}
-    assert broken == OPEN, "see one: python -m trireme.simulations --seed N; what is mended leaves the table"
+    assert broken == {}, "see one: python -m trireme.simulations --seed N"
 
 
 def test_two_processes_play_a_seed_alike(run_python) -> None:
