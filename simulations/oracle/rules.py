@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..invariants.base import Complain, Invariant
+from .decisions import RightDecisions
 
 
 def oracle_rules(complain: Complain) -> tuple[Invariant, ...]:
     """The rules, for one run."""
-    return ()
+    return (RightDecisions(complain),)

@@ -65,7 +65,7 @@ def test_all_that_a_core_is_told_and_decides_is_heard_of_in_order() -> None:
     refused = {(event.request, event.error) for event in story if isinstance(event, RefusedAtDoor)}
     assert refused == {(4, "[request id: 4] Exceeds maximum queue size")}  # its scheduler may ask once more
     assert [event.request for event in story if isinstance(event, ToldCancelled)] == [3]
-    assert [(event.request, event.error) for event in story if isinstance(event, Rejected)] == [(3, "cancelled")]
+    assert [(event.request, event.error) for event in story if isinstance(event, Rejected)] == [(3, "Cancelled")]
     assert [event.requests for event in story if isinstance(event, ToldSettled)] == [(1,), (2,)]
     assert kinds.count(ToldToStop) >= 1
     assert ToldGone in kinds

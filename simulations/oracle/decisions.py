@@ -1,0 +1,297 @@
+"""What the default scheduler and the dynamic batcher decide: each time they are asked, there is one right answer.
+
+The oracle keeps its own queue and its own list of idle instances, and works the answer out from scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ...engine.config.model import ModelConfig
+from ...engine.execution import SealReason
+from ..history import Handlers
+from ..invariants.base import Complain, Invariant
+from ..invariants.queueing import EXPIRED, FULL
+from ..invariants.serving import STOPPING
+from .batches import Batch, right_batch
+from .observed import (
+    NEVER_S,
+    Admitted,
+    CoreMade,
+    Dispatched,
+    QueueDropped,
+    RefusedAtDoor,
+    Rejected,
+    ToldCancelled,
+    ToldGone,
+    ToldIdle,
+    ToldPaused,
+    ToldToStop,
+    Waits,
+)
+from .queues import NaiveQueue
+
+TOLERANCE_S = 1e-6
+"""Times are sums of floats, and may be rounded on the way."""
+
+CANCELLED = "Cancelled"
+
+ADMISSION = "a request is refused if, and only if, its level of the queue is full or the model is stopping"
+REJECTION = "a request is rejected if, and only if, its client gave up, or its time is over and its level rejects it"
+REJECTION_FIRST = "who is to be rejected is rejected before anything else is decided"
+ONE_AT_A_TIME = "without batching, each execution takes the request that came first, alone"
+WHICH = "a batch is the head of the queue, as far as the rules of batching let it reach"
+WHY = "the reason given for a batch is the one that applies"
+WHERE = "the instance that has been idle longest takes the batch"
+WHEN = "a batch is formed when an instance is idle and a batch is due, neither before nor after"
+WAITING = "a batcher that waits is asked again when the delay is over, or the time of a request"
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """The right decision is to execute these requests there, for this reason."""
+
+    instance: int
+    requests: tuple[int, ...]
+    reason: SealReason
+
+
+@dataclass(frozen=True, slots=True)
+class RejectOne:
+    """The right decision is to reject one of these requests, each with its error."""
+
+    errors: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFor:
+    """The right decision is to wait until then, unless something happens."""
+
+    until_s: float
+
+
+Right = Execute | RejectOne | WaitFor
+
+
+@dataclass(slots=True)
+class _Core:
+    """A core, as it should be.
+
+    Attributes:
+        idle: instances that may take a batch, who has waited longest first; one may be in it twice.
+        gave_up: requests whose clients did so while they were queued.
+        asked: it has answered since something happened.
+        until_s: how long it said last that it waits.
+    """
+
+    config: ModelConfig
+    queue: NaiveQueue
+    idle: list[int] = field(default_factory=list)
+    gave_up: dict[int, None] = field(default_factory=dict)
+    stopping: bool = False
+    asked: bool = True
+    until_s: float = NEVER_S
+
+    def right_decision(self, now_s: float) -> Right:
+        """What there is to do now."""
+        errors = dict.fromkeys(self.gave_up, CANCELLED)
+        errors.update((entry.number, EXPIRED) for entry in self.queue.expired(now_s))
+        if errors:
+            return RejectOne(errors)
+        if not self.queue.entries:
+            return WaitFor(NEVER_S)
+        next_deadline_s = self.queue.next_deadline_s(now_s)
+        if not self.idle:
+            return WaitFor(next_deadline_s)
+        line = self.queue.ordered(now_s)
+        batching = self.config.dynamic_batching
+        if batching is None:
+            return Execute(self.idle[0], (line[0].number,), SealReason.UNBATCHED)
+        right = right_batch(self.config, batching, line, now_s, self.stopping)
+        if isinstance(right, Batch):
+            return Execute(self.idle[0], tuple([entry.number for entry in line[: right.count]]), right.reason)
+        return WaitFor(min(right.due_s, next_deadline_s))
+
+
+class RightDecisions(Invariant):
+    """Whatever a default scheduler or a dynamic batcher decides, the rules say just that (scheduling.md §2, §4)."""
+
+    name = "schedulers decide what the rules say"
+
+    def __init__(self, complain: Complain) -> None:
+        super().__init__(complain)
+        self._cores: dict[str, _Core] = {}
+        self._unasked: dict[str, _Core] = {}  # that were told something, and not asked since what is to be done
+
+    def handlers(self) -> Handlers:
+        return {
+            CoreMade: self._made,
+            Admitted: self._admitted,
+            RefusedAtDoor: self._refused,
+            ToldIdle: self._idle,
+            ToldPaused: self._not_idle,
+            ToldGone: self._not_idle,
+            ToldCancelled: self._cancelled,
+            ToldToStop: self._stopped,
+            QueueDropped: self._dropped,
+            Dispatched: self._dispatched,
+            Rejected: self._rejected,
+            Waits: self._waits,
+        }
+
+    def _wrong(self, rule: str, text: str) -> None:
+        self.broken(f"{text} (rule: {rule})")
+
+    # What cores are told.
+
+    def _made(self, event: CoreMade) -> None:
+        self._unasked.pop(event.core, None)
+        self._cores.pop(event.core, None)
+        if not event.config.has_sequence_batching:
+            self._cores[event.core] = _Core(event.config, NaiveQueue(event.config.dynamic_batching))
+
+    def _told(self, name: str) -> _Core | None:
+        core = self._cores.get(name)
+        if core is not None:
+            self._unasked[name] = core
+        return core
+
+    def _admitted(self, event: Admitted) -> None:
+        core = self._told(event.core)
+        if core is None:
+            return
+        if core.stopping:
+            self._wrong(ADMISSION, f"request {event.request} was queued by '{event.core}', which is stopping")
+        if core.queue.is_full_for(event):
+            self._wrong(ADMISSION, f"request {event.request} was queued by '{event.core}', whose queue is full")
+        core.queue.add(event)
+
+    def _refused(self, event: RefusedAtDoor) -> None:
+        core = self._cores.get(event.core)
+        if core is None:
+            return
+        if core.stopping:
+            right = STOPPING
+        elif core.queue.is_full_for(event):
+            right = FULL
+        else:
+            right = "nothing"
+        if not event.error.endswith(right):
+            self._wrong(ADMISSION, f"request {event.request} was refused with {event.error!r}; right is {right!r}")
+
+    def _idle(self, event: ToldIdle) -> None:
+        core = self._told(event.core)
+        if core is not None:
+            core.idle.append(event.instance)
+
+    def _not_idle(self, event: ToldPaused | ToldGone) -> None:
+        core = self._told(event.core)
+        if core is not None:
+            core.idle = [instance for instance in core.idle if instance != event.instance]
+
+    def _cancelled(self, event: ToldCancelled) -> None:
+        core = self._told(event.core)
+        if core is not None and core.queue.entries.pop(event.request, None) is not None:
+            core.gave_up[event.request] = None
+
+    def _stopped(self, event: ToldToStop) -> None:
+        core = self._told(event.core)
+        if core is not None:
+            core.stopping = True
+
+    def _dropped(self, event: QueueDropped) -> None:
+        core = self._told(event.core)
+        if core is None:
+            return
+        right = {*core.queue.entries, *core.gave_up}
+        if {*event.requests} != right or len(event.requests) != len(right):
+            self.broken(f"'{event.core}' gave {event.requests} back; queued were {sorted(right)}")
+        core.queue.entries.clear()
+        core.gave_up.clear()
+
+    # What they decide.
+
+    def _dispatched(self, event: Dispatched) -> None:
+        core = self._told(event.core)
+        if core is None:
+            return
+        self._judge(core, event.at_s, lambda right: self._judge_batch(event, right))
+        for request in event.requests:
+            core.queue.entries.pop(request, None)
+        if event.instance in core.idle:
+            core.idle.remove(event.instance)
+
+    def _rejected(self, event: Rejected) -> None:
+        core = self._told(event.core)
+        if core is None:
+            return
+
+        def judge(right: Right) -> tuple[str, str] | None:
+            if isinstance(right, RejectOne) and right.errors.get(event.request) == event.error:
+                return None
+            return REJECTION, f"'{event.core}' rejected request {event.request}: {event.error!r}; right is {right}"
+
+        self._judge(core, event.at_s, judge)
+        core.queue.entries.pop(event.request, None)
+        core.gave_up.pop(event.request, None)
+
+    def _waits(self, event: Waits) -> None:
+        core = self._cores.get(event.core)
+        if core is None:
+            return
+        self._unasked.pop(event.core, None)
+        core.until_s = event.until_s
+
+        def judge(right: Right) -> tuple[str, str] | None:
+            if isinstance(right, WaitFor) and _same(right.until_s, event.until_s):
+                return None
+            rule = WHEN if isinstance(right, Execute) else WAITING if isinstance(right, WaitFor) else REJECTION
+            return rule, f"'{event.core}' waits at {event.at_s} s until {event.until_s} s; right is {right}"
+
+        self._judge(core, event.at_s, judge)
+
+    def _judge(self, core: _Core, now_s: float, judge: Callable[[Right], tuple[str, str] | None]) -> None:
+        """Complain of a decision, unless it is right, or would be a moment before or after."""
+        wrong = judge(core.right_decision(now_s))
+        if wrong is None:
+            return
+        if any(judge(core.right_decision(moment)) is None for moment in (now_s - TOLERANCE_S, now_s + TOLERANCE_S)):
+            return
+        self._wrong(*wrong)
+
+    def _judge_batch(self, event: Dispatched, right: Right) -> tuple[str, str] | None:
+        what = f"'{event.core}' sent {event.requests} to instance {event.instance} at {event.at_s} s"
+        if isinstance(right, RejectOne):
+            return REJECTION_FIRST, f"{what}; to be rejected are {sorted(right.errors)}"
+        if isinstance(right, WaitFor):
+            return WHEN, f"{what}; right is to wait until {right.until_s} s"
+        if event.requests != right.requests:
+            rule = ONE_AT_A_TIME if right.reason is SealReason.UNBATCHED else WHICH
+            return rule, f"{what}; right are {right.requests}"
+        if event.instance != right.instance:
+            return WHERE, f"{what}; right is instance {right.instance}"
+        if event.reason is not right.reason:
+            return WHY, f"{what}, for {event.reason.value!r}; right is {right.reason.value!r}"
+        return None
+
+    # What nobody asks for.
+
+    def instant_over(self, now_ns: int) -> None:
+        before_s, after_s = now_ns / 1e9 - TOLERANCE_S, now_ns / 1e9 + TOLERANCE_S
+        for name, core in list(self._unasked.items()):
+            right = core.right_decision(before_s)
+            if not isinstance(right, WaitFor):
+                self._wrong(WHEN, f"'{name}' was not asked at {before_s} s; right is {right}")
+            right = core.right_decision(after_s)
+            if isinstance(right, WaitFor):  # otherwise something is due at this very moment: look again at the next
+                core.until_s = right.until_s
+                del self._unasked[name]
+        for name, core in self._cores.items():
+            if core.until_s < before_s:
+                core.until_s = NEVER_S
+                self._wrong(WAITING, f"'{name}' was not asked at {before_s} s, although it waits for that moment")
+
+
+def _same(one_s: float, other_s: float) -> bool:
+    return one_s == other_s or abs(one_s - other_s) <= TOLERANCE_S

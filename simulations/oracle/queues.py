@@ -1,0 +1,107 @@
+"""A batcher's queue, as its rules say it: a list, looked through from end to end (scheduling.md §2, §4.4, §4.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...engine.config.model import DynamicBatching, QueuePolicy, TimeoutAction
+from ...engine.tensor import Tensor
+from .observed import NEVER_S, Admitted, RefusedAtDoor
+
+NO_POLICY = QueuePolicy()
+
+
+@dataclass(slots=True)
+class Entry:
+    """A queued request. `deadline_s` is when its time in the queue is over, `NEVER_S` for never."""
+
+    number: int
+    rows: int
+    level: int
+    arrival: int
+    queued_s: float
+    deadline_s: float
+    inputs: Mapping[str, Tensor]
+
+
+class NaiveQueue:
+    """What is queued for a model.
+
+    Args:
+        batching: the model's; None for the default scheduler, which has one queue without limits.
+
+    Attributes:
+        entries: by request, in order of arrival.
+    """
+
+    def __init__(self, batching: DynamicBatching | None) -> None:
+        self.batching = batching
+        self.entries: dict[int, Entry] = {}
+        self._arrivals = 0
+
+    def level_of(self, priority: int) -> int:
+        """A request without a priority, or with one that is out of range, gets the default level."""
+        if self.batching is None or not self.batching.priority_levels:
+            return 0
+        in_range = 1 <= priority <= self.batching.priority_levels
+        return priority if in_range else self.batching.default_priority_level
+
+    def policy(self, level: int) -> QueuePolicy:
+        """The policy of a level, or else the default one."""
+        return NO_POLICY if self.batching is None else self.batching.policy(level)
+
+    def timeout_s(self, level: int, asked_us: int) -> float:
+        """The default timeout, unless overrides are allowed and a shorter one, which is not 0, was asked for."""
+        policy = self.policy(level)
+        timeout_us = policy.default_timeout_us
+        if timeout_us == 0:
+            return NEVER_S
+        if policy.allow_timeout_override and asked_us != 0 and asked_us < timeout_us:
+            timeout_us = asked_us
+        return timeout_us / 1_000_000
+
+    def is_full_for(self, event: Admitted | RefusedAtDoor) -> bool:
+        """A level that holds as many requests as it may, delayed ones included, takes no more; 0 is no limit."""
+        level = self.level_of(event.priority)
+        limit = self.policy(level).max_queue_size
+        return limit != 0 and sum(entry.level == level for entry in self.entries.values()) >= limit
+
+    def add(self, event: Admitted) -> None:
+        self._arrivals += 1
+        level = self.level_of(event.priority)
+        self.entries[event.request] = Entry(
+            event.request,
+            event.rows,
+            level,
+            self._arrivals,
+            event.at_s,
+            event.at_s + self.timeout_s(level, event.timeout_us),
+            event.inputs,
+        )
+
+    def is_delayed(self, entry: Entry, now_s: float) -> bool:
+        """Its time is over, and its level lets it wait on."""
+        return entry.deadline_s <= now_s and self.policy(entry.level).timeout_action is TimeoutAction.DELAY
+
+    def is_expired(self, entry: Entry, now_s: float) -> bool:
+        """Its time is over, and its level does not let it wait on."""
+        return entry.deadline_s <= now_s and self.policy(entry.level).timeout_action is TimeoutAction.REJECT
+
+    def expired(self, now_s: float) -> list[Entry]:
+        """A request whose time is over is rejected at once, unless its level delays it."""
+        return [entry for entry in self.entries.values() if self.is_expired(entry, now_s)]
+
+    def ordered(self, now_s: float) -> list[Entry]:
+        """Level 1 before level 2, and so on. Within a level in order of arrival; whoever is delayed comes after all
+        that are not, in the order in which their time was over, and before the next level."""
+
+        def place(entry: Entry) -> tuple[int, bool, float, int]:
+            delayed = self.is_delayed(entry, now_s)
+            return entry.level, delayed, entry.deadline_s if delayed else 0.0, entry.arrival
+
+        return sorted(self.entries.values(), key=place)
+
+    def next_deadline_s(self, now_s: float) -> float:
+        """When the time of another request will be over."""
+        return min((entry.deadline_s for entry in self.entries.values() if entry.deadline_s > now_s), default=NEVER_S)
