@@ -19,6 +19,8 @@ import trio
 from ..engine.backends.services import NOT_READY, Question
 from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from ..engine.request import LATEST, InferenceRequest
+from ..engine.tensor import Buffer
+from .offload import copied_in_pieces
 from .reply import Reply
 
 if TYPE_CHECKING:
@@ -100,9 +102,9 @@ async def _carry_out(work: Callable[[], Awaitable[None]], on_done: OnDone) -> No
         on_done(None)
 
 
-def _copied(parameters: Mapping[str, str | memoryview]) -> dict[str, str | bytes]:
+def _copied(parameters: Mapping[str, str | memoryview]) -> dict[str, str | Buffer]:
     """Files as they are now: the model may change what it has sent."""
-    return {name: value if isinstance(value, str) else bytes(value) for name, value in parameters.items()}
+    return {name: value if isinstance(value, str) else copied_in_pieces(value) for name, value in parameters.items()}
 
 
 def _read_version(text: str) -> int:

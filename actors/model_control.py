@@ -29,6 +29,7 @@ from ..engine.repository.load_parameters import read_load_parameters
 from ..engine.repository.overrides import OverrideModel
 from ..engine.repository.source import ModelSource, RepositorySource
 from ..engine.repository.uploaded_code import refuse_code
+from ..engine.tensor import Buffer
 from .name_locks import NameLocks
 from .poller import Known, Override, Poller, members, resolve
 from .repository import LoadProgress, Repository, no_more_changes
@@ -143,7 +144,7 @@ class ModelControl:
 
     # What clients ask for.
 
-    async def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
+    async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
         """Load a model, or load it again if it has changed (repository.md §6.1, §6.2).
 
         Raises:
@@ -204,7 +205,7 @@ class ModelControl:
             finally:
                 error = None  # else it and this frame, which has the files of a load request, refer to each other
 
-    async def _load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
+    async def _load(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
         if not self._surroundings.options.allow_code_upload:
             refuse_code(name, parameters)
         override = await self._read_override(name, parameters)
@@ -246,7 +247,7 @@ class ModelControl:
                 raise no_more_changes()
             raise InternalError(f"failed to load '{name}', no version is available")
 
-    async def _read_override(self, name: str, parameters: Mapping[str, str | bytes]) -> Override | None:
+    async def _read_override(self, name: str, parameters: Mapping[str, str | Buffer]) -> Override | None:
         try:
             read = read_load_parameters(parameters)
             if read is None:

@@ -13,6 +13,7 @@ from ..engine.backends.services import NOT_READY
 from ..engine.description import IndexEntry
 from ..engine.errors import InternalError, UnavailableError
 from ..engine.request import LATEST
+from ..engine.tensor import Buffer
 from .model_control import ModelControl
 from .repository import Repository
 
@@ -53,7 +54,7 @@ class NoControl(ModelControl):
     async def rescan(self) -> None:
         raise _not_ready()
 
-    async def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
+    async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
         raise _not_ready()
 
     async def unload(self, name: str, unload_dependents: bool) -> None:

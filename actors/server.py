@@ -37,6 +37,7 @@ from ..engine.response import InferenceResponse
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from ..engine.shared_memory import Regions
 from ..engine.statistics import ModelStatisticsEntry
+from ..engine.tensor import Buffer
 from .admission import Admission
 from .budget import BudgetStatistics, InflightBudget
 from .cache_access import CacheAccess
@@ -439,7 +440,7 @@ class InferenceServer:
 
     # Model control.
 
-    async def load_model(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
+    async def load_model(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
         """Load a model, or load it again if it has changed; its members first, if it is an ensemble. Requests are
         answered by what is loaded until the new versions are ready, all at once. Cancelling this does not stop it.
 

@@ -16,11 +16,8 @@ from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ..request_parameters import MAX_PARTS
-from .wire import FIXED64, LENGTH, MAX_SIZE_BYTES, VARINT, MalformedMessageError, fields, read_varint, tag
+from .wire import FIXED64, LENGTH, MAX_SIZE_BYTES, VARINT, MalformedMessageError, fields, read_text, read_varint, tag
 from .wire_contents import NUMBERS, WireContents
-
-MAX_TEXT_BYTES = 1 << 20
-"""Of a name, an id, or a parameter's string."""
 
 _DOUBLE = struct.Struct("<d")
 _LENGTH = struct.Struct("<I")
@@ -149,11 +146,11 @@ def scan_infer_message(message: Buffer, limits: TensorLimits) -> WireRequest:
             request.count_part()
             _read_parameter(data, start, stop, request.parameters)
         elif key == _MODEL_NAME:
-            request.model_name = _text(data, start, stop)
+            request.model_name = read_text(data, start, stop)
         elif key == _MODEL_VERSION:
-            request.model_version = _text(data, start, stop)
+            request.model_version = read_text(data, start, stop)
         elif key == _ID:
-            request.id = _text(data, start, stop)
+            request.id = read_text(data, start, stop)
     return request
 
 
@@ -161,9 +158,9 @@ def _read_input(data: memoryview, at: int, end: int, request: WireRequest, limit
     tensor = WireInput()
     for key, start, stop in fields(data, at, end):
         if key == _NAME:
-            tensor.name = _text(data, start, stop)
+            tensor.name = read_text(data, start, stop)
         elif key == _DATATYPE:
-            tensor.datatype = _text(data, start, stop)
+            tensor.datatype = read_text(data, start, stop)
         elif key in (_SHAPE, _SHAPE_DIM):
             _read_dims(data, start, stop, tensor, limits)
         elif key == _INPUT_PARAMETERS:
@@ -180,7 +177,7 @@ def _read_output(data: memoryview, at: int, end: int, request: WireRequest) -> W
     tensor = WireOutput()
     for key, start, stop in fields(data, at, end):
         if key == _NAME:
-            tensor.name = _text(data, start, stop)
+            tensor.name = read_text(data, start, stop)
         elif key == _OUTPUT_PARAMETERS:
             request.count_part()
             _read_parameter(data, start, stop, tensor.parameters)
@@ -210,7 +207,7 @@ def _read_parameter(data: memoryview, at: int, end: int, parameters: Parameters)
     value: ParameterChoice = None
     for key, start, stop in fields(data, at, end):
         if key == _KEY:
-            name = _text(data, start, stop)
+            name = read_text(data, start, stop)
         elif key == _VALUE:
             value = _read_choice(data, start, stop, value)
     parameters[name] = value
@@ -225,7 +222,7 @@ def _read_choice(data: memoryview, at: int, end: int, value: ParameterChoice) ->
             number = _number(data, start)[0]
             value = number if number < _INT64_SIGN else number - 2 * _INT64_SIGN
         elif key == _STRING_PARAM:
-            value = _text(data, start, stop)
+            value = read_text(data, start, stop)
         elif key == _DOUBLE_PARAM:
             (value,) = _DOUBLE.unpack_from(data, start)
         elif key == _UINT64_PARAM:
@@ -284,14 +281,3 @@ def _number(data: memoryview, at: int) -> tuple[int, int]:
         return read_varint(data, at)
     except IndexError:
         raise MalformedMessageError("packed numbers are cut off") from None
-
-
-def _text(data: memoryview, start: int, stop: int) -> str:
-    if stop - start > MAX_TEXT_BYTES:
-        raise InvalidArgumentError(
-            f"a name, id or string of the request has {stop - start} bytes, expected at most {MAX_TEXT_BYTES}"
-        )
-    try:
-        return str(data[start:stop], "utf-8")
-    except UnicodeDecodeError:
-        raise MalformedMessageError("a text is not UTF-8") from None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
+MODEL_LOAD: Final = "/inference.GRPCInferenceService/RepositoryModelLoad"
 MODEL_STREAM_INFER: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
@@ -51,6 +52,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
     def __mapping__(self) -> dict[str, Handler]:
         mapping = super().__mapping__()
         mapping[MODEL_INFER] = Handler(self._unary.handle, Cardinality.UNARY_UNARY, RawMessage, RawMessage)
+        mapping[MODEL_LOAD] = Handler(self._load, Cardinality.UNARY_UNARY, RawMessage, pb.RepositoryModelLoadResponse)
         mapping[MODEL_STREAM_INFER] = Handler(self._infer_stream, Cardinality.STREAM_STREAM, RawMessage, RawMessage)
         return mapping
 
@@ -87,8 +89,8 @@ class InferenceService(pb.GrpcInferenceServiceBase):
     async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         return await repository.index(self._context, message)
 
-    async def repository_model_load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
-        return await repository.load(self._context, message)
+    async def _load(self, stream: Stream) -> None:
+        await stream.send_message(await repository.load(self._context, await stream.recv_message()))
 
     async def repository_model_unload(
         self, message: pb.RepositoryModelUnloadRequest

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from betterproto2 import which_one_of
-
+from ...actors.offload import LARGE_BYTES
 from ...engine.errors import InvalidArgumentError, UnsupportedError
+from ...engine.tensor import Buffer
 from ...proto.messages.inference import (
     ModelRepositoryParameter,
     RepositoryIndexRequest,
     RepositoryIndexResponse,
     RepositoryIndexResponseModelIndex,
-    RepositoryModelLoadRequest,
     RepositoryModelLoadResponse,
     RepositoryModelUnloadRequest,
     RepositoryModelUnloadResponse,
 )
 from .context import GrpcContext
+from .load_request import Choice, read_load_request
 
 _UNLOAD_DEPENDENTS = "unload_dependents"
 
@@ -39,10 +39,14 @@ async def index(context: GrpcContext, message: RepositoryIndexRequest) -> Reposi
     )
 
 
-async def load(context: GrpcContext, message: RepositoryModelLoadRequest) -> RepositoryModelLoadResponse:
+async def load(context: GrpcContext, message: Buffer) -> RepositoryModelLoadResponse:
     """RepositoryModelLoad: answered when the model is loaded."""
-    _refuse_repository_name(message.repository_name)
-    await context.server.load_model(message.model_name, _load_parameters(message.parameters))
+    if len(message) > LARGE_BYTES:
+        request = await context.server.offload(read_load_request, message)
+    else:
+        request = read_load_request(message)
+    _refuse_repository_name(request.repository_name)
+    await context.server.load_model(request.model_name, _load_parameters(request.parameters))
     return RepositoryModelLoadResponse()
 
 
@@ -58,21 +62,20 @@ def _refuse_repository_name(name: str) -> None:
         raise UnsupportedError("'repository_name' specification is not supported")
 
 
-def _load_parameters(given: Mapping[str, ModelRepositoryParameter]) -> dict[str, str | bytes]:
+def _load_parameters(given: Mapping[str, Choice]) -> dict[str, str | Buffer]:
     """``config`` as text, files as bytes.
 
     Raises:
         InvalidArgumentError: a value of the wrong type, or an unknown name.
     """
-    parameters: dict[str, str | bytes] = {}
-    for name, parameter in given.items():
+    parameters: dict[str, str | Buffer] = {}
+    for name, (kind, value) in given.items():
         if name == "config":
             expected = "string_param"
         elif name.startswith("file:"):
             expected = "bytes_param"
         else:
             raise InvalidArgumentError(f"unrecognized load parameter '{name}'.")
-        kind, value = which_one_of(parameter, "parameter_choice")
         if kind != expected or value is None:
             raise InvalidArgumentError(f"invalid value type for load parameter '{name}', expected {expected}.")
         parameters[name] = value

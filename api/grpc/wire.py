@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
 
 VARINT, FIXED64, LENGTH, START_GROUP, END_GROUP, FIXED32 = range(6)
@@ -16,6 +17,9 @@ VARINT, FIXED64, LENGTH, START_GROUP, END_GROUP, FIXED32 = range(6)
 
 MAX_SIZE_BYTES = 5
 """How many bytes a tag may take, or the size of a payload."""
+
+MAX_TEXT_BYTES = 1 << 20
+"""Of a name, an id, or a parameter's string."""
 
 _MAX_VARINT_BYTES = 10
 _MAX_TAG = 2**32 - 1
@@ -91,6 +95,23 @@ def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         raise MalformedMessageError("a message is cut off") from None
     if at != end:
         raise MalformedMessageError("a message is cut off")
+
+
+def read_text(data: memoryview, start: int, stop: int) -> str:
+    """A field that is a text.
+
+    Raises:
+        InvalidArgumentError: it is longer than a text may be.
+        MalformedMessageError: it is not UTF-8.
+    """
+    if stop - start > MAX_TEXT_BYTES:
+        raise InvalidArgumentError(
+            f"a name, id or string of the request has {stop - start} bytes, expected at most {MAX_TEXT_BYTES}"
+        )
+    try:
+        return str(data[start:stop], "utf-8")
+    except UnicodeDecodeError:
+        raise MalformedMessageError("a text is not UTF-8") from None
 
 
 def _skip_scalar(data: Buffer, start: int, wire_type: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import InvalidArgumentError
+from ..tensor import Buffer
 
 FILE_PREFIX = "file:"
 
@@ -22,10 +23,10 @@ class LoadParameters:
     """
 
     config_json: str
-    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    files: Mapping[str, Buffer] = field(default_factory=dict, repr=False)
 
 
-def read_load_parameters(parameters: Mapping[str, str | bytes]) -> LoadParameters | None:
+def read_load_parameters(parameters: Mapping[str, str | Buffer]) -> LoadParameters | None:
     """None if there are no parameters.
 
     Raises:
@@ -33,10 +34,10 @@ def read_load_parameters(parameters: Mapping[str, str | bytes]) -> LoadParameter
     """
     if not parameters:
         return None
-    files: dict[str, bytes] = {}
+    files: dict[str, Buffer] = {}
     for key, value in parameters.items():
         if key.startswith(FILE_PREFIX):
-            if not isinstance(value, bytes):
+            if isinstance(value, str):
                 raise InvalidArgumentError(f"File parameter '{key}' must have bytes type for its value")
             files[key] = value
         elif key != _CONFIG:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import InternalError, InvalidArgumentError
 from ..temporary import TemporaryFolder
+from ..tensor import Buffer
 from .load_parameters import FILE_PREFIX
 from .local import LocalModel
 
@@ -25,7 +26,7 @@ class OverrideModel(LocalModel):
         InternalError: a file cannot be written.
     """
 
-    def __init__(self, name: str, files: Mapping[str, bytes], *, shared: bool = False) -> None:
+    def __init__(self, name: str, files: Mapping[str, Buffer], *, shared: bool = False) -> None:
         self._folder: TemporaryFolder | None = None
         written = False
         try:
@@ -58,7 +59,7 @@ MAX_DEPTH = 100
 """Directories that a file may be in, one in the other."""
 
 
-def _write(directory: Path, key: str, content: bytes) -> None:
+def _write(directory: Path, key: str, content: Buffer) -> None:
     relative = key.removeprefix(FILE_PREFIX).lstrip("/")
     path = os.path.normpath(os.path.join(directory, relative))
     if not path.startswith(f"{directory}{os.sep}") or "\0" in path:
@@ -69,7 +70,9 @@ def _write(directory: Path, key: str, content: bytes) -> None:
         raise InvalidArgumentError(f"Invalid file parameter '{key}', it is more than {MAX_DEPTH} directories deep")
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(content)
+        with open(path, "wb", buffering=0) as file:
+            rest = memoryview(content)
+            while rest:  # a call writes 2 GiB at most
+                rest = rest[file.write(rest) :]
     except (IsADirectoryError, FileExistsError, NotADirectoryError) as error:
         raise InvalidArgumentError(f"Invalid file parameter '{key}', directory has been created as a file") from error

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from ..errors import InvalidArgumentError
+from ..tensor import Buffer
 from .load_parameters import FILE_PREFIX
 
 DATA_SUFFIXES = (
@@ -49,7 +50,7 @@ _CODE_STARTS = (
 )
 
 
-def refuse_code(name: str, parameters: Mapping[str, str | bytes]) -> None:
+def refuse_code(name: str, parameters: Mapping[str, str | Buffer]) -> None:
     """Check that no file of a load request may hold code.
 
     Args:
@@ -67,7 +68,7 @@ def refuse_code(name: str, parameters: Mapping[str, str | bytes]) -> None:
             )
 
 
-def _may_be_code(key: str, content: str | bytes) -> bool:
+def _may_be_code(key: str, content: str | Buffer) -> bool:
     suffix = PurePosixPath(key.removeprefix(FILE_PREFIX)).suffix.lower()
-    start = content[:8].encode() if isinstance(content, str) else content[:8]
+    start = content[:8].encode() if isinstance(content, str) else bytes(content[:8])
     return suffix not in DATA_SUFFIXES or start.startswith(_CODE_STARTS)

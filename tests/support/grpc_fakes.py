@@ -11,6 +11,7 @@ from multidict import MultiDict, MultiDictProxy
 
 from trireme.api.grpc.application import GrpcApplication
 from trireme.api.grpc.call_head import CallHead
+from trireme.api.grpc.codec import RawMessage
 from trireme.api.grpc.context import GrpcOptions
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class GrpcClient:
     async def ask(self, path: str, message: Any, metadata: Pairs = ()) -> Any:
         """One call with one message; the answer."""
         handler = self.handlers[path]
+        if handler.request_type is RawMessage and not isinstance(message, bytes):
+            message = bytes(message)
         stream = FakeStream([message], metadata)
         await handler.func(stream)
         (answer,) = stream.sent

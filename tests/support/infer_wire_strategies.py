@@ -182,6 +182,16 @@ wires = _message(
 spelt in more bytes than needed, known fields of the wrong type, groups, fields that are cut off or unknown."""
 
 
+_load_choice = _message(
+    _scalar(1, 0), _scalar(2, 0), _delimited(3, _strings), _delimited(4, st.binary(max_size=4)), size=2
+)
+_load_entry = _message(
+    _delimited(1, st.sampled_from([b"", b"config", b"file:a", b"\xff"])), _delimited(2, _load_choice), size=3
+)
+load_wires = _message(_delimited(1, _strings), _delimited(2, _strings), _delimited(3, _load_entry))
+"""The same of load requests."""
+
+
 # What a request says, in a form that can be compared.
 
 
@@ -189,8 +199,8 @@ def _bits(value: float) -> bytes:
     return struct.pack("<d", value)
 
 
-def _without_maps() -> type[Any]:
-    """The class of infer requests whose maps are what they are on the wire: repeated messages.
+def without_maps(name: str) -> type[Any]:
+    """The class of messages of this name whose maps are what they are on the wire: repeated messages.
 
     Protobuf's Python reader leaves out a map entry that has an unknown field; its C++ reader, which is Triton's, does
     not.
@@ -204,10 +214,10 @@ def _without_maps() -> type[Any]:
             message.options.ClearField("map_entry")
             messages += message.nested_type
         pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("inference.ModelInferRequest"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"inference.{name}"))
 
 
-RequestWithoutMaps = _without_maps()
+RequestWithoutMaps = without_maps("ModelInferRequest")
 
 
 def _said_parameters(given: Any) -> dict[str, tuple[str | None, Any]]:

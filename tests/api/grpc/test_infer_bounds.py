@@ -19,10 +19,11 @@ from scripted_server import ScriptedServer, scripted_server
 from trireme.actors.budget import InflightBudget
 from trireme.actors.offload import Offload
 from trireme.api.grpc.codec import MessageCodec, UnreadableError
-from trireme.api.grpc.infer_messages import MAX_PARTS, MAX_TEXT_BYTES, read_infer_message
+from trireme.api.grpc.infer_messages import MAX_PARTS, read_infer_message
 from trireme.api.grpc.infer_reader import InferReader
 from trireme.api.grpc.infer_request import decode_infer, read_infer_request
 from trireme.api.grpc.packed import count_varints, unpack_varints
+from trireme.api.grpc.wire import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.shared_memory import Regions
 from trireme.engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
