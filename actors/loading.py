@@ -1,4 +1,5 @@
-"""Loading a model version: everything that takes time, off the event loop (model-config.md §1)."""
+"""Loading a model version: everything that takes time, off the event loop
+(docs/reference/model-configuration.md#where-it-comes-from)."""
 
 from __future__ import annotations
 

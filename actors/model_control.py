@@ -1,11 +1,13 @@
-"""Model control: which models are served, and when they are loaded, loaded again and unloaded (repository.md §4, §6).
+"""Model control: which models are served, and when they are loaded, loaded again and unloaded
+(docs/reference/model-control.md#control-modes, docs/reference/model-control.md#load).
 
 Rules:
  1. Operations on models that need each other go one after the other, those on others side by side (`NameLocks`).
  2. Whoever asked for an operation may go away: it is carried out all the same, in the server's own tasks.
  3. A model is loaded after its members, and an ensemble is loaded again when one of its members was.
  4. What is loaded with a configuration or files of the request stays so until the repository has something newer.
- 5. A model of which nothing has changed but its instance groups and version policy stays loaded (repository.md §7).
+ 5. A model of which nothing has changed but its instance groups and version policy stays loaded
+    (docs/reference/model-control.md#changes-in-place).
 
 Models are told apart by their ids, which are their names unless there are namespaces.
 """
@@ -145,7 +147,8 @@ class ModelControl:
     # What clients ask for.
 
     async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
-        """Load a model, or load it again if it has changed (repository.md §6.1, §6.2).
+        """Load a model, or load it again if it has changed (docs/reference/model-control.md#load,
+        docs/reference/model-control.md#load-parameters).
 
         Raises:
             UnavailableError: not in this control mode.

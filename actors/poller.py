@@ -1,4 +1,4 @@
-"""Looking at the repositories: which models there are, and what they are now (repository.md §3 to §6).
+"""Looking at the repositories: which models there are, and what they are now (docs/reference/model-control.md).
 
 A look never changes what is served. One that finds a model unchanged gives back what is known already.
 """
@@ -210,8 +210,8 @@ def members(config: ModelConfig) -> tuple[str, ...]:
 
 
 def resolve(known: Mapping[str, Known], there: Mapping[str, ModelSource], namespace: str, member: str) -> str | None:
-    """Which model an ensemble of a repository means: the one beside it, else the only one of that name (repository.md
-    §8).
+    """Which model an ensemble of a repository means: the one beside it, else the only one of that name
+    (docs/reference/model-control.md#namespaces).
 
     Returns:
         Its id; None if there is none, or several.

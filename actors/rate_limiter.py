@@ -1,4 +1,5 @@
-"""The rate limiter: one for all models of a server, and each scheduler's dealings with it (scheduling.md §8).
+"""The rate limiter: one for all models of a server, and each scheduler's dealings with it
+(docs/reference/scheduling.md#rate-limiter).
 
 With ``--rate-limit=execution_count`` an instance that is idle is not free to execute: it rests until there is work,
 asks, and gets its batch when it is granted what its group demands. So the batch is formed as late as without a limiter.

@@ -1,4 +1,4 @@
-"""What models say of themselves when somebody asks whether they are ready (python-backend.md §9).
+"""What models say of themselves when somebody asks whether they are ready (docs/reference/python-backend.md#readiness).
 
 Rules:
  1. An instance is asked once at a time. Who asks meanwhile waits for the same answer.

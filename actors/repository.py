@@ -74,14 +74,15 @@ class Repository:
     ) -> str:
         """Load versions of a model, and when all of them are loaded, let them serve in place of those that do so now.
 
-        If one fails the others are released again, and those that serve now go on (repository.md §3, §6.3). Sequences
-        that have begun are continued by those that serve now until they are over.
+        If one fails the others are released again, and those that serve now go on
+        (docs/reference/model-control.md#versions, docs/reference/model-control.md#reload). Sequences that have begun
+        are continued by those that serve now until they are over.
 
         Args:
-            in_place: versions that serve now stay, with the instances that the configuration asks for (§7).
+            in_place: versions that serve now stay, with the instances that the configuration asks for.
 
         Returns:
-            Why it failed, one sentence a version (http.md §3.7); empty if it did not.
+            Why it failed, one sentence a version (docs/reference/http.md#load); empty if it did not.
 
         Raises:
             UnavailableError: everything is being unloaded.
@@ -227,7 +228,7 @@ class Repository:
     # Looking up.
 
     def find(self, name: str, version: int = LATEST) -> Model:
-        """The ready version that answers (http.md §3.3).
+        """The ready version that answers (docs/reference/errors.md#model-lookup).
 
         Raises:
             NotFoundError: no such model, no such version, or none that is ready.
@@ -249,7 +250,7 @@ class Repository:
         return model
 
     def _identify(self, name: str) -> str:
-        """The id of the model that is meant by a name (repository.md §8).
+        """The id of the model that is meant by a name (docs/reference/model-control.md#namespaces).
 
         Raises:
             NotFoundError, InvalidArgumentError: there is none; there are several.
@@ -361,7 +362,7 @@ class Repository:
         return list(dict.fromkeys(check for model in self.models() if model.ready for check in model.own_checks()))
 
     def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
-        """Records of ready versions, by name and version (http.md §3.5).
+        """Records of ready versions, by name and version (docs/reference/http.md#statistics).
 
         Raises:
             InvalidArgumentError: the named model, or version, is not there.
@@ -379,7 +380,7 @@ class Repository:
         return [_entry(model) for model in ready]
 
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
-        """The repository index (repository.md §5)."""
+        """The repository index (docs/reference/model-control.md#repository-index)."""
         rows = {source.id: source.name for source in self._scan.models}
         rows.update({name: name for name in self._scan.duplicates})
         entries = []
@@ -400,8 +401,9 @@ class Repository:
         return [model for identity in sorted(self._models) for model in self._versions(identity)]
 
     def all_ready(self) -> bool:
-        """Strict readiness (cli.md §6): every version that was loaded or tried is well, unless it was unloaded. While
-        another version serves, one that comes or goes does not count. A model without any version is not well."""
+        """Strict readiness (docs/reference/command-line.md#live-and-ready): every version that was loaded or tried is
+        well, unless it was unloaded. While another version serves, one that comes or goes does not count. A model
+        without any version is not well."""
         return all(self._models.values()) and all(
             model.healthy or model.reason == UNLOADED or (model.passing and self.serves(model.id))
             for model in self.models()

@@ -1,4 +1,5 @@
-"""The classification extension: the top classes of an output in place of its values (http.md §4.7)."""
+"""The classification extension: the top classes of an output in place of its values
+(docs/reference/http-inference.md#classification)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's log, line by line as Triton writes it (observability.md §4).
+"""The server's log, line by line as Triton writes it (docs/reference/logs.md).
 
 Everything logs through the standard library, under the logger `trireme`. Lines are made where they are logged and
 written by a thread of their own, so that a console that does not keep up (a full pipe, a stopped terminal) cannot hold
@@ -226,7 +226,7 @@ class Log:
 
 
 def log_file_refused() -> UnsupportedError:
-    """Why a client cannot say where the log goes (http.md §7, grpc.md §2)."""
+    """Why a client cannot say where the log goes (docs/reference/logs.md#settings, docs/reference/grpc.md#settings)."""
     return UnsupportedError("log file location can not be updated through network protocol")
 
 

@@ -54,7 +54,8 @@ def compile_forward_pattern(pattern: str) -> HeaderPattern | None:
 
 
 def check_forwarded_name(name: str) -> None:
-    """A header may not pose as a parameter that means something to the server (http.md §4.11, grpc.md §6).
+    """A header may not pose as a parameter that means something to the server
+    (docs/reference/http-inference.md#header-forwarding, docs/reference/grpc.md#header-forwarding).
 
     Raises:
         InvalidArgumentError: this one does.

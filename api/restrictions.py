@@ -1,4 +1,5 @@
-"""Calls that need a key: ``--http-restricted-api`` and ``--grpc-restricted-protocol`` (http.md §8, grpc.md §7)."""
+"""Calls that need a key: ``--http-restricted-api`` and ``--grpc-restricted-protocol``
+(docs/reference/http.md#restricted-apis, docs/reference/grpc.md#restricted-protocols)."""
 
 from __future__ import annotations
 

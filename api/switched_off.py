@@ -6,7 +6,8 @@ from ..engine.errors import UnsupportedError
 
 
 def refuse_region_changes(allow_client_shm: bool) -> None:
-    """Clients register and unregister shared memory only where they are allowed to (http.md §6, grpc.md §2).
+    """Clients register and unregister shared memory only where they are allowed to
+    (docs/reference/shared-memory.md#regions).
 
     Raises:
         UnsupportedError: they are not.

@@ -1,4 +1,5 @@
-"""What both protocols agree on about trace settings: how they are read and shown (observability.md §3.1)."""
+"""What both protocols agree on about trace settings: how they are read and shown
+(docs/reference/traces.md#settings)."""
 
 from __future__ import annotations
 

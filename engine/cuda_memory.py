@@ -1,4 +1,5 @@
-"""Parts of a GPU's memory that a client shares with the server (http.md §6), through CUDA's driver API.
+"""Parts of a GPU's memory that a client shares with the server (docs/reference/shared-memory.md#regions), through
+CUDA's driver API.
 
 A client sends a handle of 64 bytes that it got for its allocation, from the runtime API (``cudaIpcGetMemHandle``) or
 the driver API: they are the same. The server opens it and copies inputs out of that memory, outputs into it. The driver

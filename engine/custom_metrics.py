@@ -1,4 +1,5 @@
-"""Metrics that models and backends define for themselves (observability.md §1.7, python-backend.md §3.5).
+"""Metrics that models and backends define for themselves (docs/reference/metrics.md#custom-metrics,
+docs/reference/python-backend.md#metrics-and-the-log).
 
 Rule 1. A family is known by its name. Whoever creates one that exists already, of the same kind, shares it, and keeps a
         hold of it; of another kind, is refused. It is gone when the last holder has deleted it.

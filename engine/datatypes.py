@@ -1,4 +1,4 @@
-"""The one table of tensor element types (model-config.md §8)."""
+"""The one table of tensor element types (docs/reference/model-configuration.md#data-types)."""
 
 from __future__ import annotations
 

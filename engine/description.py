@@ -23,11 +23,11 @@ EXTENSIONS = (
     "trace",
     "logging",
 )
-"""Protocol extensions in the order in which server metadata lists them (http.md §3.2)."""
+"""Protocol extensions in the order in which server metadata lists them (docs/reference/http.md#server-metadata)."""
 
 
 class ModelState(enum.Enum):
-    """State of a model version in the repository index (http.md §3.6)."""
+    """State of a model version in the repository index (docs/reference/http.md#repository-index)."""
 
     UNKNOWN = "UNKNOWN"
     READY = "READY"

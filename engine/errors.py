@@ -1,7 +1,8 @@
 """One hierarchy of errors, each with a kind.
 
 The engine and the actors raise these; only `api/` knows which HTTP status or gRPC code a kind becomes. The text is what
-the client reads, so it names what was wrong and what was expected (spec: http.md §2, §4.9).
+the client reads, so it names what was wrong and what was expected (docs/reference/errors.md#error-kinds,
+docs/reference/errors.md#request-validation).
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class InternalError(TriremeError):
 
 
 def request_prefix(request_id: str) -> str:
-    """``[request id: ID] ``, the prefix of many texts; an absent id prints as ``<id_unknown>`` (http.md §4.9)."""
+    """``[request id: ID] ``, the prefix of many texts; an absent id prints as ``<id_unknown>``
+    (docs/reference/errors.md#request-validation)."""
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 

@@ -1,8 +1,9 @@
-"""Which instances a configuration asks for, and which of those that there are will do (repository.md §7).
+"""Which instances a configuration asks for, and which of those that there are will do
+(docs/reference/model-control.md#changes-in-place).
 
 Rules:
- 1. A group asks for `count` instances on each of its devices, called ``<group name>_<i>`` (model-config.md §5). Passive
-    ones wait for work of their own and are not made.
+ 1. A group asks for `count` instances on each of its devices, called ``<group name>_<i>``
+    (docs/reference/model-configuration.md#instance-groups). Passive ones wait for work of their own and are not made.
  2. An instance will do for an order if both are alike: the settings of their groups are the same but for name and
     count, and so is the device. Its name does not matter, and stays.
  3. Of those that will do the one with the very name goes first, then the one that stands first.

@@ -1,4 +1,5 @@
-"""How latencies are distributed: quantiles of the last minute, and a histogram (observability.md §1.2, §1.6).
+"""How latencies are distributed: quantiles of the last minute, and a histogram
+(docs/reference/metrics.md#families-of-a-model, docs/reference/metrics.md#settings).
 
 Their sums and counts are not here but in `ModelStatistics`, where the counters have them from too.
 

@@ -1,4 +1,4 @@
-"""The statistics as metric families: Triton's, then ours (observability.md §1).
+"""The statistics as metric families: Triton's, then ours (docs/reference/metrics.md).
 
 Held as prometheus-client's families, so that any registry can collect them; printed by `metrics_text`. Nothing here
 runs on a request's way: families are made from the statistics when somebody asks.
@@ -118,7 +118,8 @@ def model_families(
     """Triton's families of each model version, in Triton's order.
 
     Args:
-        counter_latencies: False leaves out the durations, and shows every other counter as 0 (observability.md §1.6).
+        counter_latencies: False leaves out the durations, and shows every other counter as 0
+            (docs/reference/metrics.md#settings).
         gpu_uuids: see `label_sets`.
     """
     labelled = [labels for entry in entries for labels in label_sets(entry, gpu_uuids)]

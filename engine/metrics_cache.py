@@ -1,4 +1,4 @@
-"""What the response cache did for each model, as metric families (observability.md §1.2)."""
+"""What the response cache did for each model, as metric families (docs/reference/metrics.md#families-of-a-model)."""
 
 from __future__ import annotations
 

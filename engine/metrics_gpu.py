@@ -1,4 +1,4 @@
-"""GPUs as metric families (observability.md §1.4)."""
+"""GPUs as metric families (docs/reference/metrics.md#gpu-and-cpu-families)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The labels of a model version's series, and which of its numbers stand under which labels (observability.md §1.1).
+"""The labels of a model version's series, and which of its numbers stand under which labels
+(docs/reference/metrics.md#labels).
 
 Rule 1. What instances of kind KIND_GPU have executed stands under the label ``gpu_uuid``, one set of labels a GPU.
         Everything else stands without it: what failed before it was executed, what the cache answered, and whatever

@@ -1,4 +1,5 @@
-"""Distributions of latencies as metric families: the histogram, then the summaries (observability.md §1.2)."""
+"""Distributions of latencies as metric families: the histogram, then the summaries
+(docs/reference/metrics.md#families-of-a-model)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class _Summary:
 
 
 _REQUEST = "nv_inference_request_summary_us"
-"""Not shown for models with a response cache (observability.md §1.2)."""
+"""Not shown for models with a response cache (docs/reference/metrics.md#families-of-a-model)."""
 
 _SUMMARIES = (
     _Summary(

@@ -1,4 +1,6 @@
-"""Where other parts of the server put families of their own among Triton's (observability.md §1.2, §1.5, §1.7).
+"""Where other parts of the server put families of their own among Triton's
+(docs/reference/metrics.md#families-of-a-model, docs/reference/response-cache.md#metrics-of-the-local-cache,
+docs/reference/metrics.md#custom-metrics).
 
 A family source is called at every scrape, on the event loop, and must not wait for anything. Within a section,
 sources stand in the order in which they were added.
@@ -23,7 +25,7 @@ class Scrape:
     Attributes:
         entries: the statistics of every model version that serves.
         now_ns: when it is, for what is forgotten with time.
-        counter_latencies: False where durations and cache counters are left out (observability.md §1.6).
+        counter_latencies: False where durations and cache counters are left out (docs/reference/metrics.md#settings).
         quantiles: what summaries show.
     """
 

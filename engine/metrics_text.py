@@ -1,4 +1,4 @@
-"""Metric families as text, the way Triton's library writes them (observability.md §1).
+"""Metric families as text, the way Triton's library writes them (docs/reference/metrics.md).
 
 Differences from prometheus-client's own writer, which is why this one exists: counters keep their names (no ``_total``,
 no ``_created``), labels are sorted, whole numbers have no decimals, a family without series is left out, and summaries

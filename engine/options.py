@@ -1,4 +1,4 @@
-"""What a server is told at start: plain values, one field a flag (cli.md §2)."""
+"""What a server is told at start: plain values, one field a flag (docs/reference/command-line.md#flags)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tracing.config import TraceConfig
 
 
 class ControlMode(enum.Enum):
-    """Who decides which models are loaded (repository.md §4)."""
+    """Who decides which models are loaded (docs/reference/model-control.md#control-modes)."""
 
     NONE = "none"
     POLL = "poll"
@@ -34,7 +34,8 @@ class ServerOptions:
         exit_timeout_s: seconds that a graceful shutdown may take.
         auto_complete: False with ``--disable-auto-complete-config``.
         model_load_retry_count: how often to try again to load a version that could not be loaded.
-        model_namespacing: models of equal names from different repositories are different models (repository.md §8).
+        model_namespacing: models of equal names from different repositories are different models
+            (docs/reference/model-control.md#namespaces).
         allow_code_upload: whether what comes with a load request may be code, or choose it.
         backend_directory: where Python-based backends are.
         backend_config: settings by backend name; those for every backend under the empty name.

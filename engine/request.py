@@ -34,7 +34,8 @@ class InferenceRequest:
         priority: 1 is highest; 0, or more than the model's levels, means the model's default.
         timeout_us: queue timeout asked for, microseconds; 0 for none.
         correlation_id: sequence, as an integer or a string; 0 or "" for none.
-        raw_input: the whole body of a request that names no tensors (http.md §4.6); `inputs` is then empty.
+        raw_input: the whole body of a request that names no tensors
+            (docs/reference/http-inference.md#raw-binary-requests); `inputs` is then empty.
         trace: what is noted of it; None for nothing.
         callers: instances that wait for its answer because it was made by a model, each as ((model name, version),
             instance name).

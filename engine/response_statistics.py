@@ -1,4 +1,4 @@
-"""How long the responses of decoupled models take, one by one: ``response_stats`` (observability.md §2).
+"""How long the responses of decoupled models take, one by one: ``response_stats`` (docs/reference/statistics.md).
 
 Only a backend knows when work on a response began, so these exist only where it reports them
 (`Job.report_response`). They are kept by index: the first responses of all requests together, then the second ones.

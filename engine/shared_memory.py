@@ -1,4 +1,5 @@
-"""Memory that clients and the server share: named regions of POSIX shared-memory segments (http.md §4.12, §6).
+"""Memory that clients and the server share: named regions of POSIX shared-memory segments
+(docs/reference/shared-memory.md#tensors-in-regions, docs/reference/shared-memory.md#regions).
 
 Rules:
  1. A region is a part of a segment in ``/dev/shm`` that a client has registered under a name. The server reads inputs

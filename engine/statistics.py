@@ -1,7 +1,8 @@
 """Statistics of one model version: plain integers, written by the event loop only.
 
-The statistics endpoint and the metrics both read these numbers, so they cannot disagree. Rules: observability.md §2;
-durations are kept in nanoseconds for the endpoint and in whole microseconds, cut off request by request, for metrics.
+The statistics endpoint and the metrics both read these numbers, so they cannot disagree. Rules:
+docs/reference/statistics.md; durations are kept in nanoseconds for the endpoint and in whole microseconds, cut off
+request by request, for metrics.
 """
 
 from __future__ import annotations

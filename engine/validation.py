@@ -1,8 +1,8 @@
 """Whether a request fits its model: the checks between decoding and scheduling.
 
-Order and texts are Triton's (http.md §4.9, model-config.md §11): duplicate input, raw-input deduction, requested
-outputs, number of inputs, names and batch sizes, batch limit; then, input by input, datatype, unset dimensions, shape
-and byte size. Triton looks at the input received last first, and so does this.
+Order and texts are Triton's (docs/reference/errors.md#request-validation): duplicate input, raw-input deduction,
+requested outputs, number of inputs, names and batch sizes, batch limit; then, input by input, datatype, unset
+dimensions, shape and byte size. Triton looks at the input received last first, and so does this.
 
 Everything that depends on the configuration alone is worked out once per model.
 """
@@ -271,7 +271,7 @@ class RequestValidator:
             )
 
     def _deduce(self, request: InferenceRequest, data: Buffer) -> Tensor:
-        """The tensor that a request of bytes alone means (http.md §4.6)."""
+        """The tensor that a request of bytes alone means (docs/reference/http-inference.md#raw-binary-requests)."""
         prefix = request_prefix(request.id)
         config = self._raw
         if config is None:

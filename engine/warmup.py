@@ -1,4 +1,5 @@
-"""Warm-up samples: requests that every instance executes before its model is ready (model-config.md §12).
+"""Warm-up samples: requests that every instance executes before its model is ready
+(docs/reference/model-configuration.md#warm-up).
 
 Rules:
  1. A sample of batch size N is N requests of one row each, executed as one batch; with N = 0 it is skipped. It runs

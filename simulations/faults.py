@@ -197,7 +197,7 @@ class FaultyModels:
                 raise InternalError(f"request {request.number} made its batch fail late")
 
     def _check_controls(self, batch: ExecutionBatch) -> None:
-        """Whether a stateful model is told the truth about each row (scheduling.md §6.5)."""
+        """Whether a stateful model is told the truth about each row (docs/reference/sequences.md#control-inputs)."""
         for job in batch.jobs:
             told = {name: job.inputs[name].array.item() for name in ("START", "END", "READY", "CORRID")}
             truth = {"START": 0, "END": 0, "READY": 0, "CORRID": 0}

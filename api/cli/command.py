@@ -1,4 +1,5 @@
-"""From flag values to what `serve` needs: plain values, checked against each other (cli.md §2)."""
+"""From flag values to what `serve` needs: plain values, checked against each other
+(docs/reference/command-line.md#flags)."""
 
 from __future__ import annotations
 

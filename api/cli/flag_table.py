@@ -1,4 +1,5 @@
-"""The flags of `trireme serve` that configure what this version has (cli.md §2); data only."""
+"""The flags of `trireme serve` that configure what this version has (docs/reference/command-line.md#flags); data
+only."""
 
 from __future__ import annotations
 

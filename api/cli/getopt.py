@@ -1,4 +1,4 @@
-"""The command line's grammar: GNU long options, as tritonserver reads them (cli.md §1).
+"""The command line's grammar: GNU long options, as tritonserver reads them (docs/reference/command-line.md#grammar).
 
 argparse cannot be talked into it: it refuses values that start with a dash, matches options to values before it has
 read any of them (so another error would come first), words its errors its own way, and exits by itself. The grammar

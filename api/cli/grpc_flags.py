@@ -1,4 +1,4 @@
-"""The flags of the gRPC front end (cli.md §2)."""
+"""The flags of the gRPC front end (docs/reference/command-line.md#flags)."""
 
 from __future__ import annotations
 

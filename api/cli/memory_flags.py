@@ -1,4 +1,4 @@
-"""The flags about memory and devices (cli.md §2): the rows, and the limits that they set."""
+"""The flags about memory and devices (docs/reference/command-line.md#flags): the rows, and the limits that they set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`trireme serve`: from the command line to the exit code (cli.md §4, §5).
+"""`trireme serve`: from the command line to the exit code (docs/reference/command-line.md#start,
+docs/reference/command-line.md#shutdown).
 
 Start: parse, load the models, gRPC, HTTP, metrics; no port is open before the models are loaded.
 End, on SIGINT or SIGTERM: HTTP takes no new connections and waits for the open ones to go, then gRPC does; the server

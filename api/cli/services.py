@@ -1,4 +1,4 @@
-"""What each front end is told, from the flags of its group (cli.md §2)."""
+"""What each front end is told, from the flags of its group (docs/reference/command-line.md#flags)."""
 
 from __future__ import annotations
 

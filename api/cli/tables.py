@@ -1,4 +1,4 @@
-"""The tables that a start prints: repository agents, backends, models, options (observability.md §4)."""
+"""The tables that a start prints: repository agents, backends, models, options (docs/reference/logs.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flags about traces, and what they come to (cli.md §2, observability.md §3)."""
+"""The flags about traces, and what they come to (docs/reference/command-line.md#flags, docs/reference/traces.md)."""
 
 from __future__ import annotations
 

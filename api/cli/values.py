@@ -1,6 +1,7 @@
 """How flag values are read: one function a kind of value, each from the text to the value or to a `BadValueError`.
 
-The texts of the errors are tritonserver's (cli.md §1, §2), because scripts that start servers look for them.
+The texts of the errors are tritonserver's (docs/reference/command-line.md#grammar,
+docs/reference/command-line.md#flags), because scripts that start servers look for them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GrpcApplication:
-    """The KServe/Triton gRPC interface (grpc.md).
+    """The KServe/Triton gRPC interface (docs/reference/grpc.md).
 
     Args:
         server: the facade that does the work.
@@ -40,5 +40,6 @@ class GrpcApplication:
         self.guards = (RestrictedProtocols(options.restrictions),) if options.restrictions else ()
 
     def stop_accepting(self) -> None:
-        """Refuse new inferences, on open streams too; those in flight go on (cli.md §5)."""
+        """Refuse new inferences, on open streams too; those in flight go on
+        (docs/reference/command-line.md#shutdown)."""
         self._context.draining = True

@@ -1,4 +1,4 @@
-"""Compressed messages: what clients may send, and how responses are packed (grpc.md §8).
+"""Compressed messages: what clients may send, and how responses are packed (docs/reference/grpc.md#compression).
 
 What `ALGORITHMS` names, clients may always use. Responses are packed when the server has a level, and the client takes
 an algorithm that the level may choose. As in gRPC's own servers, the level only picks among the algorithms, and a

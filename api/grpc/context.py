@@ -22,9 +22,10 @@ class GrpcOptions:
 
     Attributes:
         header_forward_pattern: ``--grpc-header-forward-pattern``, a regular expression; metadata whose keys it matches
-            become request parameters (grpc.md §6). Empty: none does.
-        allow_client_shm: whether clients may register shared-memory regions (grpc.md §2).
-        restrictions: ``--grpc-restricted-protocol``: which calls need which metadata (grpc.md §7).
+            become request parameters (docs/reference/grpc.md#header-forwarding). Empty: none does.
+        allow_client_shm: whether clients may register shared-memory regions (docs/reference/shared-memory.md#regions).
+        restrictions: ``--grpc-restricted-protocol``: which calls need which metadata
+            (docs/reference/grpc.md#restricted-protocols).
         delays: what is held up, for tests of clients.
     """
 

@@ -1,4 +1,4 @@
-"""gRPC's standard health service (grpc.md §1).
+"""gRPC's standard health service (docs/reference/grpc.md#health-service).
 
 It tells of the server as a whole, whichever service is asked about. Watch is not part of it: as in Triton, the
 dispatcher answers that there is no such method.

@@ -1,4 +1,4 @@
-"""ModelInfer: decode, submit, encode (grpc.md §3).
+"""ModelInfer: decode, submit, encode (docs/reference/grpc.md#input-tensors).
 
 Most calls take the short way: no task waits for their answer. The reply calls back when it has the answer, on the event
 loop, and the call sends it. Only while the server-wide budget is used up, or if it takes a thread to read the message,

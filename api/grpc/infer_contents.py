@@ -1,4 +1,5 @@
-"""The ``inputs`` of an infer request: where their data is, and how typed contents become tensors (grpc.md §3)."""
+"""The ``inputs`` of an infer request: where their data is, and how typed contents become tensors
+(docs/reference/grpc.md#input-tensors)."""
 
 from __future__ import annotations
 

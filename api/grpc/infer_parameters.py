@@ -1,4 +1,5 @@
-"""Request parameters: those that mean something to the server, and those that are handed to the model (grpc.md §3)."""
+"""Request parameters: those that mean something to the server, and those that are handed to the model
+(docs/reference/grpc.md#request-parameters)."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def names_region(parameters: Parameters, tensor: str) -> bool:
 
 
 def find_slice(parameters: Parameters, regions: Regions) -> RegionSlice:
-    """Where in shared memory a tensor is to be, whose parameters name a region (http.md §4.12).
+    """Where in shared memory a tensor is to be, whose parameters name a region
+    (docs/reference/shared-memory.md#tensors-in-regions).
 
     Raises:
         NotFoundError: there is no such region.

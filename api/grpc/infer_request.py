@@ -1,4 +1,4 @@
-"""Decodes infer requests: from a protobuf message to an `InferenceRequest` (grpc.md §3)."""
+"""Decodes infer requests: from a protobuf message to an `InferenceRequest` (docs/reference/grpc.md#input-tensors)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> Dec
 
     Raises:
         TriremeError: what `describe` raises.
-        InvalidArgumentError, NotFoundError: grpc.md §3, first failure wins.
+        InvalidArgumentError, NotFoundError: docs/reference/grpc.md#input-tensors, first failure wins.
     """
     version = parse_version(wire.model_version)
     model = describe(wire.model_name, version)

@@ -1,4 +1,5 @@
-"""Writes infer responses, for unary calls and for streams (grpc.md §3, §4).
+"""Writes infer responses, for unary calls and for streams (docs/reference/grpc.md#responses,
+docs/reference/grpc.md#streams).
 
 Fields stand in the order of their numbers, as protobuf writes them. A message comes as pieces to be sent one behind the
 other, so that an output's bytes go out from where they lie. Data is always raw, and empty if it

@@ -1,4 +1,4 @@
-"""LogSettings: what is logged, and how, seen and changed (grpc.md §2)."""
+"""LogSettings: what is logged, and how, seen and changed (docs/reference/grpc.md#settings)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The RPCs about one model: readiness, metadata, configuration, statistics (grpc.md §2)."""
+"""The RPCs about one model: readiness, metadata, configuration, statistics (docs/reference/grpc.md#calls)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the gRPC front end's sockets and connections are told at start: plain values (cli.md §2, grpc.md §8)."""
+"""What the gRPC front end's sockets and connections are told at start: plain values
+(docs/reference/command-line.md#flags, docs/reference/grpc.md#keepalive)."""
 
 from __future__ import annotations
 

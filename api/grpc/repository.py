@@ -1,4 +1,4 @@
-"""The RPCs about the model repository: index, load, unload (grpc.md §2)."""
+"""The RPCs about the model repository: index, load, unload (docs/reference/grpc.md#repository-calls)."""
 
 from __future__ import annotations
 

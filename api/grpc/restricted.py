@@ -1,4 +1,4 @@
-"""Calls that need a key in their metadata (grpc.md §7)."""
+"""Calls that need a key in their metadata (docs/reference/grpc.md#restricted-protocols)."""
 
 from __future__ import annotations
 

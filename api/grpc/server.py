@@ -1,4 +1,4 @@
-"""The RPCs about the server as a whole: is it alive, is it ready, what is it (grpc.md §2)."""
+"""The RPCs about the server as a whole: is it alive, is it ready, what is it (docs/reference/grpc.md#calls)."""
 
 from __future__ import annotations
 

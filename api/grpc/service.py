@@ -135,7 +135,8 @@ class GrpcService(Service):
 
     async def drain(self, budget_s: float) -> float:
         """Says goodbye to every client: what is open is finished, and connections close when nothing is open any more.
-        New ones are closed unserved (grpc.md §4, cli.md §5). Returns what is left of the budget."""
+        New ones are closed unserved (docs/reference/grpc.md#streams, docs/reference/command-line.md#shutdown). Returns
+        what is left of the budget."""
         self.draining = True
         return await super().drain(budget_s)
 

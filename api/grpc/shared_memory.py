@@ -1,4 +1,5 @@
-"""RPCs about shared-memory regions (grpc.md §2, http.md §6). `engine.shared_memory` says what regions are."""
+"""RPCs about shared-memory regions (docs/reference/shared-memory.md#regions). `engine.shared_memory` says what regions
+are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only place that knows which gRPC status an error becomes (grpc.md §2)."""
+"""The only place that knows which gRPC status an error becomes (docs/reference/errors.md#error-kinds)."""
 
 from __future__ import annotations
 

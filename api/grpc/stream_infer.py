@@ -1,4 +1,4 @@
-"""ModelStreamInfer: requests in, answers out, each as soon as its turn has come (grpc.md §4).
+"""ModelStreamInfer: requests in, answers out, each as soon as its turn has come (docs/reference/grpc.md#streams).
 
 Two tasks serve a stream. The reader issues requests as they arrive and waits for none of them; the writer sends what
 `stream_order` says may be sent. While nothing holds a stream up, the only answer to a request is sent at once, from

@@ -1,4 +1,5 @@
-"""In which order the answers on a stream go out, and how much may wait on it: a pure state machine (grpc.md §4).
+"""In which order the answers on a stream go out, and how much may wait on it: a pure state machine
+(docs/reference/grpc.md#streams).
 
 Rules:
  1. Requests that are answered once go in order: such an answer goes out when those of all earlier such requests have

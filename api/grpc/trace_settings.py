@@ -1,4 +1,4 @@
-"""TraceSetting: what is traced, seen and changed (grpc.md §2)."""
+"""TraceSetting: what is traced, seen and changed (docs/reference/grpc.md#settings)."""
 
 from __future__ import annotations
 

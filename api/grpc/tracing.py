@@ -1,4 +1,4 @@
-"""What the gRPC front end notes of traced requests (observability.md §3.2).
+"""What the gRPC front end notes of traced requests (docs/reference/traces.md#trace-files).
 
 As in Triton, its notes come behind those of the request itself: they are kept back until the call is over.
 """

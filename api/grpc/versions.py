@@ -1,4 +1,4 @@
-"""The version strings of requests (grpc.md §2)."""
+"""The version strings of requests (docs/reference/grpc.md#versions)."""
 
 from __future__ import annotations
 

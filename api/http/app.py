@@ -36,7 +36,8 @@ _log = logging.getLogger(__name__)
 
 
 class HttpApplication:
-    """The KServe/Triton HTTP interface of an `InferenceServer` (http.md), as an ASGI 3 application on trio.
+    """The KServe/Triton HTTP interface of an `InferenceServer` (docs/reference/http.md), as an ASGI 3 application on
+    trio.
 
     Args:
         server: the facade that does the work.

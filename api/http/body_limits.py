@@ -4,7 +4,7 @@ Rules:
  1. What a request's route and headers allow is bounded by a flag: JSON, raw and compressed bodies, and load requests by
     ``--http-max-input-size``, other calls that change or ask about the server by ``--http-max-management-size``.
  2. An inference request with binary tensors is bounded by ``--max-inflight-bytes`` alone, as its tensors are not
-    bounded in Triton (http.md §4.10); its JSON, whose length its head says, as all JSON.
+    bounded in Triton (docs/reference/http.md#request-bodies); its JSON, whose length its head says, as all JSON.
  3. Nothing larger than ``--max-inflight-bytes`` is read.
  4. What is announced to be larger is refused at once, what turns out to be larger as soon as it does: 413.
 """

@@ -1,4 +1,4 @@
-"""Compressed request and response bodies (http.md §4.10)."""
+"""Compressed request and response bodies (docs/reference/http-inference.md#compression)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The only place that knows which HTTP status an error becomes, and how its body looks (http.md §2)."""
+"""The only place that knows which HTTP status an error becomes, and how its body looks
+(docs/reference/errors.md#error-kinds)."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def method_not_allowed(media: bytes) -> Answer:
 
 
 def restricted(key: str) -> Answer:
-    """The request needs the header `key` with a certain value (http.md §8)."""
+    """The request needs the header `key` with a certain value (docs/reference/http.md#restricted-apis)."""
     return Answer(403, TEXT, error_body(f"This API is restricted, expecting header '{key}'"))
 
 

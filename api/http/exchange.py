@@ -59,7 +59,7 @@ class HttpRequest:
         body: the whole body, as received.
         lease: what it holds of the server-wide budget; None while that is nothing.
         error_media: Content-Type of an error answer from here on. It changes while a request is processed, because
-            clients see which stage refused them (http.md §4.1).
+            clients see which stage refused them (docs/reference/http-inference.md#processing-order).
     """
 
     __slots__ = ("body", "error_media", "lease", "match", "scope")

@@ -1,4 +1,5 @@
-"""Decodes generate requests: the members of a JSON object become inputs and parameters (http.md §5)."""
+"""Decodes generate requests: the members of a JSON object become inputs and parameters
+(docs/reference/generate.md#request)."""
 
 from __future__ import annotations
 

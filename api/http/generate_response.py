@@ -1,4 +1,4 @@
-"""Encodes answers of the generate extension: one flat JSON object each (http.md §5)."""
+"""Encodes answers of the generate extension: one flat JSON object each (docs/reference/generate.md#response)."""
 
 from __future__ import annotations
 

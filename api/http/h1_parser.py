@@ -2,9 +2,9 @@
 
 Rule 1: Requests come out in the order of their heads, each as soon as its head is complete; its body follows.
 Rule 2: After a failure nothing more comes out. The requests before it stand and are to be answered first.
-Rule 3: A malformed head fails silently (the connection closes with no bytes, http.md §1). A head over the limit is
-        431. A body whose length is ambiguous, or whose chunks are malformed, is 400, and so is an HTTP/1.1 request
-        without exactly one Host: that is how requests are smuggled past a proxy.
+Rule 3: A malformed head fails silently (the connection closes with no bytes, docs/reference/http.md#transport). A head
+        over the limit is 431. A body whose length is ambiguous, or whose chunks are malformed, is 400, and so is an
+        HTTP/1.1 request without exactly one Host: that is how requests are smuggled past a proxy.
 Rule 4: Whatever a client sends, what is held for it is bounded by the head limit and the size of one feed.
 Rule 5: An upgrade is ignored, as HTTP allows. To HTTP/2 in particular: a proxy that lets the request for it through
         would pass on whatever follows, unseen.

@@ -4,9 +4,10 @@ Rule 1: One response a request: ``http.response.start``, then bodies, the last w
 Rule 2: The head waits for the first body, so that a small response is one write.
 Rule 3: Framing: the application's Content-Length, else ours if the body comes at once, else chunked, else (HTTP/1.0)
         the end of the connection.
-Rule 4: HEAD, 204 and 304 have no body, whatever the application sends (http.md §1).
-Rule 5: Only the application's headers are sent, and those that frame the message: no Server, no Date (http.md §1).
-        ``Connection: close`` is echoed to HTTP/1.1 clients, ``Connection: keep-alive`` to HTTP/1.0 ones.
+Rule 4: HEAD, 204 and 304 have no body, whatever the application sends (docs/reference/http.md#transport).
+Rule 5: Only the application's headers are sent, and those that frame the message: no Server, no Date
+        (docs/reference/http.md#transport). ``Connection: close`` is echoed to HTTP/1.1 clients, ``Connection:
+        keep-alive`` to HTTP/1.0 ones.
 
 States: START -(start)-> HEAD -(body, more)-> BODY -(body, last)-> DONE; HEAD -(body, last)-> DONE.
 """

@@ -1,4 +1,4 @@
-"""``POST /v2/models/M[/versions/V]/generate`` and ``…/generate_stream`` (http.md §5).
+"""``POST /v2/models/M[/versions/V]/generate`` and ``…/generate_stream`` (docs/reference/generate.md).
 
 Whatever is wrong before the model is asked is an ordinary error. After that the answer is sent as it comes about: its
 status says how the model's first response was (200, or 400 if it was an error, of whatever class), its body the rest.

@@ -1,4 +1,5 @@
-"""``POST /v2/models/M[/versions/V]/infer``: the processing order of http.md §4.1, line by line."""
+"""``POST /v2/models/M[/versions/V]/infer``: the processing order of docs/reference/http-inference.md#processing-order,
+line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is logged, and how: seen and changed (http.md §7)."""
+"""What is logged, and how: seen and changed (docs/reference/logs.md#settings)."""
 
 from __future__ import annotations
 

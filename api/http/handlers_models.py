@@ -1,4 +1,5 @@
-"""What the server tells about models: readiness, metadata, configuration, statistics (http.md §3.1, §3.3 to §3.5)."""
+"""What the server tells about models: readiness, metadata, configuration, statistics (docs/reference/http.md,
+docs/reference/errors.md)."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def _tensor_metadata(model: ModelDescription, tensor: ModelInput | ModelOutput) 
 
 
 def _model_statistics(entry: ModelStatisticsEntry) -> dict[str, Any]:
-    """One version's record, members in the order of http.md §3.5."""
+    """One version's record, members in the order of docs/reference/http.md#statistics."""
     counted = entry.statistics
     return {
         "name": entry.name,

@@ -1,4 +1,4 @@
-"""The model repository: index, load, unload (http.md §3.6 to §3.8)."""
+"""The model repository: index, load, unload (docs/reference/http.md)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def _file_content(name: str, text: str) -> bytes:
 
 
 async def _unload_dependents(context: Context, request: HttpRequest) -> bool:
-    """Whether the models that only this one needs go too. What cannot be read does not say so (http.md §3.8)."""
+    """Whether the models that only this one needs go too. What cannot be read does not say so
+    (docs/reference/http.md#unload)."""
     try:
         body = await read_optional_json(context, request)
     except InternalError:

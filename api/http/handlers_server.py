@@ -1,4 +1,4 @@
-"""Server health and server metadata (http.md §3.1, §3.2)."""
+"""Server health and server metadata (docs/reference/http.md#health, docs/reference/http.md#server-metadata)."""
 
 from __future__ import annotations
 

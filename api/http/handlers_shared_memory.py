@@ -1,4 +1,5 @@
-"""Shared-memory regions: status, register, unregister (http.md §6). `engine.shared_memory` says what they are."""
+"""Shared-memory regions: status, register, unregister (docs/reference/shared-memory.md#regions). `engine.shared_memory`
+says what they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is traced: seen and changed (http.md §7)."""
+"""What is traced: seen and changed (docs/reference/traces.md#over-http)."""
 
 from __future__ import annotations
 

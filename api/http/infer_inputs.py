@@ -1,6 +1,7 @@
 """The ``inputs`` of an infer request: tensors from JSON, or views on the bytes behind it, or copies of shared memory.
 
-Rules: http.md §4.2, §4.4, §4.5, §4.12.
+Rules: docs/reference/http-inference.md#request-object, docs/reference/http-inference.md#input-data,
+docs/reference/http-inference.md#binary-tensors, docs/reference/shared-memory.md#tensors-in-regions.
 """
 
 from __future__ import annotations

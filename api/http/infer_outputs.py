@@ -1,4 +1,5 @@
-"""The ``outputs`` of an infer request: which ones the client wants, and in which form (http.md §4.7)."""
+"""The ``outputs`` of an infer request: which ones the client wants, and in which form
+(docs/reference/http-inference.md#outputs)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Request parameters: those that mean something to the server, and those that are handed to the model.
 
-Rules: http.md §4.3 for the JSON member ``parameters``, §4.11 for headers that become parameters.
+Rules: docs/reference/http-inference.md#request-parameters for the JSON member ``parameters``,
+docs/reference/http-inference.md#header-forwarding for headers that become parameters.
 """
 
 from __future__ import annotations

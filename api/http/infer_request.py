@@ -1,4 +1,4 @@
-"""Decodes infer requests: from the body and its headers to an `InferenceRequest` (http.md §4.1 to §4.6)."""
+"""Decodes infer requests: from the body and its headers to an `InferenceRequest` (docs/reference/http-inference.md)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def decode_infer(
         limits: what one tensor may be like.
 
     Raises:
-        InternalError, InvalidArgumentError, NotFoundError: http.md §4.2 to §4.7 and §4.12, first failure wins.
+        InternalError, InvalidArgumentError, NotFoundError: docs/reference/http-inference.md,
+            docs/reference/shared-memory.md, first failure wins.
     """
     if json_length == 0:
         return _decode_raw(body, model_name, version)
@@ -137,5 +138,5 @@ def decode_document(
 
 
 def _decode_raw(body: Buffer, model_name: str, version: int) -> DecodedInfer:
-    """A body that is the data of the model's only input (http.md §4.6)."""
+    """A body that is the data of the model's only input (docs/reference/http-inference.md#raw-binary-requests)."""
     return DecodedInfer(InferenceRequest(model_name, version, raw_input=body), {}, AS_BINARY)

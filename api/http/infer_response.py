@@ -1,4 +1,5 @@
-"""Encodes infer responses: JSON by hand, binary tensors behind it, or in shared memory (http.md §4.8, §4.12)."""
+"""Encodes infer responses: JSON by hand, binary tensors behind it, or in shared memory
+(docs/reference/http-inference.md#response, docs/reference/shared-memory.md#tensors-in-regions)."""
 
 from __future__ import annotations
 

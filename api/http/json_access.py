@@ -42,7 +42,8 @@ def members_of(value: Any) -> dict[str, Any]:
 
 
 def find_slice(parameters: dict[str, Any], regions: Regions) -> RegionSlice | None:
-    """Where in shared memory a tensor is to be, by its parameters; None if they name no region (http.md §4.12).
+    """Where in shared memory a tensor is to be, by its parameters; None if they name no region
+    (docs/reference/shared-memory.md#tensors-in-regions).
 
     Raises:
         InternalError: one of them has the wrong type, with or without a region.

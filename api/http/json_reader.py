@@ -1,4 +1,5 @@
-"""Reading JSON in Triton's dialect (http.md §2): documents, values by type, and tensors (`json_tensor`).
+"""Reading JSON in Triton's dialect (docs/reference/json.md#reading): documents, values by type, and tensors
+(`json_tensor`).
 
 orjson reads; its answer is taken when it can only be Triton's:
 

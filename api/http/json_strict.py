@@ -1,8 +1,8 @@
 """JSON read again, by the letter: what the fast reader refuses, or may have read otherwise than Triton does.
 
 Triton parses with RapidJSON, so its reasons and byte offsets are what clients see. This module puts RapidJSON's Python
-binding into Triton's dialect (http.md §2): ``NaN``, ``Inf`` and ``Infinity`` are numbers, a byte order mark is skipped,
-the first of duplicate members wins, and the bytes of a string need not be UTF-8.
+binding into Triton's dialect (docs/reference/json.md#reading): ``NaN``, ``Inf`` and ``Infinity`` are numbers, a byte
+order mark is skipped, the first of duplicate members wins, and the bytes of a string need not be UTF-8.
 
 The binding takes the text piece by piece, and lets go of the interpreter's lock in between. It makes text of strings,
 not bytes. Bytes that are no UTF-8 therefore travel through it as characters of a private-use block, one a byte, and
@@ -22,7 +22,7 @@ import rapidjson
 from ...engine.errors import InternalError, InvalidArgumentError
 
 MAX_NESTING = 100
-"""Levels of nesting that Triton reads in tensor data (http.md §4.4)."""
+"""Levels of nesting that Triton reads in tensor data (docs/reference/http-inference.md#tensors-in-json)."""
 
 NESTING_ERROR = f"JSON nesting depth exceeds maximum allowed limit ({MAX_NESTING})"
 

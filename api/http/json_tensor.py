@@ -1,4 +1,4 @@
-"""Tensors from the ``data`` of a JSON input (http.md §4.4).
+"""Tensors from the ``data`` of a JSON input (docs/reference/http-inference.md#tensors-in-json).
 
 A regular list of plain elements is converted by numpy as a whole. Whatever is unusual (ragged nesting, a wrong type, a
 wrong count, a number out of range) is walked element by element in the order in which Triton does, so that the first

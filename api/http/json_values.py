@@ -1,4 +1,4 @@
-"""Values of a parsed JSON document by type, refused with Triton's texts (http.md §2).
+"""Values of a parsed JSON document by type, refused with Triton's texts (docs/reference/json.md#type-errors).
 
 Types are told apart as in the document: ``true`` is no integer, ``1.0`` is no integer, ``1`` will do as a double.
 Every function raises `InternalError` for a value that is not what it asks for.

@@ -1,4 +1,5 @@
-"""Writing JSON as Triton does (http.md §2): compact, raw bytes in strings, its own notation for doubles.
+"""Writing JSON as Triton does (docs/reference/json.md#writing): compact, raw bytes in strings, its own notation for
+doubles.
 
 orjson writes whatever it writes the same way. That is all but doubles with an exponent, NaN and infinities, control
 characters without a short escape, and strings that hold bytes that are no UTF-8; those are found in its

@@ -1,4 +1,5 @@
-"""The ORCA header: how full a language model's cache is, told with its answers to whoever asks (http.md §5).
+"""The ORCA header: how full a language model's cache is, told with its answers to whoever asks
+(docs/reference/generate.md#load-metrics-header).
 
 A load balancer may ask for it with each request. The numbers are those of a family of custom metrics that the backend
 of TensorRT-LLM keeps, and that any other backend may keep.

@@ -1,8 +1,9 @@
 """The HTTP interface as an OpenAPI 3.1 document, for clients, gateways and fuzzers. `trireme openapi` prints it.
 
-Each path of http.md §3 is written out, with and without its optional parts. Each answer that a request can get has its
-status here (http.md §2): what is not listed is never answered. Left out are answers to what is no request of this
-interface at all: 404 for other paths, 405 for other methods, and what the connection itself refuses.
+Each path of docs/reference/http.md#routes is written out, with and without its optional parts. Each answer that a
+request can get has its status here (docs/reference/errors.md#error-kinds): what is not listed is never answered. Left
+out are answers to what is no request of this interface at all: 404 for other paths, 405 for other methods, and what the
+connection itself refuses.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Operation:
     Attributes:
         method: in lower case.
         paths: with their parts in braces.
-        category: what a restriction calls it (http.md §8).
+        category: what a restriction calls it (docs/reference/http.md#restricted-apis).
         summary: for people.
         errors: statuses it may be answered with, besides 200, 403, and, if it takes a body, 413.
         request: the schema of its body; empty if it looks at none.
@@ -196,7 +197,7 @@ OPERATIONS = (
         response="LogSettings",
     ),
 )
-"""The table of http.md §3."""
+"""The table of docs/reference/http.md#routes."""
 
 
 def document() -> dict[str, Any]:

@@ -56,7 +56,7 @@ class OriginGuard:
         """What to answer to a request that is not allowed; None if it may pass.
 
         Args:
-            category: of the request's route (http.md §8).
+            category: of the request's route (docs/reference/http.md#restricted-apis).
             headers: lower-case names.
         """
         if self._hosts and (refused := self._refused_host(headers)) is not None:

@@ -1,4 +1,4 @@
-"""Requests that need a key in their headers (http.md §8)."""
+"""Requests that need a key in their headers (docs/reference/http.md#restricted-apis)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The route table, and how a path finds its route.
 
 Paths are matched whole and as received: case counts, nothing is percent-decoded, ``//`` is not collapsed, a trailing
-slash is another path, the query string is ignored (http.md §1, §3).
+slash is another path, the query string is ignored (docs/reference/http.md#transport, docs/reference/http.md#routes).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MAX_VERSION = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """One row of the table in http.md §3.
+    """One row of the table in docs/reference/http.md#routes.
 
     Attributes:
         pattern: what the whole path must match; its named groups fill a `Match`.
         handlers: by method; any other method is refused.
-        category: what a restricted-API setting calls this route (http.md §8).
+        category: what a restricted-API setting calls this route (docs/reference/http.md#restricted-apis).
         error_media: Content-Type of its errors: some routes announce JSON before they look at the request.
         body: what its bodies are.
         admit: says what to answer to a request whose large body has not come yet; None if it may come.

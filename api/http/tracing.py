@@ -1,4 +1,4 @@
-"""What the HTTP front end notes of traced requests (observability.md §3.2).
+"""What the HTTP front end notes of traced requests (docs/reference/traces.md#trace-files).
 
 While no request could be traced, none of this is touched. While one could, every request has an `HttpTrace`, which
 stands between the application and the connection's `send`; handlers of inference routes say by `begin_trace` what the

@@ -16,7 +16,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class KeepaliveOptions:
-    """gRPC's keepalive (gRPC proposals A8 and A9), with the defaults of the Triton command line (grpc.md §8).
+    """gRPC's keepalive (gRPC proposals A8 and A9), with the defaults of the Triton command line
+    (docs/reference/grpc.md#keepalive).
 
     Attributes:
         time_s: without anything received for so long, the server asks by a PING whether the client is still there.

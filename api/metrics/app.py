@@ -1,4 +1,4 @@
-"""The metrics endpoint as an ASGI application (http.md §9)."""
+"""The metrics endpoint as an ASGI application (docs/reference/http.md#metrics-port)."""
 
 from __future__ import annotations
 

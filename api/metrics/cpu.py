@@ -1,4 +1,4 @@
-"""How busy the machine's CPUs are, and its memory (observability.md §1.4).
+"""How busy the machine's CPUs are, and its memory (docs/reference/metrics.md#gpu-and-cpu-families).
 
 Reading takes descriptors for files of ``/proc``, which clients may have used up by connecting. Then the latest reading
 stays until there is another.

@@ -1,4 +1,4 @@
-"""How busy the machine's GPUs are, as NVML tells (observability.md §1.4).
+"""How busy the machine's GPUs are, as NVML tells (docs/reference/metrics.md#gpu-and-cpu-families).
 
 Every question that a GPU is asked may fail, once or always: not every model knows its power, and one that has fallen
 off the bus knows nothing. Such an answer is missing until it comes again; the others are not affected.

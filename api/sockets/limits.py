@@ -23,7 +23,7 @@ class Limits:
         write_timeout_s: between two writes to a client that does not read its response.
         linger_timeout_s: how long a connection that is closed early still takes in what the client is sending, so that
             the client gets to read the answer instead of a reset.
-        body_chunks: non-empty chunks of a chunked body (http.md §1).
+        body_chunks: non-empty chunks of a chunked body (docs/reference/http.md#request-bodies).
         drain_bytes: how much of a body that the application left unread is read and dropped to keep the connection.
         max_connections: open connections; at the bound the listener stops accepting and the kernel queues.
         address_share: the part of them that one address may hold (`shares`).

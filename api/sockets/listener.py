@@ -29,7 +29,7 @@ Connect = Callable[[PlainTransport | TlsTransport, tuple[str, int] | None, tuple
 
 
 class BindError(UnavailableError):
-    """An address cannot be listened on; the message names it (cli.md §4)."""
+    """An address cannot be listened on; the message names it (docs/reference/command-line.md#start)."""
 
 
 def listen(bind: str, *, reuse_port: bool, backlog: int) -> socket.socket:
@@ -69,7 +69,7 @@ class Listener:
 
     While the roster is full it does not accept. An address that holds too many connections gives one up for each new
     one (`roster`, rule 5). When accepting fails for want of files or memory it pauses, and says so once. When the
-    service is stopping it closes new connections at once, without a word (cli.md §5).
+    service is stopping it closes new connections at once, without a word (docs/reference/command-line.md#shutdown).
     """
 
     def __init__(

@@ -4,9 +4,9 @@ Nothing here is done per request: no timer, no task, no cancel scope. One sweep 
 phase and at how long it has lasted, by a coarse clock that the sweep itself sets.
 
 Rule 1: A phase that lasts longer than its limit ends its connection. Time in `Phase.APP` is not limited.
-Rule 2: A connection whose application has been running since before the last sweep is polled, without taking data
-        from its socket. If the client has closed, the connection is cancelled, and the inference with it ([2.73],
-        http.md §1).
+Rule 2: A connection whose application has been running since before the last sweep is polled, without taking data from
+        its socket. If the client has closed, the connection is cancelled, and the inference with it
+        (docs/reference/http.md#transport).
 Rule 3: Closing the sending side alone counts as closing. A client process that dies, exits or closes its socket sends
         the same FIN as one that calls ``shutdown(SHUT_WR)`` and still reads, so a server that means to notice the
         first must take the second for it; Triton's own HTTP library treats an end of stream likewise. Who half-closes

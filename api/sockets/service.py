@@ -43,7 +43,7 @@ class Service(ABC):
     """Serves connections of one protocol.
 
     ``await nursery.start(service.serve)`` opens it; `stop` closes it, or `drain` and `close` in two steps when the core
-    is to be stopped in between (cli.md §5).
+    is to be stopped in between (docs/reference/command-line.md#shutdown).
 
     Args:
         readiness: where the sockets of clients are watched; None for one of its own.
@@ -140,7 +140,8 @@ class Service(ABC):
             self._closed.set()
 
     async def drain(self, budget_s: float) -> float:
-        """Closes new connections unserved, and idle ones, and waits until the others have gone (cli.md §5).
+        """Closes new connections unserved, and idle ones, and waits until the others have gone
+        (docs/reference/command-line.md#shutdown).
 
         Requests on open connections are answered, each as the last one of its connection. Returns what is left of the
         budget, which is used up in steps of a second.

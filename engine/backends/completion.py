@@ -1,4 +1,5 @@
-"""What a model's signature adds to an incomplete configuration (model-config.md §7)."""
+"""What a model's signature adds to an incomplete configuration
+(docs/reference/model-configuration.md#completion-by-backends)."""
 
 from __future__ import annotations
 

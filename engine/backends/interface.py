@@ -78,7 +78,8 @@ class InstanceSpec:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a backend found out about a model whose configuration is incomplete (model-config.md §7).
+    """What a backend found out about a model whose configuration is incomplete
+    (docs/reference/model-configuration.md#completion-by-backends).
 
     Only what the configuration left open is taken from it: inputs when it lists none, outputs likewise.
 

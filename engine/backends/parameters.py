@@ -1,4 +1,4 @@
-"""Values of ``parameters`` and of backend options, which are all text (backends.md §1)."""
+"""Values of ``parameters`` and of backend options, which are all text (docs/reference/backends.md#common-rules)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class BackendRegistry:
         options_for: the ``--backend-config`` settings of a backend, by its name.
         extra: backend classes by name that need no entry point; they come before those that have one.
         directory: where Python-based backends are: each a folder of its name, with a ``model.py``
-            (python-backend.md §11). Looked at last.
+            (docs/reference/python-backend.md#python-based-backends). Looked at last.
 
     Attributes:
         services: what each backend is given.

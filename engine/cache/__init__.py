@@ -1,4 +1,4 @@
-"""The response cache: answers kept by what was asked (scheduling.md §9)."""
+"""The response cache: answers kept by what was asked (docs/reference/response-cache.md)."""
 
 from .entry import pack_outputs, unpack_outputs
 from .guard import CacheGuard

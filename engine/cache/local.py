@@ -79,7 +79,7 @@ class LocalCache(ResponseCache):
             return True
 
     def families(self) -> Iterator[Metric]:
-        """Triton's gauges of its local cache (observability.md §1.5)."""
+        """Triton's gauges of its local cache (docs/reference/response-cache.md#metrics-of-the-local-cache)."""
         with self._lock:
             values = {
                 "util": ("Cache utilization [0.0 - 1.0]", self._used / self.size),

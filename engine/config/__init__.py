@@ -1,4 +1,5 @@
-"""Model configuration: read, filled in, checked, completed and printed as Triton does it (model-config.md)."""
+"""Model configuration: read, filled in, checked, completed and printed as Triton does it
+(docs/reference/model-configuration.md)."""
 
 from .build import config_json, config_protobuf, model_config
 from .complete import complete, place_instances, prepare_for_load

@@ -36,7 +36,7 @@ def enum_name(message: Message, field: str) -> str:
 
 
 def config_json(config: ModelConfig) -> bytes:
-    """What ``/config`` answers: JSON text, UTF-8 (http.md §3.4)."""
+    """What ``/config`` answers: JSON text, UTF-8 (docs/reference/model-configuration.md#json-form)."""
     return write_json(config.message)
 
 

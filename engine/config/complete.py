@@ -1,4 +1,6 @@
-"""The load phase: merge what the backend found out, then fill in and check the rest (model-config.md §1, §7)."""
+"""The load phase: merge what the backend found out, then fill in and check the rest
+(docs/reference/model-configuration.md#where-it-comes-from,
+docs/reference/model-configuration.md#completion-by-backends)."""
 
 from __future__ import annotations
 

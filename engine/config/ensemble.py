@@ -1,4 +1,4 @@
-"""``ensemble_scheduling`` as plain values (scheduling.md §7)."""
+"""``ensemble_scheduling`` as plain values (docs/reference/ensembles.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What may change while a model stays loaded: its instance groups, its version policy (repository.md §7)."""
+"""What may change while a model stays loaded: its instance groups, its version policy
+(docs/reference/model-control.md#changes-in-place)."""
 
 from __future__ import annotations
 

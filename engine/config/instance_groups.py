@@ -1,4 +1,5 @@
-"""Instance groups: what is left open is filled in, then checked against the devices (model-config.md §5)."""
+"""Instance groups: what is left open is filled in, then checked against the devices
+(docs/reference/model-configuration.md#instance-groups)."""
 
 from __future__ import annotations
 

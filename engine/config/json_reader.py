@@ -1,4 +1,5 @@
-"""Read a configuration message from JSON, the way protobuf's C++ reader does (model-config.md §1, §6.1).
+"""Read a configuration message from JSON, the way protobuf's C++ reader does
+(docs/reference/model-configuration.md#where-an-error-shows).
 
 Rule 1: keys are proto field names or their camelCase forms; an unknown key is an error.
 Rule 2: ``null`` leaves a field alone; a lone value may stand for a list; lists inside lists are flattened.

@@ -1,4 +1,5 @@
-"""The JSON text of a configuration, exactly as Triton prints it in ``/config`` (model-config.md §2, http.md §3.4).
+"""The JSON text of a configuration, exactly as Triton prints it in ``/config``
+(docs/reference/model-configuration.md#json-form).
 
 Rule 1: fields print in declaration order, but scalars of a oneof print after all others.
 Rule 2: every scalar, list and map prints, empty or not; a message, or a member of a oneof, prints only when set.

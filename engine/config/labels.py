@@ -1,4 +1,5 @@
-"""Label files: names for the indexes of an output, used by the classification extension (model-config.md §9)."""
+"""Label files: names for the indexes of an output, used by the classification extension
+(docs/reference/model-configuration.md#labels)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ UNSPECIFIED = DataType("INVALID", "TYPE_INVALID", 0, 0, np.dtype("V"), "")
 
 
 class TimeoutAction(enum.Enum):
-    """What happens to a request whose time in the queue is over (scheduling.md §4.4)."""
+    """What happens to a request whose time in the queue is over (docs/reference/scheduling.md#queue-policies)."""
 
     REJECT = 0
     DELAY = 1
@@ -55,7 +55,8 @@ class ModelOutput:
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """A tensor made from the batch, never sent by clients (model-config.md §10)."""
+    """A tensor made from the batch, never sent by clients
+    (docs/reference/model-configuration.md#ragged-and-batch-inputs)."""
 
     kind: str
     target_names: tuple[str, ...]
@@ -65,7 +66,7 @@ class BatchInput:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutput:
-    """How a flat output is cut up per request (model-config.md §10)."""
+    """How a flat output is cut up per request (docs/reference/model-configuration.md#ragged-and-batch-inputs)."""
 
     kind: str
     target_names: tuple[str, ...]
@@ -74,7 +75,8 @@ class BatchOutput:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """Times in microseconds; 0 means none, for the timeout and for the queue size (scheduling.md §4.4)."""
+    """Times in microseconds; 0 means none, for the timeout and for the queue size
+    (docs/reference/scheduling.md#queue-policies)."""
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
     default_timeout_us: int = 0
@@ -114,7 +116,8 @@ class InstanceGroup:
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Exactly one of `latest` (how many), `all_versions`, `specific` (which) applies (repository.md §3)."""
+    """Exactly one of `latest` (how many), `all_versions`, `specific` (which) applies
+    (docs/reference/model-control.md#versions)."""
 
     latest: int = 0
     all_versions: bool = False
@@ -166,5 +169,6 @@ class ModelConfig:
 
     @property
     def platform_name(self) -> str:
-        """What metadata calls the platform: `platform`, else `backend` (repository.md §2)."""
+        """What metadata calls the platform: `platform`, else `backend`
+        (docs/reference/model-configuration.md#backend-platform-and-file)."""
         return self.platform or self.backend

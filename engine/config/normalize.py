@@ -1,4 +1,4 @@
-"""Defaults that the server writes into a configuration (model-config.md §4)."""
+"""Defaults that the server writes into a configuration (docs/reference/model-configuration.md#defaults)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Which backend, platform and file belong together, and what follows from a model directory's files.
 
-model-config.md §3: no model file is opened; only names in the lexicographically first sub-directory count.
+docs/reference/model-configuration.md#backend-platform-and-file: no model file is opened; only names in the
+lexicographically first sub-directory count.
 """
 
 from __future__ import annotations

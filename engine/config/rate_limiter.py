@@ -1,4 +1,4 @@
-"""``instance_group.rate_limiter`` as plain values (scheduling.md §8)."""
+"""``instance_group.rate_limiter`` as plain values (docs/reference/scheduling.md#rate-limiter)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The poll phase: from a model directory to a normalised configuration (model-config.md §1, steps 1 to 8)."""
+"""The poll phase: from a model directory to a normalised configuration
+(docs/reference/model-configuration.md#where-it-comes-from)."""
 
 from __future__ import annotations
 

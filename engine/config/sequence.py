@@ -1,4 +1,4 @@
-"""The typed view of ``sequence_batching`` (model-config.md §9; scheduling.md §6)."""
+"""The typed view of ``sequence_batching`` (docs/reference/sequences.md)."""
 
 from __future__ import annotations
 

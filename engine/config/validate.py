@@ -1,4 +1,5 @@
-"""Everything about a configuration that is checked without looking at its tensors (model-config.md §6.1)."""
+"""Everything about a configuration that is checked without looking at its tensors
+(docs/reference/model-configuration.md#settings)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def validate(config: ModelConfig) -> None:
     """Check a normalised configuration completely, tensors included.
 
     Raises:
-        InvalidArgumentError: the first thing that is wrong, in the words of model-config.md §6.
+        InvalidArgumentError: the first thing that is wrong, in the words of
+            docs/reference/model-configuration.md#settings.
     """
     validate_settings(config.message)
     validate_tensors(config.message)
@@ -28,7 +30,8 @@ def validate_settings(message: Any) -> None:
     """Check everything but inputs and outputs: what must hold before a backend completes the configuration.
 
     Raises:
-        InvalidArgumentError: the first thing that is wrong, in the words of model-config.md §6.1.
+        InvalidArgumentError: the first thing that is wrong, in the words of
+            docs/reference/model-configuration.md#settings.
     """
     if not message.name:
         raise InvalidArgumentError("model configuration must specify 'name'")

@@ -1,4 +1,4 @@
-"""Checks of ``ensemble_scheduling`` that need no other model (scheduling.md §7.1).
+"""Checks of ``ensemble_scheduling`` that need no other model (docs/reference/ensembles.md#configuration-errors).
 
 The steps form a graph of tensors: a step's outputs depend on all of its inputs. Data flows from the ensemble's inputs;
 every output must be reached, and every tensor must be used.

@@ -1,4 +1,4 @@
-"""Checks of ``sequence_batching`` (model-config.md §6.1)."""
+"""Checks of ``sequence_batching`` (docs/reference/model-configuration.md#settings)."""
 
 from __future__ import annotations
 

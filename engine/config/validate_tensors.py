@@ -1,4 +1,4 @@
-"""Checks of inputs, outputs and the tensors made from batches (model-config.md §6.2)."""
+"""Checks of inputs, outputs and the tensors made from batches (docs/reference/model-configuration.md#tensors)."""
 
 from __future__ import annotations
 

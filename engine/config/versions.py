@@ -1,4 +1,4 @@
-"""Which versions of a model are served (repository.md §3)."""
+"""Which versions of a model are served (docs/reference/model-control.md#versions)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ensembles: models that are graphs of other models (scheduling.md §7)."""
+"""Ensembles: models that are graphs of other models (docs/reference/ensembles.md)."""
 
 from .core import EnsembleCore
 from .dependencies import Dependencies, check_members, members_of

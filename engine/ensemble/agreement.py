@@ -1,4 +1,4 @@
-"""Whether an ensemble and its members go together (scheduling.md §7.2).
+"""Whether an ensemble and its members go together (docs/reference/ensembles.md#members).
 
 Rules:
  1. A batching member takes at least the ensemble's max_batch_size; one without a batch dimension is not asked.
@@ -45,7 +45,7 @@ def check_agreement(config: ModelConfig, members: Sequence[ModelConfig]) -> bool
         Whether the ensemble is decoupled (rule 5).
 
     Raises:
-        InvalidArgumentError: the first thing that is wrong, in the words of scheduling.md §7.2.
+        InvalidArgumentError: the first thing that is wrong, in the words of docs/reference/ensembles.md#members.
     """
     steps = ensemble_scheduling(config).steps
     mentions: _Mentions = {}

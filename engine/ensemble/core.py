@@ -1,4 +1,4 @@
-"""All requests of one ensemble: what its actor holds (scheduling.md §7).
+"""All requests of one ensemble: what its actor holds (docs/reference/ensembles.md).
 
 The actor feeds events (`start`, `step_response`, `step_failed`, `cancel`) and then calls `next_action` until it gives
 None. Asking again without a new event gives None again.

@@ -1,4 +1,5 @@
-"""Which models an ensemble needs, and what follows for loading them (scheduling.md §7.2, repository.md §6).
+"""Which models an ensemble needs, and what follows for loading them (docs/reference/ensembles.md#members,
+docs/reference/model-control.md#load).
 
 Members are loaded before the ensembles that use them, so that these see complete configurations. An ensemble that lacks
 a member, or is a member of itself by any detour, is not loaded at all, and nor is one that depends on it.
@@ -120,7 +121,7 @@ def check_members(config: ModelConfig, loaded: Mapping[str, Collection[int]], lo
         load_errors: by name, why loading the model failed, where it did.
 
     Raises:
-        InvalidArgumentError: one is not, in the words of scheduling.md §7.2.
+        InvalidArgumentError: one is not, in the words of docs/reference/ensembles.md#members.
     """
     for step in ensemble_scheduling(config).steps:
         name, version = step.model_name, step.model_version

@@ -1,4 +1,4 @@
-"""How an error of a member becomes the ensemble's (scheduling.md §7.3)."""
+"""How an error of a member becomes the ensemble's (docs/reference/ensembles.md#errors)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``max_inflight_requests``: how many requests each step of an ensemble may have in flight (scheduling.md §7.3).
+"""``max_inflight_requests``: how many requests each step of an ensemble may have in flight
+(docs/reference/ensembles.md#execution).
 
 One gate serves all requests of an ensemble. Rules:
  1. A step never has more than the limit in flight, over all requests.

@@ -1,4 +1,4 @@
-"""One request's way through an ensemble (scheduling.md §7.3): events in, actions out.
+"""One request's way through an ensemble (docs/reference/ensembles.md#execution): events in, actions out.
 
 Rules:
  1. A step runs as soon as every tensor that it takes is there. Steps that do not depend on each other run side by side;

@@ -1,4 +1,4 @@
-"""Sequence information on its way through an ensemble (scheduling.md §7.3).
+"""Sequence information on its way through an ensemble (docs/reference/ensembles.md#responses).
 
 A step inherits correlation id and flags from the step that made its input, and a member may change them for whatever
 follows by the parameters of its response. Every response of an ensemble tells them in parameters of the same names.

@@ -1,4 +1,4 @@
-"""How shapes change between models that batch and models that do not (scheduling.md §7.3)."""
+"""How shapes change between models that batch and models that do not (docs/reference/ensembles.md#execution)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs there are, and which of them models may use (model-config.md §5).
+"""Which GPUs there are, and which of them models may use (docs/reference/model-configuration.md#instance-groups).
 
 Rules:
  1. A GPU has the number that CUDA gives it: its place among those that ``CUDA_VISIBLE_DEVICES`` lets CUDA see.

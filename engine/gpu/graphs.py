@@ -1,4 +1,5 @@
-"""For which shapes a model's work is captured as CUDA graphs, and which graph serves a batch (backends.md §4).
+"""For which shapes a model's work is captured as CUDA graphs, and which graph serves a batch
+(docs/reference/backends.md#tensorrt).
 
 Pure: what capturing and launching mean, a framework knows.
 

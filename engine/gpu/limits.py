@@ -1,4 +1,5 @@
-"""How much of the GPUs the server may take: the flags about their memory, as plain values (cli.md §2).
+"""How much of the GPUs the server may take: the flags about their memory, as plain values
+(docs/reference/command-line.md#flags).
 
 Whoever makes a device (`device.Device`) gives it its limits.
 """

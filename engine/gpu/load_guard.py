@@ -1,4 +1,5 @@
-"""Refuses instances on GPUs whose memory is taken (``--model-load-gpu-limit``, model-config.md §5).
+"""Refuses instances on GPUs whose memory is taken (``--model-load-gpu-limit``,
+docs/reference/model-configuration.md#instance-groups).
 
 Looked at before the backend loads a model and before each of its instances is made, since either may take memory.
 """

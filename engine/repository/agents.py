@@ -1,4 +1,5 @@
-"""Repository agents: code that looks at a model before it is loaded, or puts another in its place (repository.md §11).
+"""Repository agents: code that looks at a model before it is loaded, or puts another in its place
+(docs/reference/model-control.md#repository-agents).
 
 A model's configuration names its agents (`agent_registry` finds them); each load makes one object of each.
 

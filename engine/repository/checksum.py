@@ -1,4 +1,5 @@
-"""The agent that loads a model only if its files are what they should be (repository.md §11).
+"""The agent that loads a model only if its files are what they should be
+(docs/reference/model-control.md#repository-agents).
 
 model_repository_agents { agents [ { name: "checksum"
   parameters { key: "MD5:1/model.onnx" value: "d41d8cd98f00b204e9800998ecf8427e" } } ] }

@@ -1,4 +1,4 @@
-"""What a load request may bring along (repository.md §6.2): a configuration, and files."""
+"""What a load request may bring along (docs/reference/model-control.md#load-parameters): a configuration, and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Model repositories on the local file system (repository.md §1, §3).
+"""Model repositories on the local file system (docs/reference/model-control.md#layout,
+docs/reference/model-control.md#versions).
 
 Every sub-directory of a repository is a model, every sub-directory of a model that is a plain number is a version.
 Nothing else in there matters, so rubbish in one model's directory never keeps the others from being found. A directory

@@ -1,4 +1,4 @@
-"""A model whose files came with the load request (repository.md §6.2)."""
+"""A model whose files came with the load request (docs/reference/model-control.md#load-parameters)."""
 
 from __future__ import annotations
 

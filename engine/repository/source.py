@@ -31,11 +31,12 @@ class ModelSource(Protocol):
 
     @property
     def id(self) -> str:
-        """What tells it from every other model of the server (repository.md §8)."""
+        """What tells it from every other model of the server (docs/reference/model-control.md#namespaces)."""
         return f"{self.namespace}::{self.name}" if self.namespace else self.name
 
     def read(self, options: ServerOptions) -> ModelConfig:
-        """The poll phase (model-config.md §1, steps 1-8): the configuration, normalised and checked.
+        """The poll phase (docs/reference/model-configuration.md#where-it-comes-from): the configuration, normalised and
+        checked.
 
         Raises:
             TriremeError: it cannot be read or is invalid.
@@ -45,10 +46,11 @@ class ModelSource(Protocol):
     def open(
         self, options: ServerOptions, config_json: str | None, agents: AgentRegistry
     ) -> tuple[ModelSource, ModelConfig]:
-        """`read`, with the model's repository agents, who may put another model in its place (repository.md §11).
+        """`read`, with the model's repository agents, who may put another model in its place
+        (docs/reference/model-control.md#repository-agents).
 
         Args:
-            config_json: a configuration in place of the model's own (repository.md §6.2).
+            config_json: a configuration in place of the model's own (docs/reference/model-control.md#load-parameters).
 
         Returns:
             What is to be loaded. If it is another source than this one, it is a temporary one.
@@ -77,7 +79,8 @@ class ModelSource(Protocol):
         return 0
 
     def contents(self) -> Hashable:
-        """Stands for everything but the configuration: equal as long as none of that has changed (repository.md §7)."""
+        """Stands for everything but the configuration: equal as long as none of that has changed
+        (docs/reference/model-control.md#changes-in-place)."""
         return ()
 
     def load_ended(self, succeeded: bool) -> None:
@@ -105,7 +108,8 @@ class ModelSource(Protocol):
     def files(self, version: int) -> ModelFiles: ...
 
     def place(self, config: ModelConfig, gpus: Gpus) -> ModelConfig:
-        """The load phase, before the backend is asked: instance groups filled in and checked (model-config.md §5).
+        """The load phase, before the backend is asked: instance groups filled in and checked
+        (docs/reference/model-configuration.md#instance-groups).
 
         Args:
             gpus: those that instances may be on.

@@ -6,7 +6,7 @@ Rules:
  2. Nothing is copied but what joining needs. The inputs of a batch of one job are views on the received bytes
     (read-only; copied only if the bytes start at an address that is odd for their type); outputs are views on the
     framework's arrays.
- 3. Ragged inputs lose their shape: all elements of all jobs, in order, are one flat array (model-config.md §10).
+ 3. Ragged inputs become one flat array, in order (docs/reference/model-configuration.md#ragged-and-batch-inputs).
  4. ``Job.inputs`` have ``reshape`` of the inputs applied already: request validation does that, so shapes here are as
     the framework sees them. The inverse, ``reshape`` of the outputs, is applied here: clients see ``dims``.
  5. What is wrong with one job's data fails that job alone and drops it from the batch; the others go on. Where a row

@@ -1,4 +1,4 @@
-"""Which requests may share a batch (scheduling.md §4.3).
+"""Which requests may share a batch (docs/reference/scheduling.md#compatible-requests).
 
 Rules:
  1. An input with a variable dimension must have one shape throughout a batch (batch dimension aside), unless the

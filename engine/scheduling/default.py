@@ -1,4 +1,4 @@
-"""The default scheduler (scheduling.md §2), for models that name no other.
+"""The default scheduler (docs/reference/scheduling.md#default-scheduler), for models that name no other.
 
 Rules:
  1. First come, first served; each execution takes one request, whatever max_batch_size is.

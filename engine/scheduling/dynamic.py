@@ -1,4 +1,5 @@
-"""The dynamic batcher (scheduling.md §4): requests wait in a queue, and idle instances take batches of them.
+"""The dynamic batcher (docs/reference/scheduling.md#dynamic-batching): requests wait in a queue, and idle instances
+take batches of them.
 
 Rules:
  1. A batch is formed when an instance is there to take it, never before (late binding): while all are busy, batches

@@ -1,4 +1,4 @@
-"""Which scheduler a model gets (scheduling.md §1)."""
+"""Which scheduler a model gets (docs/reference/scheduling.md#batches-and-instances)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers in order, for models with preserve_ordering (scheduling.md §4.6, §6.4).
+"""Answers in order, for models with preserve_ordering (docs/reference/scheduling.md#preserved-order,
+docs/reference/sequences.md#oldest-strategy).
 
 `OrderedRelease` keeps the order of arrival of everything that a dynamic batcher gets. The sequence batcher's oldest
 strategy has a dynamic batcher an instance, so there `OrderedByInstance` keeps the order in which requests were given

@@ -1,6 +1,6 @@
 """The dynamic batcher's queue: priority levels, size limits and deadlines.
 
-Rules (scheduling.md §4.4, §4.5):
+Rules (docs/reference/scheduling.md#queue-policies, docs/reference/scheduling.md#priorities):
  1. Level 1 goes before level 2, and so on; within a level, first come, first served. A request that names no level, or
     one that does not exist, gets the default level. A model without levels has one queue.
  2. A level that holds max_queue_size jobs refuses the next one.

@@ -1,4 +1,5 @@
-"""The rate limiter: which instances may execute now, given the resources that they share (scheduling.md §8).
+"""The rate limiter: which instances may execute now, given the resources that they share
+(docs/reference/scheduling.md#rate-limiter).
 
 The actor feeds events (`register`, `request`, `release` …) and then calls `next_grant` until it gives None.
 

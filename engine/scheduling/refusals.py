@@ -1,4 +1,4 @@
-"""How schedulers refuse jobs: one error for each reason (scheduling.md §4.4, §4.7, §10, §12).
+"""How schedulers refuse jobs: one error for each reason (docs/reference/scheduling.md).
 
 The first two are raised at the door, before a job counts as accepted; the others answer accepted ones.
 """

@@ -1,4 +1,5 @@
-"""Pools of resources that instances share: how much there is of each, and how much is taken (scheduling.md §8).
+"""Pools of resources that instances share: how much there is of each, and how much is taken
+(docs/reference/scheduling.md#rate-limiter).
 
 A global resource is one pool for the whole server; any other is one pool for each device. A pool is as large as the
 most demanding instance needs, or, once any resource is given explicitly, as large as that says.

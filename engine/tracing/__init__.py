@@ -1,4 +1,4 @@
-"""Traces of requests: which ones are taken, what is noted, and what becomes of it (observability.md §3)."""
+"""Traces of requests: which ones are taken, what is noted, and what becomes of it (docs/reference/traces.md)."""
 
 from .config import TraceConfig, TraceLevel, TraceMode
 from .record import Activity, Trace

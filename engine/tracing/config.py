@@ -1,4 +1,4 @@
-"""What a server is told at start about traces: ``--trace-config`` (observability.md §3.1)."""
+"""What a server is told at start about traces: ``--trace-config`` (docs/reference/traces.md#settings)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TraceLevel(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Options of the mode opentelemetry (observability.md §3.3).
+    """Options of the mode opentelemetry (docs/reference/traces.md#opentelemetry).
 
     Attributes:
         url: where spans are posted to, by OTLP over HTTP.

@@ -1,4 +1,4 @@
-"""Which traces are written to which file, and when (observability.md §3.2).
+"""Which traces are written to which file, and when (docs/reference/traces.md#trace-files).
 
 Rules, for the traces of one setting:
  1. With a log frequency of N, every N traces make a file of their own, `<path>.<index>`.

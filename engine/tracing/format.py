@@ -1,4 +1,4 @@
-"""Traces as text: the elements of a trace file (observability.md §3.2)."""
+"""Traces as text: the elements of a trace file (docs/reference/traces.md#trace-files)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The trace settings of a server and of its models, and how they are changed while it runs (observability.md §3.1).
+"""The trace settings of a server and of its models, and how they are changed while it runs
+(docs/reference/traces.md#settings).
 
 Rules:
  1. A model's setting overrides the server's field by field. A field that was not set for it follows the server's, later

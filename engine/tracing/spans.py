@@ -1,4 +1,4 @@
-"""A trace as spans of OpenTelemetry (observability.md §3.3).
+"""A trace as spans of OpenTelemetry (docs/reference/traces.md#opentelemetry).
 
     InferRequest                the front end's notes, as events
       <model>                   REQUEST_START … REQUEST_END; those of an ensemble's steps hang under it

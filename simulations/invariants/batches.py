@@ -13,7 +13,8 @@ TOLERANCE_NS = 1_000
 
 
 class BatchLimits(Invariant):
-    """Rows, preferred sizes, and `SealReason` (scheduling.md §2, §4.2)."""
+    """Rows, preferred sizes, and `SealReason` (docs/reference/scheduling.md#default-scheduler,
+    docs/reference/scheduling.md#forming-a-batch)."""
 
     name = "batches are within their limits"
 

@@ -1,4 +1,5 @@
-"""Models come and go while they are in use, and no request fails because of that (repository.md §6)."""
+"""Models come and go while they are in use, and no request fails because of that
+(docs/reference/model-control.md#load)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sequences go on until there is a reason for them to be over (scheduling.md §6.1, §6.4)."""
+"""Sequences go on until there is a reason for them to be over (docs/reference/sequences.md#admission,
+docs/reference/sequences.md#oldest-strategy)."""
 
 from __future__ import annotations
 

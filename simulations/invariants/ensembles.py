@@ -1,4 +1,5 @@
-"""Ensembles: every step once, when its inputs are there, and one answer when all is over (scheduling.md §7.3)."""
+"""Ensembles: every step once, when its inputs are there, and one answer when all is over
+(docs/reference/ensembles.md#execution)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ EXPIRED = "Request timeout expired"
 
 class QueueOrder(Invariant):
     """A batch is the head of its queue: by priority, within it by arrival, those behind who outstayed their time
-    (scheduling.md §4.4, §4.5). So priorities are never inverted, and nobody who gave up is executed."""
+    (docs/reference/scheduling.md#queue-policies, docs/reference/scheduling.md#priorities). So priorities are never
+    inverted, and nobody who gave up is executed."""
 
     name = "nobody is overtaken"
 
@@ -47,7 +48,7 @@ class QueueOrder(Invariant):
 
 class QueueLimits(Invariant):
     """A level holds no more than it may; whoever is refused for that reason found it full, and no instance idle;
-    whoever's time is over is rejected then, neither before nor after (scheduling.md §4.4).
+    whoever's time is over is rejected then, neither before nor after (docs/reference/scheduling.md#queue-policies).
 
     Args:
         resources: knows whether an idle instance may have to wait for some.
@@ -125,7 +126,7 @@ class QueueLimits(Invariant):
 
 class Promptness(Invariant):
     """No instance is idle while something waits that it should execute: nothing to wait for, a preferred size reached,
-    or the delay over (scheduling.md §4.2).
+    or the delay over (docs/reference/scheduling.md#forming-a-batch).
 
     Args:
         resources: knows whether an idle instance may have to wait for some.

@@ -63,7 +63,8 @@ class OneReply(Invariant):
 
 
 class AnswersInOrder(Invariant):
-    """With preserve_ordering, answers leave in the order in which the requests came (scheduling.md §4.6)."""
+    """With preserve_ordering, answers leave in the order in which the requests came
+    (docs/reference/scheduling.md#preserved-order)."""
 
     name = "answers leave in order where that was asked for"
 

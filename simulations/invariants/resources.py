@@ -1,4 +1,4 @@
-"""Resources: what executes at one time holds no more than there is (scheduling.md §8)."""
+"""Resources: what executes at one time holds no more than there is (docs/reference/scheduling.md#rate-limiter)."""
 
 from __future__ import annotations
 

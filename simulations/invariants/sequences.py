@@ -1,4 +1,4 @@
-"""Sequences: strictly in order, one request at a time, on one instance (scheduling.md §6)."""
+"""Sequences: strictly in order, one request at a time, on one instance (docs/reference/sequences.md)."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class SequenceOrder(Invariant):
 
 class StatesKept(Invariant):
     """A request finds the implicit state that the one before it in its sequence left, and a START finds none
-    (scheduling.md §6.8).
+    (docs/reference/sequences.md#implicit-state).
 
     Args:
         order: knows which sequences are executed.

@@ -1,7 +1,7 @@
 """The world as its history tells it: what waits in which order, and what instances are at.
 
-The order of a queue is kept here in the plainest way that could be right, as the specification says it (scheduling.md
-§2, §4.4, §4.5), so that the schedulers' own queues can be held to it.
+The order of a queue is kept here in the plainest way that could be right, as the specification says it
+(docs/reference/scheduling.md), so that the schedulers' own queues can be held to it.
 """
 
 from __future__ import annotations

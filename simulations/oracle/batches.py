@@ -1,4 +1,5 @@
-"""Which batch is right: a function of what is queued, in order, and of the time (scheduling.md §4.2, §4.3)."""
+"""Which batch is right: a function of what is queued, in order, and of the time
+(docs/reference/scheduling.md#forming-a-batch, docs/reference/scheduling.md#compatible-requests)."""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ class _Core:
 
 
 class RightDecisions(Invariant):
-    """Whatever a default scheduler or a dynamic batcher decides, the rules say just that (scheduling.md §2, §4)."""
+    """Whatever a default scheduler or a dynamic batcher decides, the rules say just that
+    (docs/reference/scheduling.md#default-scheduler, docs/reference/scheduling.md#dynamic-batching)."""
 
     name = "schedulers decide what the rules say"
 

@@ -1,4 +1,4 @@
-"""A batcher's queue, as its rules say it: a list, looked through from end to end (scheduling.md §2, §4.4, §4.5)."""
+"""A batcher's queue, as its rules say it: a list, looked through from end to end (docs/reference/scheduling.md)."""
 
 from __future__ import annotations
 

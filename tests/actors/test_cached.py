@@ -45,7 +45,8 @@ async def test_the_second_request_for_the_same_thing_is_answered_from_the_cache(
 
 
 async def test_a_hit_counts_as_a_success_and_nothing_else(tmp_path: Path, counter: Counter) -> None:
-    """As in Triton, success, queue and cache_hit go up; what speaks of executions does not (observability.md §2)."""
+    """As in Triton, success, queue and cache_hit go up; what speaks of executions does not
+    (docs/reference/statistics.md)."""
     async with counted_server(tmp_path, counter, {"m": CACHED}) as server:
         await server.infer(counted_request())
         counted = statistics_of(server)

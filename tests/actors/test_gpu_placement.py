@@ -183,7 +183,8 @@ async def test_a_gpu_that_can_do_too_little_is_none(tmp_path: Path) -> None:
 
 
 async def test_a_backend_is_asked_when_it_is_known_where_the_instances_go(tmp_path: Path) -> None:
-    """What a plan is, only the GPU can tell that it was made for (model-config.md §1)."""
+    """What a plan is, only the GPU can tell that it was made for
+    (docs/reference/model-configuration.md#where-it-comes-from)."""
     places = Places()
     async with placed(tmp_path, places, "") as server:
         await server.load_model("m", {})

@@ -1,4 +1,4 @@
-"""Instances come and go while their model stays loaded (repository.md §7)."""
+"""Instances come and go while their model stays loaded (docs/reference/model-control.md#changes-in-place)."""
 
 from __future__ import annotations
 

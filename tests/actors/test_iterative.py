@@ -1,4 +1,5 @@
-"""Iterative models on real actors: a request is executed again and again until it is done (scheduling.md §6.9)."""
+"""Iterative models on real actors: a request is executed again and again until it is done
+(docs/reference/sequences.md#iterative-sequences)."""
 
 from __future__ import annotations
 

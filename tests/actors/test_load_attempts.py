@@ -1,5 +1,5 @@
 """Loads that fail and are tried again (``--model-load-retry-count``), and what readiness says of models that come, go,
-or cannot be loaded (cli.md §6)."""
+or cannot be loaded (docs/reference/command-line.md#live-and-ready)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations and files that come with a load request (repository.md §6.2)."""
+"""Configurations and files that come with a load request (docs/reference/model-control.md#load-parameters)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Models that come, change and go while the server runs, on real threads and files (repository.md §4 to §6)."""
+"""Models that come, change and go while the server runs, on real threads and files
+(docs/reference/model-control.md)."""
 
 from __future__ import annotations
 
@@ -356,7 +357,8 @@ class TestEnsembles:
             assert await ask(server, "e") == 1
 
     async def test_dependents_are_members_that_nobody_else_needs(self, tmp_path: Path, gates: Gates) -> None:
-        """A member that was loaded by name stays, as does one that another ensemble uses (repository.md §6.4)."""
+        """A member that was loaded by name stays, as does one that another ensemble uses
+        (docs/reference/model-control.md#unload)."""
         for name in ("named", "implicit", "shared"):
             write_model(tmp_path, name, {1: 1})
             write_model(tmp_path, f"e_{name}", {1: 0}, ensemble_config(name))

@@ -1,4 +1,5 @@
-"""Models of equal names in different repositories (repository.md §8), and those that have only one namespace."""
+"""Models of equal names in different repositories (docs/reference/model-control.md#namespaces), and those that have
+only one namespace."""
 
 from __future__ import annotations
 

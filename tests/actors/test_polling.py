@@ -1,4 +1,4 @@
-"""Poll mode: what is served follows the repository (repository.md §4)."""
+"""Poll mode: what is served follows the repository (docs/reference/model-control.md#control-modes)."""
 
 from __future__ import annotations
 

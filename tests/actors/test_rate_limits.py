@@ -1,4 +1,4 @@
-"""Instances that share resources, on real actors in virtual time (scheduling.md §8)."""
+"""Instances that share resources, on real actors in virtual time (docs/reference/scheduling.md#rate-limiter)."""
 
 from __future__ import annotations
 

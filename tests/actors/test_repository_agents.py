@@ -1,4 +1,4 @@
-"""Repository agents: what they are told, and what they may do (repository.md §11)."""
+"""Repository agents: what they are told, and what they may do (docs/reference/model-control.md#repository-agents)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def part(sequence: int, *, start: bool = False, end: bool = False) -> InferenceR
 
 
 async def test_a_running_sequence_may_be_finished_while_the_server_stops(autojump_clock) -> None:
-    """A new one may not begin (scheduling.md §6.1)."""
+    """A new one may not begin (docs/reference/sequences.md#admission)."""
     async with serving(Profile(1.0)) as server, trio.open_nursery() as nursery:
         answered: list[str] = []
 
@@ -132,7 +132,7 @@ async def test_unloading_lets_waiting_sequences_have_the_slots_of_silent_ones(au
 
 
 async def test_a_server_that_stops_lets_silent_sequences_keep_their_slots(autojump_clock) -> None:
-    """They may still be continued (scheduling.md §6.1)."""
+    """They may still be continued (docs/reference/sequences.md#admission)."""
     async with serving(Profile(1.0)) as server, trio.open_nursery() as nursery:
         for sequence in (1, 2):
             await server.infer(part(sequence, start=True))

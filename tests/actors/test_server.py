@@ -61,7 +61,8 @@ async def test_one_instance_executes_one_batch_at_a_time(autojump_clock, open_se
 
 
 async def test_requests_that_wait_are_batched_together(autojump_clock, open_server, simulated, request_for) -> None:
-    """Scheduling.md §4.1: 13 quick requests to one instance with max_batch_size 8 run as 1, 8, 4."""
+    """13 quick requests to one instance with max_batch_size 8 run as 1, 8, 4
+    (docs/reference/scheduling.md#preferred-batch-sizes)."""
     batching = DynamicBatching(preferred_batch_sizes=(8,))
     async with open_server(simulated(Profile(1.0), batching=batching)) as server:
         async with trio.open_nursery() as nursery:
@@ -83,7 +84,8 @@ async def test_requests_that_wait_are_batched_together(autojump_clock, open_serv
 async def test_a_full_queue_refuses_at_once_and_counts_nothing(
     autojump_clock, open_server, simulated, request_for
 ) -> None:
-    """Scheduling.md §4.4: max_queue_size 2, one instance: one executing and two queued, the fourth is refused."""
+    """With max_queue_size 2 and one instance, one executing and two queued, the fourth is refused
+    (docs/reference/scheduling.md#queue-policies)."""
     batching = DynamicBatching((1,), default_queue_policy=QueuePolicy(max_queue_size=2))
     async with open_server(simulated(Profile(1.0), max_batch_size=1, batching=batching)) as server:
         async with trio.open_nursery() as nursery:
@@ -144,7 +146,8 @@ async def test_a_cancelled_request_leaves_the_dynamic_queue(
 
 
 async def test_ordering_is_preserved_across_instances(autojump_clock, open_server, simulated, request_for) -> None:
-    """Scheduling.md §4.6: two instances, requests of 0.6, 0.05 and 0.05 s, all answered at 0.6 s."""
+    """Two instances, requests of 0.6, 0.05 and 0.05 s, all answered at 0.6 s
+    (docs/reference/scheduling.md#preserved-order)."""
     seconds = iter((0.6, 0.05, 0.05))
 
     async def work(_spec: object, _batch: object) -> None:

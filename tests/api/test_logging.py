@@ -1,4 +1,4 @@
-"""Log lines are Triton's (observability.md §4), and writing them holds nobody up."""
+"""Log lines are Triton's (docs/reference/logs.md), and writing them holds nobody up."""
 
 from __future__ import annotations
 

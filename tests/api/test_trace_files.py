@@ -1,4 +1,4 @@
-"""Trace files of a whole server: what each kind of request leaves in them (observability.md §3.2).
+"""Trace files of a whole server: what each kind of request leaves in them (docs/reference/traces.md#trace-files).
 
 The orders are those of the files that Triton 2.51 wrote for the same requests. Where Triton's own order depends on
 which of its threads is faster, this server has one of the possible orders.

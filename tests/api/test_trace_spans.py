@@ -1,4 +1,5 @@
-"""Spans of a whole server, as a collector gets them (observability.md §3.3): those that Triton 2.51 sends."""
+"""Spans of a whole server, as a collector gets them (docs/reference/traces.md#opentelemetry): those that Triton 2.51
+sends."""
 
 from __future__ import annotations
 

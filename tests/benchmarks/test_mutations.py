@@ -32,9 +32,7 @@ def mutations(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def changes(module: ModuleType, body: str) -> set[tuple[str, str]]:
     """What the line in a function may become, and by which operator."""
     source = f"def f(a, b, c):\n    {body}\n"
-    return {
-        (each.operator, each.applied(source).splitlines()[1].strip()) for each in module.mutants_of("m.py", source)
-    }
+    return {(each.operator, each.applied(source).splitlines()[1].strip()) for each in module.mutants_of("m.py", source)}
 
 
 @pytest.mark.parametrize(

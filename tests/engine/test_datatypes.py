@@ -1,4 +1,4 @@
-"""The table of element types is Triton's (model-config.md §8)."""
+"""The table of element types is Triton's (docs/reference/model-configuration.md#data-types)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which instances a configuration asks for, and which of those that there are will do (repository.md §7)."""
+"""Which instances a configuration asks for, and which of those that there are will do
+(docs/reference/model-control.md#changes-in-place)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantiles of the last minute, and histograms (observability.md §1.2)."""
+"""Quantiles of the last minute, and histograms (docs/reference/metrics.md#families-of-a-model)."""
 
 from __future__ import annotations
 

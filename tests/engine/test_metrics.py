@@ -1,4 +1,4 @@
-"""The statistics become Triton's metric families (observability.md §1)."""
+"""The statistics become Triton's metric families (docs/reference/metrics.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the metrics tell about the response cache, model by model (observability.md §1.2)."""
+"""What the metrics tell about the response cache, model by model (docs/reference/metrics.md#families-of-a-model)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Distributions of latencies become Triton's summaries and histogram (observability.md §1.2)."""
+"""Distributions of latencies become Triton's summaries and histogram
+(docs/reference/metrics.md#families-of-a-model)."""
 
 from __future__ import annotations
 

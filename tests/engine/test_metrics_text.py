@@ -1,4 +1,5 @@
-"""Metric families are written the way Triton's library writes them (observability.md §1, §1.2)."""
+"""Metric families are written the way Triton's library writes them (docs/reference/metrics.md,
+docs/reference/metrics.md#families-of-a-model)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics follow observability.md §2."""
+"""Statistics follow docs/reference/statistics.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A request that does not fit its model is refused as Triton refuses it (http.md §4.9, model-config.md §11)."""
+"""A request that does not fit its model is refused as Triton refuses it
+(docs/reference/errors.md#request-validation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A request that is nothing but bytes means the model's only input (http.md §4.6)."""
+"""A request that is nothing but bytes means the model's only input
+(docs/reference/http-inference.md#raw-binary-requests)."""
 
 from __future__ import annotations
 

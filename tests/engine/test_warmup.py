@@ -1,4 +1,4 @@
-"""What a configuration's warm-up samples come to (model-config.md §12)."""
+"""What a configuration's warm-up samples come to (docs/reference/model-configuration.md#warm-up)."""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from session_script import Exchange
 
+_IN_JSON = "docs/reference/http-inference.md#tensors-in-json"
+
 
 def generate(name: str, model: str, request: object, *, stream: bool = False, **fields: Any) -> Exchange:
     """A call with this JSON object, or these very bytes."""
@@ -110,7 +112,7 @@ def _shapes() -> Iterator[Exchange]:
     for number, value in enumerate(([[1, 2]], [[1, 2], []], [[], [1, 2]])):
         yield generate(f"uneven numbers {number}", "types", {"A_INT32": value})
     too_few = (500, '{"error":"Failed to parse \'data\' field: shape does not match true shape"}')
-    yield generate("too few numbers", "types", {"A_INT32": [[]]}, newer="§4.4", expected=too_few)
+    yield generate("too few numbers", "types", {"A_INT32": [[]]}, newer=_IN_JSON, expected=too_few)
     for number, value in enumerate(([["a", "b"]], [["a"], []], [["a"], ["b"]])):
         yield generate(f"uneven strings {number}", "types", {"A_STRING": value})
     yield generate("rows that disagree", "row_shapes", {"A_0": [1, 2, 3], "A_2": [1, 2]})

@@ -27,8 +27,8 @@ class Call:
         method: of the inference service; or a whole path.
         messages: encoded; one for a unary call, unless it is misused on purpose.
         interleaved: answers to different requests may come in any order; those to the same one may not.
-        newer: why the recorded answer does not count: the section of grpc.md that overrules it, or what is plainly
-            wrong with it. `expected` then holds instead.
+        newer: why the recorded answer does not count: the heading of docs/reference/ that overrules it, or
+            what is plainly wrong with it. `expected` then holds instead.
         recorded: False for a call that the reference build (2.51) does not survive.
     """
 

@@ -2,9 +2,9 @@
 
 The written normalisation is that of the HTTP session (``session_exchange.py``): times, the server's version, and what
 differs between an ONNX or scripted model and its python-backend twin. Statistics of the scripted models are left out:
-the python backend has requests that it answered with an error counted as successes, where observability.md §1.3 wants
-failures. Order matters everywhere except within maps, in the list of inputs that a server got, and between answers to
-different requests of an `interleaved` stream.
+the python backend has requests that it answered with an error counted as successes, where failures are
+wanted (docs/reference/scheduling.md#failure-reasons). Order matters everywhere except within maps, in the list of
+inputs that a server got, and between answers to different requests of an `interleaved` stream.
 """
 
 from __future__ import annotations

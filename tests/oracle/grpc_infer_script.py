@@ -209,7 +209,7 @@ def outputs() -> Iterator[Call]:
     yield infer(
         "best of strings",
         request("type_bytes", [tensor("INPUT0", "BYTES", [2], bytes=[b"a", b"b"])], outputs=best),
-        newer="http.md 4.7; the reference build dies of it",
+        newer="docs/reference/http-inference.md#classification; the reference build dies of it",
         expected=failed("INVALID_ARGUMENT", text),
         recorded=False,
     )

@@ -118,7 +118,10 @@ def _repository() -> Iterator[Call]:
 
 
 def _shared_memory() -> Iterator[Call]:
-    off = {"newer": "§2: off unless --allow-client-shm", "expected": failed("UNIMPLEMENTED", CLIENT_SHARED_MEMORY)}
+    off = {
+        "newer": "docs/reference/shared-memory.md: off unless --allow-client-shm",
+        "expected": failed("UNIMPLEMENTED", CLIENT_SHARED_MEMORY),
+    }
     for kind in ("System", "Cuda"):
         base = f"{kind}SharedMemory"
         yield ask(f"{kind} status", f"{base}Status")

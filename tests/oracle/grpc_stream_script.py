@@ -88,7 +88,7 @@ def ending_streams() -> Iterator[Call]:
         "status: answers, then failed",
         repeat(2, 2, id="r"),
         metadata=AS_STATUS,
-        newer="§4; the reference build dies of it",
+        newer="docs/reference/grpc.md#streams; the reference build dies of it",
         expected=failed("INTERNAL", "it failed", answers),
         recorded=False,
     )

@@ -1,8 +1,8 @@
 """The scripted session: requests, valid and invalid, to be put to both servers in this order.
 
 Each `Exchange` is one HTTP request. One that carries `newer` is answered differently by the reference build at hand
-(2.51) than the specification of the current release says; the replay then checks `expected`, taken from the
-specification, instead of the recorded answer.
+(2.51) than docs/reference/ says, which follows the current release; the replay then checks `expected` instead of the
+recorded answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request. `newer` names the section of http.md that overrules the recording; `expected` is (status, body)."""
+    """One request. `newer` names the heading of docs/reference/ that overrules the recording; `expected` is (status,
+    body)."""
 
     name: str
     method: str
@@ -208,7 +209,7 @@ def _binary() -> Iterator[Exchange]:
         "/v2/models/plain/infer",
         b"{}",
         {"Inference-Header-Content-Length": "abc"},
-        newer="4.5",
+        newer="docs/reference/http-inference.md#binary-tensors",
         expected=(400, '{"error":"Unable to parse Inference-Header-Content-Length, got: abc"}'),
     )
 
@@ -287,7 +288,11 @@ def _bad_inputs() -> Iterator[Exchange]:
     yield infer("too many elements", "plain", {"inputs": [{**PLAIN, "data": [1, 2, 3, 4, 5]}]})
     text = '{"error":"Failed to parse \'data\' field: shape does not match true shape"}'
     yield infer(
-        "too few elements", "plain", {"inputs": [{**PLAIN, "data": [1, 2, 3]}]}, newer="4.4", expected=(500, text)
+        "too few elements",
+        "plain",
+        {"inputs": [{**PLAIN, "data": [1, 2, 3]}]},
+        newer="docs/reference/http-inference.md#tensors-in-json",
+        expected=(500, text),
     )
 
 

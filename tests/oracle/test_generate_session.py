@@ -34,7 +34,7 @@ def test_trireme_answers_as_triton_did(server: Any, exchange: Exchange) -> None:
     answer = put(server.host, server.port, exchange)
     expected = exchange.newer and exchange.expected
     if expected:
-        assert (answer["status"], answer["body"]) == expected, f"http.md {exchange.newer}"
+        assert (answer["status"], answer["body"]) == expected, exchange.newer
     else:
         assert normalised(exchange, answer) == normalised(exchange, RECORDED[exchange.name])
 

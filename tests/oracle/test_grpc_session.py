@@ -1,6 +1,6 @@
 """The scripted session over gRPC: Trireme answers as the real Triton answered when it was recorded.
 
-Calls marked as newer than the recorded release, or as plainly wrong there, are held to the specification instead.
+Calls marked as newer than the recorded release, or as plainly wrong there, are held to docs/reference/ instead.
 """
 
 from __future__ import annotations

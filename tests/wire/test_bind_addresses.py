@@ -1,4 +1,5 @@
-"""Where the services listen, and whether others may listen there too: the flags, on real processes (cli.md §2)."""
+"""Where the services listen, and whether others may listen there too: the flags, on real processes
+(docs/reference/command-line.md#flags)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ensembles over a member that answers any number of times, on gRPC streams (scheduling.md §7.3)."""
+"""Ensembles over a member that answers any number of times, on gRPC streams (docs/reference/ensembles.md#execution)."""
 
 from __future__ import annotations
 

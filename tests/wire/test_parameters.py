@@ -1,5 +1,6 @@
-"""The parameters extension (http.md §4.3, grpc.md §3): what a client gives a model reaches it, and what a model gives
-back reaches the client, over both protocols and in the types that they have."""
+"""The parameters extension (docs/reference/http-inference.md#request-parameters,
+docs/reference/grpc.md#request-parameters): what a client gives a model reaches it, and what a model gives back reaches
+the client, over both protocols and in the types that they have."""
 
 from __future__ import annotations
 

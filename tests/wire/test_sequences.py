@@ -129,7 +129,7 @@ def test_a_start_within_a_sequence_begins_anew(ask: Ask) -> None:
     assert [ask(8002, 5, "s"), ask(8002, 6), ask(8002, 7, "s"), ask(8002, 8, "e")] == [5, 11, 7, 15]
 
 
-# Refusals (scheduling.md §6.1)
+# Refusals (docs/reference/sequences.md#admission)
 
 
 def refusal(call: Callable[..., object], *arguments: Any, **named: Any) -> str:
@@ -197,7 +197,7 @@ def test_an_id_that_is_no_number_fails_its_own_requests_alone(ask: Ask) -> None:
     assert ask("8008", 6, "e", model) == 8019
 
 
-# Statistics (scheduling.md §5)
+# Statistics (docs/reference/statistics.md#what-each-event-counts)
 
 
 def test_rows_that_fill_gaps_count_in_the_batch_and_nowhere_else(

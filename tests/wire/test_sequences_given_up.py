@@ -1,5 +1,5 @@
 """Clients that give up in the middle of a sequence, with Triton's own client: what else of it was queued ends with it,
-and its slot goes to the next (scheduling.md §6.7)."""
+and its slot goes to the next (docs/reference/sequences.md#cancelled-sequences)."""
 
 from __future__ import annotations
 

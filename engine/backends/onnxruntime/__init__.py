@@ -1,4 +1,4 @@
-"""Models in ONNX format, executed by ONNX Runtime (backends.md §2)."""
+"""Models in ONNX format, executed by ONNX Runtime (docs/reference/backends.md#onnx-runtime)."""
 
 from .backend import OnnxRuntimeBackend
 

@@ -1,4 +1,5 @@
-"""The backend ``onnxruntime``: what it says about a model, and how it makes its instances (backends.md §2)."""
+"""The backend ``onnxruntime``: what it says about a model, and how it makes its instances
+(docs/reference/backends.md#onnx-runtime)."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class OnnxRuntimeBackend(Backend):
         self._runtime: Any = None
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
-        """See model-config.md §7.
+        """See docs/reference/model-configuration.md#completion-by-backends.
 
         Raises:
             TriremeError: the model cannot be read, or cannot batch although the configuration wants it to.

@@ -1,4 +1,5 @@
-"""Execution providers: what runs the graph's nodes, and with which options (backends.md §2)."""
+"""Execution providers: what runs the graph's nodes, and with which options
+(docs/reference/backends.md#onnx-runtime)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that OpenVINO reads, executed on CPUs (backends.md §5)."""
+"""Models that OpenVINO reads, executed on CPUs (docs/reference/backends.md#openvino)."""
 
 from .backend import OpenVinoBackend
 

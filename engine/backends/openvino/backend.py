@@ -1,4 +1,4 @@
-"""The backend ``openvino``: how models are read, compiled and checked (backends.md §5)."""
+"""The backend ``openvino``: how models are read, compiled and checked (docs/reference/backends.md#openvino)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OpenVinoBackend(Backend):
         self._core: Any = None
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
-        """See model-config.md §7.
+        """See docs/reference/model-configuration.md#completion-by-backends.
 
         Raises:
             TriremeError: the model cannot be read, or cannot batch although the configuration wants it to.

@@ -1,4 +1,4 @@
-"""What a configuration's parameters say about how OpenVINO is to run (backends.md §5)."""
+"""What a configuration's parameters say about how OpenVINO is to run (docs/reference/backends.md#openvino)."""
 
 from __future__ import annotations
 

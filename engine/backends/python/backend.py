@@ -1,4 +1,5 @@
-"""The backend ``python``: a user's ``model.py``, each instance in a process of its own (python-backend.md)."""
+"""The backend ``python``: a user's ``model.py``, each instance in a process of its own
+(docs/reference/python-backend.md)."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class PythonBackend(Backend):
         self._environments = Environments()
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
-        """See python-backend.md §3.6.
+        """See docs/reference/python-backend.md#auto-complete.
 
         Raises:
             InternalError: the model cannot be imported, or contradicts its configuration.

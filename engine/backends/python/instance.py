@@ -64,7 +64,7 @@ _LOG_SLACK = 256 << 10
 
 
 def unhealthy(name: str) -> ProcessLostError:
-    """The process of this instance is lost (python-backend.md §9)."""
+    """The process of this instance is lost (docs/reference/python-backend.md#readiness)."""
     return ProcessLostError(f"Stub process '{name}' is not healthy.", reason=FailureReason.BACKEND)
 
 

@@ -1,4 +1,5 @@
-"""The backend's options, ``--backend-config=python,NAME=VALUE`` (python-backend.md §1)."""
+"""The backend's options, ``--backend-config=python,NAME=VALUE``
+(docs/reference/python-backend.md#files-and-imports)."""
 
 from __future__ import annotations
 

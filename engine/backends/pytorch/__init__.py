@@ -1,4 +1,4 @@
-"""PyTorch models: TorchScript, exported programs and plain Python classes (backends.md §3)."""
+"""PyTorch models: TorchScript, exported programs and plain Python classes (docs/reference/backends.md#pytorch)."""
 
 from .backend import PyTorchBackend
 

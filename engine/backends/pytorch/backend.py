@@ -1,4 +1,5 @@
-"""The backend ``pytorch``: which kind of program a model is, and how its instances are made (backends.md §3)."""
+"""The backend ``pytorch``: which kind of program a model is, and how its instances are made
+(docs/reference/backends.md#pytorch)."""
 
 from __future__ import annotations
 

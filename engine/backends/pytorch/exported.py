@@ -1,4 +1,5 @@
-"""Exported programs, ``model.pt2``: written by ``torch.export.save``, or compiled by AOTInductor (backends.md §3.2).
+"""Exported programs, ``model.pt2``: written by ``torch.export.save``, or compiled by AOTInductor
+(docs/reference/backends.md#exported-programs).
 
 Rules:
  1. A program has devices written into it, where it makes tensors of its own. So all of it is moved to the instance's

@@ -1,4 +1,5 @@
-"""Which tensor of the configuration is which of the model's (backends.md §3.1, §3.2).
+"""Which tensor of the configuration is which of the model's (docs/reference/backends.md#torchscript,
+docs/reference/backends.md#exported-programs).
 
 TorchScript knows argument names for inputs and nothing for outputs, so configurations say it by convention:
 

@@ -1,4 +1,5 @@
-"""``runtime: "model.py"``: a module as Python source, or TorchScript run as such (backends.md §3.3)."""
+"""``runtime: "model.py"``: a module as Python source, or TorchScript run as such
+(docs/reference/backends.md#modules-in-python)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration's parameters say about how PyTorch is to run (backends.md §3)."""
+"""What a configuration's parameters say about how PyTorch is to run (docs/reference/backends.md#pytorch)."""
 
 from __future__ import annotations
 

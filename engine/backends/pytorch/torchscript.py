@@ -1,4 +1,4 @@
-"""TorchScript modules, ``model.pt`` (backends.md §3.1)."""
+"""TorchScript modules, ``model.pt`` (docs/reference/backends.md#torchscript)."""
 
 from __future__ import annotations
 

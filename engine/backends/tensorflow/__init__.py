@@ -1,4 +1,4 @@
-"""TensorFlow models: SavedModel and frozen graphs (backends.md §6)."""
+"""TensorFlow models: SavedModel and frozen graphs (docs/reference/backends.md#tensorflow)."""
 
 from .backend import TensorFlowBackend
 

@@ -1,4 +1,5 @@
-"""The backend ``tensorflow``: how models are loaded and checked, and how instances share sessions (backends.md §6)."""
+"""The backend ``tensorflow``: how models are loaded and checked, and how instances share sessions
+(docs/reference/backends.md#tensorflow)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class TensorFlowBackend(Backend):
         self._default_max_batch_size = max(parse_int(options.get("default-max-batch-size", "4")), 0)
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
-        """See model-config.md §7; frozen graphs tell nothing.
+        """See docs/reference/model-configuration.md#completion-by-backends; frozen graphs tell nothing.
 
         Raises:
             TriremeError: the model cannot be read, or cannot batch although the configuration wants it to.

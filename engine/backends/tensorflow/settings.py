@@ -1,4 +1,4 @@
-"""What a configuration says about how TensorFlow is to run (backends.md §6)."""
+"""What a configuration says about how TensorFlow is to run (docs/reference/backends.md#tensorflow)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines built by TensorRT ("plans"), executed on GPUs (backends.md §4)."""
+"""Engines built by TensorRT ("plans"), executed on GPUs (docs/reference/backends.md#tensorrt)."""
 
 from .backend import TensorRtBackend
 

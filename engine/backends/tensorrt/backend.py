@@ -1,4 +1,4 @@
-"""The backend ``tensorrt``: how plans are read, checked, and shared by instances (backends.md §4).
+"""The backend ``tensorrt``: how plans are read, checked, and shared by instances (docs/reference/backends.md#tensorrt).
 
 Written after TensorRT's reference (10.13 to 11.4) and tested against a stand-in for it; no GPU has seen it yet.
 """
@@ -56,7 +56,7 @@ class TensorRtBackend(Backend):
         self._library: Library | None = None
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
-        """See model-config.md §7.
+        """See docs/reference/model-configuration.md#completion-by-backends.
 
         Raises:
             TriremeError: the plan cannot be read, or contradicts the configuration.

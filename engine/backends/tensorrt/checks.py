@@ -1,4 +1,4 @@
-"""Does a model configuration fit an engine? (backends.md §4)
+"""Does a model configuration fit an engine? (docs/reference/backends.md#tensorrt)
 
 The order is Triton's: number and names of the inputs, names of the outputs, types that TensorRT has, shape tensors that
 are marked as such; then types and shapes, one by one; then whether anything of the engine has been left out.

@@ -1,4 +1,4 @@
-"""What an engine adds to an incomplete configuration (model-config.md §7)."""
+"""What an engine adds to an incomplete configuration (docs/reference/model-configuration.md#completion-by-backends)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimisation profiles: which of an instance's fits a batch best (backends.md §4).
+"""Optimisation profiles: which of an instance's fits a batch best (docs/reference/backends.md#tensorrt).
 
 Rules:
  1. An instance has the profiles that its group names, or the engine's first one.

@@ -1,4 +1,4 @@
-"""What a configuration, and the backend's options, say about TensorRT models (backends.md §4)."""
+"""What a configuration, and the backend's options, say about TensorRT models (docs/reference/backends.md#tensorrt)."""
 
 from __future__ import annotations
 

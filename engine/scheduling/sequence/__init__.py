@@ -1,4 +1,4 @@
-"""Sequences of requests that belong together: stateful models (scheduling.md §6).
+"""Sequences of requests that belong together: stateful models (docs/reference/sequences.md).
 
 `batcher.SequenceBatcher` is the scheduler core. It gives each sequence a `slot.Slot` of one instance, or a place in the
 `backlog`; `direct` and `oldest` form the batches of an instance from its slots; `inputs` adds what only the server

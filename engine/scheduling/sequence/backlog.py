@@ -1,6 +1,6 @@
 """The backlog: sequences that wait for a slot.
 
-Rules (scheduling.md §6.2, §6.6):
+Rules (docs/reference/sequences.md#slots-and-the-backlog, docs/reference/sequences.md#time-limits):
  1. The sequence that came first gets the next free slot, with all of its requests.
  2. A request may limit its time in here. The closest deadline of its requests is the sequence's: then all of them
     leave together.

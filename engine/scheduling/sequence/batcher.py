@@ -1,4 +1,5 @@
-"""The sequence batcher (scheduling.md §6): requests of a sequence are executed in order, all on one instance.
+"""The sequence batcher (docs/reference/sequences.md): requests of a sequence are executed in order, all on one
+instance.
 
 Rules:
  1. A sequence begins with a START and ends with an END; its id is unknown before and after. A START for an id that is
@@ -16,7 +17,7 @@ Rules:
     comes before it is executed.
  7. When an instance dies, all sequences in its slots are over. What is queued of them is refused as lost; what would
     continue them is told to START. They move to no other instance: what the model knew of them died, too.
- 8. In an iterative model (§6.9) each request is a sequence of its own unless it names one that is known; without an id
+ 8. In an iterative model each request is a sequence of its own unless it names one that is known; without an id
     it gets one. A request that was executed may come back, again and again, in front of all others of its sequence and
     without its flags; when it does not, the sequence is over.
  9. Once stopped, the batcher accepts only what continues a sequence, and waits for no delay. When nobody can continue
@@ -287,7 +288,8 @@ class SequenceBatcher:
     # Sequences.
 
     def _admit(self, job: Job) -> Sequence:
-        """The sequence that a request belongs to, found or begun; the checks are in the order of scheduling.md §6.1."""
+        """The sequence that a request belongs to, found or begun; the checks are in the order of
+        docs/reference/sequences.md#admission."""
         request = job.request
         self._plan.inputs.controls.check(job)
         if job.rows > 1:

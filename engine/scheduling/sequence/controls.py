@@ -1,4 +1,5 @@
-"""Control inputs: what the server tells a stateful model about each request (scheduling.md §6.5).
+"""Control inputs: what the server tells a stateful model about each request
+(docs/reference/sequences.md#control-inputs).
 
 Rules:
  1. A control is an input of shape [1], [1,1] for a model that batches. Clients do not send it.

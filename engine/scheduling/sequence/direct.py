@@ -1,4 +1,4 @@
-"""The direct strategy: slot n of an instance is row n of its batches (scheduling.md §6.3).
+"""The direct strategy: slot n of an instance is row n of its batches (docs/reference/sequences.md#direct-strategy).
 
 Rules:
  1. A batch is formed when the instance executes none. Its rows are the slots from 0 up to the last one that is READY.

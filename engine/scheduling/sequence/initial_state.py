@@ -1,4 +1,5 @@
-"""What the implicit states of a model begin with, read and checked at load (scheduling.md §6.8).
+"""What the implicit states of a model begin with, read and checked at load
+(docs/reference/sequences.md#implicit-state).
 
 Rules:
  1. Without ``initial_state`` a state begins as zeros (empty strings) of its declared size, where a variable dimension

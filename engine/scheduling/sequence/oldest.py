@@ -1,4 +1,5 @@
-"""The oldest strategy: the requests of candidate sequences are batched as they come (scheduling.md §6.4).
+"""The oldest strategy: the requests of candidate sequences are batched as they come
+(docs/reference/sequences.md#oldest-strategy).
 
 Rules:
  1. Each slot, that is each candidate, has at most one request here, from when it is *issued* until it is executed.

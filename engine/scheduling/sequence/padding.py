@@ -1,4 +1,5 @@
-"""Rows that fill gaps: a direct batch has a row for each slot up to the last one that is ready (scheduling.md §6.3).
+"""Rows that fill gaps: a direct batch has a row for each slot up to the last one that is ready
+(docs/reference/sequences.md#direct-strategy).
 
 A null job looks like a request, so that backends need not know; its READY control says that it is none. It has inputs
 of its own, made of nothing (never another client's data), asks for no answer, and counts in no statistics, but in the

@@ -1,5 +1,6 @@
-"""How the sequence batcher refuses jobs (scheduling.md §6.1, §6.6; http.md §4.9). Texts without a request id have none
-in Triton either.
+"""How the sequence batcher refuses jobs (docs/reference/sequences.md#admission,
+docs/reference/sequences.md#time-limits, docs/reference/errors.md#request-validation). Texts without a request id have
+none in Triton either.
 
 `wrong_id_type` to `stopping` are raised at the door, before a job counts as accepted; the others answer accepted ones.
 """

@@ -1,4 +1,5 @@
-"""Implicit state: what a model remembers of a sequence from one request to the next (scheduling.md §6.8).
+"""Implicit state: what a model remembers of a sequence from one request to the next
+(docs/reference/sequences.md#implicit-state).
 
 The server keeps it, as tensors; the model itself has no memory. A request that is handed to a backend carries its
 sequence's `SequenceState` as ``job.state``, and has the state's tensors among its ``inputs`` already. What the backend

@@ -1,4 +1,5 @@
-"""The slots without a sequence; the one with the lowest number goes first (scheduling.md §6.2)."""
+"""The slots without a sequence; the one with the lowest number goes first
+(docs/reference/sequences.md#slots-and-the-backlog)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flag values become options, checked against each other (cli.md §2)."""
+"""Flag values become options, checked against each other (docs/reference/command-line.md#flags)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ GRPC_FILES = ("--grpc-server-cert=c", "--grpc-server-key=k", "--grpc-root-cert=r
     ],
 )
 def test_grpc_is_secured_as_asked(words: tuple[str, ...], tls: TlsOptions | None) -> None:
-    """Clients are checked only if that is asked for; naming the flag turns TLS on, whatever its value (grpc.md §8)."""
+    """Clients are checked only if asked for; naming the flag turns TLS on (docs/reference/grpc.md#tls)."""
     grpc = command(*GRPC_FILES, *words).grpc
     assert grpc is not None
     assert grpc.service.tls == tls

@@ -1,4 +1,4 @@
-"""The command line is read as tritonserver reads it (cli.md §1)."""
+"""The command line is read as tritonserver reads it (docs/reference/command-line.md#grammar)."""
 
 from __future__ import annotations
 

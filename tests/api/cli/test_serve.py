@@ -1,4 +1,5 @@
-"""`trireme serve` from its command line to its exit code (cli.md §4, §5), in a process of its own."""
+"""`trireme serve` from its command line to its exit code (docs/reference/command-line.md#start,
+docs/reference/command-line.md#shutdown), in a process of its own."""
 
 from __future__ import annotations
 

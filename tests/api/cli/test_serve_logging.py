@@ -1,4 +1,4 @@
-"""What clients set about the log of `trireme serve` shows in its next lines (observability.md §4)."""
+"""What clients set about the log of `trireme serve` shows in its next lines (docs/reference/logs.md)."""
 
 from __future__ import annotations
 

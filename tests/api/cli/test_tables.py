@@ -1,4 +1,4 @@
-"""Tables look like Triton's (observability.md §4)."""
+"""Tables look like Triton's (docs/reference/logs.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the flags about traces come to (cli.md §2, observability.md §3)."""
+"""What the flags about traces come to (docs/reference/command-line.md#flags, docs/reference/traces.md)."""
 
 from __future__ import annotations
 

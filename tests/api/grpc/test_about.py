@@ -1,4 +1,5 @@
-"""Questions about the server, its health and its switched-off features (grpc.md §1, §2)."""
+"""Questions about the server, its health and its switched-off features (docs/reference/grpc.md#health-service,
+docs/reference/grpc.md#calls)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA regions over gRPC (grpc.md §2), on a stand-in for the driver."""
+"""CUDA regions over gRPC (docs/reference/shared-memory.md#regions), on a stand-in for the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata that becomes request parameters (grpc.md §6)."""
+"""Metadata that becomes request parameters (docs/reference/grpc.md#header-forwarding)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the data of inputs is, and how typed contents become tensors (grpc.md §3)."""
+"""Where the data of inputs is, and how typed contents become tensors (docs/reference/grpc.md#input-tensors)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Request and output parameters: which choices are taken, and what is said of the others (grpc.md §3)."""
+"""Request and output parameters: which choices are taken, and what is said of the others
+(docs/reference/grpc.md#request-parameters)."""
 
 from __future__ import annotations
 

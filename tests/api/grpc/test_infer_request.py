@@ -1,4 +1,5 @@
-"""What a request means as a whole, and in which order its faults are found (grpc.md §2, §3)."""
+"""What a request means as a whole, and in which order its faults are found (docs/reference/errors.md#model-lookup,
+docs/reference/grpc.md#input-tensors)."""
 
 from __future__ import annotations
 

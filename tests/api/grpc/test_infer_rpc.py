@@ -1,4 +1,4 @@
-"""ModelInfer from the client's side of a real connection (grpc.md §3, §5, §6)."""
+"""ModelInfer from the client's side of a real connection (docs/reference/grpc.md)."""
 
 from __future__ import annotations
 

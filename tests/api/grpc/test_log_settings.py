@@ -1,4 +1,4 @@
-"""LogSettings (grpc.md §2)."""
+"""LogSettings (docs/reference/grpc.md#settings)."""
 
 from __future__ import annotations
 

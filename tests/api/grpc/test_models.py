@@ -1,4 +1,4 @@
-"""Questions about one model (grpc.md §2)."""
+"""Questions about one model (docs/reference/grpc.md#calls)."""
 
 from __future__ import annotations
 

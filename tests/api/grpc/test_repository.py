@@ -1,4 +1,4 @@
-"""The model repository (grpc.md §2)."""
+"""The model repository (docs/reference/grpc.md#repository-calls)."""
 
 from __future__ import annotations
 

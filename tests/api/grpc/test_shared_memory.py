@@ -1,4 +1,5 @@
-"""Shared memory over gRPC: regions, and tensors in them (grpc.md §2, §3, §4; http.md §4.12, §6)."""
+"""Shared memory over gRPC: regions, and tensors in them (docs/reference/shared-memory.md#regions,
+docs/reference/shared-memory.md#tensors-in-regions)."""
 
 from __future__ import annotations
 

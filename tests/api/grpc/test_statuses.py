@@ -1,4 +1,4 @@
-"""Which gRPC status an error becomes (grpc.md §2)."""
+"""Which gRPC status an error becomes (docs/reference/errors.md#error-kinds)."""
 
 from __future__ import annotations
 

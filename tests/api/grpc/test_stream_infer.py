@@ -1,4 +1,5 @@
-"""ModelStreamInfer from the client's side of a real connection (grpc.md §4, §5)."""
+"""ModelStreamInfer from the client's side of a real connection (docs/reference/grpc.md#streams,
+docs/reference/grpc.md#cancellation)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TraceSetting (grpc.md §2)."""
+"""TraceSetting (docs/reference/grpc.md#settings)."""
 
 from __future__ import annotations
 

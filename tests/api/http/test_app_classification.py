@@ -1,4 +1,4 @@
-"""The classification extension (http.md §4.7)."""
+"""The classification extension (docs/reference/http-inference.md#classification)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressed requests and answers (http.md §4.10)."""
+"""Compressed requests and answers (docs/reference/http-inference.md#compression)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA regions over HTTP (http.md §6), on a stand-in for the driver."""
+"""CUDA regions over HTTP (docs/reference/shared-memory.md#regions), on a stand-in for the driver."""
 
 from __future__ import annotations
 

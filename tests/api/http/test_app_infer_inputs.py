@@ -1,4 +1,6 @@
-"""Inputs of infer requests: members, sources of data, binary tensors (http.md §4.2, §4.4, §4.5, §4.12)."""
+"""Inputs of infer requests: members, sources of data, binary tensors (docs/reference/http-inference.md#request-object,
+docs/reference/http-inference.md#input-data, docs/reference/http-inference.md#binary-tensors,
+docs/reference/shared-memory.md#tensors-in-regions)."""
 
 from __future__ import annotations
 
@@ -151,7 +153,8 @@ async def test_zero_in_the_shape_means_that_no_data_is_read(client: HttpClient) 
 
 
 async def test_unknown_datatype_of_a_binary_input_is_left_to_validation(client: HttpClient) -> None:
-    """Which says that the model expects another one, and calls this one `<invalid>` (http.md §4.9)."""
+    """Which says that the model expects another one, and calls this one `<invalid>`
+    (docs/reference/errors.md#request-validation)."""
     await client.infer({"inputs": [binary(0, datatype="FOO")]})
     assert client.server.submitted[0].inputs[0].datatype.name == "<invalid>"
 

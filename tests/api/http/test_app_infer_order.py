@@ -1,4 +1,5 @@
-"""In which order an infer request is examined, and how its failures look (http.md §4.1)."""
+"""In which order an infer request is examined, and how its failures look
+(docs/reference/http-inference.md#processing-order)."""
 
 from __future__ import annotations
 
@@ -130,7 +131,8 @@ KINDS = [
 async def test_refusals_are_json_and_failures_of_the_execution_are_text(
     client: HttpClient, kind: type[TriremeError], status: int
 ) -> None:
-    """Every kind of error has its status (http.md §2); the Content-Type tells before from after."""
+    """Every kind of error has its status (docs/reference/errors.md#error-kinds); the Content-Type tells before from
+    after."""
     client.server.refusal = kind('no "room"\n')
     reply = await client.infer(fp32_request())
     assert (reply.status, reply.media) == (status, "application/json")
@@ -220,7 +222,7 @@ async def test_raw_request_hands_over_the_body_and_gets_all_outputs_binary(
 
 
 async def test_size_limits() -> None:
-    """Texts of http.md §4.10; bytes of binary tensors are not limited."""
+    """Texts of docs/reference/http.md#request-bodies; bytes of binary tensors are not limited."""
     hint = "Use --http-max-input-size to increase the limit."
     client = HttpClient(FakeServer(), max_input_bytes=200)
     reply = await client.infer(" " * 200 + "{}")

@@ -1,4 +1,5 @@
-"""Outputs of infer requests, and the answer that holds them (http.md §4.7, §4.8)."""
+"""Outputs of infer requests, and the answer that holds them (docs/reference/http-inference.md#outputs,
+docs/reference/http-inference.md#response)."""
 
 from __future__ import annotations
 

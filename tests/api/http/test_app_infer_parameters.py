@@ -1,4 +1,5 @@
-"""Request parameters and forwarded headers (http.md §4.3, §4.11)."""
+"""Request parameters and forwarded headers (docs/reference/http-inference.md#request-parameters,
+docs/reference/http-inference.md#header-forwarding)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log settings over HTTP (http.md §7)."""
+"""Log settings over HTTP (docs/reference/logs.md#settings)."""
 
 from __future__ import annotations
 

@@ -203,9 +203,10 @@ PATHS = st.sampled_from(
 
 
 def exchange(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> None:
-    """Whatever is sent is answered with a status of http.md §2, in the form of §2, and never by a defect.
+    """Whatever is sent is answered with a status of docs/reference/errors.md#error-kinds, in its form, and never by a
+    defect.
 
-    The answer's own bytes may be no JSON: names and data go out as they came in (http.md §2).
+    The answer's own bytes may be no JSON: names and data go out as they came in (docs/reference/errors.md#error-kinds).
     """
     client = HttpClient(FakeServer(), header_forward_pattern="x-forw|é|prio", max_input_bytes=1000)
 

@@ -1,4 +1,5 @@
-"""Repository control, and the routes that this version only refuses (http.md §3.6 to §3.8, §6)."""
+"""Repository control, and the routes that this version only refuses (docs/reference/http.md,
+docs/reference/shared-memory.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which path and method reach which handler (http.md §1, §3)."""
+"""Which path and method reach which handler (docs/reference/http.md#transport, docs/reference/http.md#routes)."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_a_model_called_stats_has_no_metadata_route_but_the_others(client:
 
 
 def test_categories_are_those_of_the_restricted_api_option() -> None:
-    """cli.md names them; every route has one."""
+    """docs/reference/command-line.md names them; every route has one."""
     known = {"health", "metadata", "model-config", "statistics", "inference", "model-repository"}
     assert {route.category for route in ROUTES} == known | {"shared-memory", "trace", "logging"}
 
@@ -181,7 +181,7 @@ SEGMENTS = st.sampled_from(["v2", "models", "versions", "1", "m", "infer", "stat
 
 @given(st.lists(SEGMENTS, max_size=7).map("/".join) | st.text(max_size=40))
 def test_a_path_finds_the_route_that_its_table_row_describes(path: str) -> None:
-    """The router agrees with a plain reading of http.md §3, cached or not."""
+    """The router agrees with a plain reading of docs/reference/http.md#routes, cached or not."""
     rows = [
         r"/v2(/health/(live|ready)|/logging|/trace/setting)?",
         r"/v2/models/(stats|[^/?]+(/versions/[0-9]+)?(/(ready|config|stats|infer|generate|generate_stream))?)",

@@ -1,4 +1,4 @@
-"""Health, metadata, configuration, statistics (http.md §3.1 to §3.5)."""
+"""Health, metadata, configuration, statistics (docs/reference/http.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Shared memory over HTTP: regions, and tensors in them (http.md §4.7, §4.8, §4.12, §6)."""
+"""Shared memory over HTTP: regions, and tensors in them (docs/reference/http-inference.md#outputs,
+docs/reference/http-inference.md#response, docs/reference/shared-memory.md#tensors-in-regions,
+docs/reference/shared-memory.md#regions)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace settings over HTTP (http.md §7)."""
+"""Trace settings over HTTP (docs/reference/traces.md#over-http)."""
 
 from __future__ import annotations
 

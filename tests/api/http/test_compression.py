@@ -1,4 +1,4 @@
-"""Bodies are compressed and decompressed by Triton's rules (http.md §4.10)."""
+"""Bodies are compressed and decompressed by Triton's rules (docs/reference/http-inference.md#compression)."""
 
 from __future__ import annotations
 

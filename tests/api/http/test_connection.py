@@ -17,7 +17,7 @@ CLOSE = b"Connection: close\r\n\r\n"
 
 
 async def test_request_and_response() -> None:
-    """Only the application's headers and the framing are sent (http.md §1)."""
+    """Only the application's headers and the framing are sent (docs/reference/http.md#transport)."""
     async with serving(echo) as service:
         answer = await tell(service, b"GET /v2 HTTP/1.1\r\nHost: x\r\n" + CLOSE)
     assert answer == b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\nGET /v2 "

@@ -135,7 +135,7 @@ async def test_refusal_is_readable_by_who_reads_late() -> None:
 
 
 async def test_too_many_chunks_are_400() -> None:
-    """http.md §1, with its text; the application is cancelled."""
+    """docs/reference/http.md#request-bodies, with its text; the application is cancelled."""
     recorder = Recorder()
     async with serving(recorder) as service:
         answer = await tell(service, CHUNKED + b"1\r\na\r\n" * 65_537)
@@ -248,7 +248,7 @@ async def test_half_a_request(half: bytes, size: str) -> None:
 
 @pytest.mark.parametrize("manner", ["close", "reset", "half-close"])
 async def test_vanishing_client_cancels_the_application(manner: str) -> None:
-    """[2.73] tearing the request down cancels the inference (http.md §1)."""
+    """Tearing the request down cancels the inference (docs/reference/http.md#transport)."""
     recorder = Recorder()
     async with serving(recorder) as service, await connect(service) as stream:
         await stream.send_all(GET + b"\r\n" + GET + b"\r\n")

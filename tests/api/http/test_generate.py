@@ -1,4 +1,5 @@
-"""The generate extension over real connections (http.md §5): framing, back-pressure, clients that go away.
+"""The generate extension over real connections (docs/reference/generate.md): framing, back-pressure, clients that go
+away.
 
 What it answers is compared with the real Triton's answers in ``tests/oracle/test_generate_session.py``.
 """
@@ -213,7 +214,7 @@ class TestHttp2:
 
 
 async def test_what_is_given_may_not_be_larger_than_the_limit(running: Running) -> None:
-    """As text, and as tensors (http.md §4.10)."""
+    """As text, and as tensors (docs/reference/http.md#request-bodies)."""
     async with await connect(running.service) as stream:
         responses = Responses(stream)
         await stream.send_all(request("say!", "plain", IN=[0] * 26_000))

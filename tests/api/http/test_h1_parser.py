@@ -289,7 +289,7 @@ def test_head_without_end_is_431_before_it_ends(endless: bytes) -> None:
 
 
 def test_chunk_count_is_limited() -> None:
-    """http.md §1, with its text; empty last chunk not counted."""
+    """docs/reference/http.md#request-bodies, with its text; empty last chunk not counted."""
     head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert parse(head + b"1\r\na\r\n" * 3 + b"0\r\n\r\n").failure is None
     parser = parse(head + b"1\r\na\r\n" * 4 + b"0\r\n\r\n")

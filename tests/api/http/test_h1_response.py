@@ -49,7 +49,7 @@ def test_streamed_body_in_http_1_0_ends_with_the_connection() -> None:
 
 
 def test_connection_header_is_echoed() -> None:
-    """http.md §1; keep-alive is the default of 1.1 and must be named in 1.0."""
+    """docs/reference/http.md#transport; keep-alive is the default of 1.1 and must be named in 1.0."""
     assert b"Connection" not in encode({}, b"")[0]
     assert encode({}, b"", keep_alive=False)[0].endswith(b"Connection: close\r\n\r\n")
     assert encode({}, b"", http10=True)[0].endswith(b"Connection: keep-alive\r\n\r\n")

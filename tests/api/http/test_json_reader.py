@@ -1,4 +1,4 @@
-"""Documents are read as Triton reads them: its dialect, its reasons, its offsets (http.md §2)."""
+"""Documents are read as Triton reads them: its dialect, its reasons, its offsets (docs/reference/json.md#reading)."""
 
 from __future__ import annotations
 

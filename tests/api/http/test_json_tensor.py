@@ -1,4 +1,5 @@
-"""Tensors come out of JSON as Triton reads them, and what it refuses is refused in its words (http.md §4.4)."""
+"""Tensors come out of JSON as Triton reads them, and what it refuses is refused in its words
+(docs/reference/http-inference.md#tensors-in-json)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON is written byte for byte as Triton writes it (http.md §2)."""
+"""JSON is written byte for byte as Triton writes it (docs/reference/json.md#writing)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ORCA header on the generate routes (http.md §5)."""
+"""The ORCA header on the generate routes (docs/reference/generate.md#load-metrics-header)."""
 
 from __future__ import annotations
 

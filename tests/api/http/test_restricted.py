@@ -1,4 +1,4 @@
-"""Requests that need a key (http.md §8)."""
+"""Requests that need a key (docs/reference/http.md#restricted-apis)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ROUTES = {
     "trace": [f"{method} /v2{model}/trace/setting" for method in ("GET", "POST") for model in ("", "/models/m")],
     "logging": ["GET /v2/logging", "POST /v2/logging"],
 }
-"""The table of http.md §3."""
+"""The table of docs/reference/http.md#routes."""
 
 
 def restricting(*categories: str) -> tuple[Restriction, ...]:

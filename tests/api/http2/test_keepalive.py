@@ -105,7 +105,7 @@ def test_only_so_many_pings_without_data() -> None:
 
 
 def test_defaults_ask_after_two_hours() -> None:
-    """grpc.md §8."""
+    """docs/reference/grpc.md#keepalive."""
     peer = RawPeer()
     assert peer.server.next_timer_s == 7200.0
     peer.say(headers(1))

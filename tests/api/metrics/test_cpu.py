@@ -1,4 +1,4 @@
-"""Readings of the machine (observability.md §1.4)."""
+"""Readings of the machine (docs/reference/metrics.md#gpu-and-cpu-families)."""
 
 from __future__ import annotations
 

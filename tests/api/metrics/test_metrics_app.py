@@ -1,4 +1,4 @@
-"""What the metrics port answers (http.md §9)."""
+"""What the metrics port answers (docs/reference/http.md#metrics-port)."""
 
 from __future__ import annotations
 

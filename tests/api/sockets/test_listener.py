@@ -49,7 +49,7 @@ def service_at(*bind: str, reuse_port: bool = False, app: object = echo) -> Http
 
 
 async def test_taken_port_is_one_clear_error() -> None:
-    """cli.md §4, with its text; nothing stays open."""
+    """docs/reference/command-line.md#start, with its text; nothing stays open."""
     async with serving(echo) as service:
         bind = f"127.0.0.1:{service.ports[0]}"
         other = service_at("127.0.0.1:0", bind)
@@ -117,7 +117,7 @@ async def test_listening_sockets_are_not_inherited() -> None:
 
 
 async def test_small_responses_are_not_delayed() -> None:
-    """TCP_NODELAY (http.md §1)."""
+    """TCP_NODELAY (docs/reference/http.md#transport)."""
     flags: list[int] = []
     service: HttpService
 
@@ -356,7 +356,7 @@ class IdleConnection:
 async def test_draining_ends_with_its_budget(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line a second (cli.md §5)."""
+    """One line a second (docs/reference/command-line.md#shutdown)."""
     service = service_at("127.0.0.1:0")
     service._roster.add(IdleConnection())
     started_s = trio.current_time()

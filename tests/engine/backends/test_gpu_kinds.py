@@ -1,5 +1,5 @@
 """What each backend makes of GPUs that the server was told of: where models go that leave it open, and which file is
-theirs (model-config.md §5, §9)."""
+theirs (docs/reference/model-configuration.md#instance-groups, docs/reference/model-configuration.md#other-fields)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def test_onnx_runtime_reads_the_file_for_the_gpu(tmp_path: Path) -> None:
 async def test_python_models_are_told_where_they_are(
     tmp_path: Path, groups: str, places: set[tuple[float, float]]
 ) -> None:
-    """An instance a GPU if nothing else is said (python-backend.md §10); what they do there is their own affair."""
+    """An instance a GPU if nothing else is said (docs/reference/python-backend.md#instance-kinds); what they do there
+    is their own affair."""
     write_model(tmp_path, "m", TELLS_WHERE_IT_IS, CONFIG + groups)
     async with open_repository(tmp_path, gpus=TWO_GPUS) as server:
         seen: set[tuple[float, float]] = set()

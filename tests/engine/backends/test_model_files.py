@@ -1,4 +1,4 @@
-"""Which file an instance is made from (model-config.md §9, ``cc_model_filenames``)."""
+"""Which file an instance is made from (docs/reference/model-configuration.md#other-fields, ``cc_model_filenames``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters are text; these say what they mean (backends.md §1)."""
+"""Parameters are text; these say what they mean (docs/reference/backends.md#common-rules)."""
 
 from __future__ import annotations
 

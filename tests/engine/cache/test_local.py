@@ -72,7 +72,7 @@ def test_it_holds_what_a_simple_map_with_a_limit_would_hold(steps: list[tuple[st
 
 
 def test_it_tells_the_metrics_what_triton_tells() -> None:
-    """Names, texts and order of observability.md §1.5."""
+    """Names, texts and order of docs/reference/response-cache.md#metrics-of-the-local-cache."""
     cache = local(2 * OVERHEAD_BYTES + 160)
     cache.insert("a", b"x" * 80)
     cache.insert("b", b"x" * 80)

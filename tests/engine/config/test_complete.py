@@ -1,4 +1,5 @@
-"""What a backend found out is merged, and nothing else changes (model-config.md §7)."""
+"""What a backend found out is merged, and nothing else changes
+(docs/reference/model-configuration.md#completion-by-backends)."""
 
 from __future__ import annotations
 

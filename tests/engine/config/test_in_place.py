@@ -1,4 +1,5 @@
-"""What of a configuration may change while the model stays loaded (repository.md §7)."""
+"""What of a configuration may change while the model stays loaded
+(docs/reference/model-control.md#changes-in-place)."""
 
 from __future__ import annotations
 

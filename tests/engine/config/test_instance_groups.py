@@ -1,4 +1,4 @@
-"""Instance groups: defaults and refusals (model-config.md §5)."""
+"""Instance groups: defaults and refusals (docs/reference/model-configuration.md#instance-groups)."""
 
 from __future__ import annotations
 

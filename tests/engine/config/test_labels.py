@@ -1,4 +1,4 @@
-"""Label files (model-config.md §9)."""
+"""Label files (docs/reference/model-configuration.md#labels)."""
 
 from __future__ import annotations
 

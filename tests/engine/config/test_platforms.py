@@ -1,4 +1,5 @@
-"""What follows from names and files, without opening a model (model-config.md §3)."""
+"""What follows from names and files, without opening a model
+(docs/reference/model-configuration.md#backend-platform-and-file)."""
 
 from __future__ import annotations
 

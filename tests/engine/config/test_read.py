@@ -1,4 +1,5 @@
-"""Where a configuration comes from, and what the poll phase says when it cannot be had (model-config.md §1)."""
+"""Where a configuration comes from, and what the poll phase says when it cannot be had
+(docs/reference/model-configuration.md#where-it-comes-from)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every refusal of model-config.md §6.1, in its words, in the poll phase already."""
+"""Every refusal of docs/reference/model-configuration.md#settings, in its words, in the poll phase already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every refusal of scheduling.md §7.1, in its words."""
+"""Every refusal of docs/reference/ensembles.md#configuration-errors, in its words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every refusal of model-config.md §6.2, in its words: in the load phase, or in the poll phase of a strict server."""
+"""Every refusal of docs/reference/model-configuration.md#tensors, in its words: in the load phase, or in the poll phase
+of a strict server."""
 
 from __future__ import annotations
 

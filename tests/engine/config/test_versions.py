@@ -1,4 +1,4 @@
-"""Which versions are served (repository.md §3)."""
+"""Which versions are served (docs/reference/model-control.md#versions)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is refused when an ensemble and its members do not go together, and in which words (scheduling.md §7.2)."""
+"""What is refused when an ensemble and its members do not go together, and in which words
+(docs/reference/ensembles.md#members)."""
 
 from __future__ import annotations
 

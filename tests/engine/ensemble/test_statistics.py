@@ -1,4 +1,4 @@
-"""What an ensemble counts (scheduling.md §5)."""
+"""What an ensemble counts (docs/reference/statistics.md#what-each-event-counts)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which CUDA graphs are captured, and which one serves a batch (backends.md §4)."""
+"""Which CUDA graphs are captured, and which one serves a batch (docs/reference/backends.md#tensorrt)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Model repositories on disk: which directories are models, which are versions (repository.md §1, §3)."""
+"""Model repositories on disk: which directories are models, which are versions (docs/reference/model-control.md#layout,
+docs/reference/model-control.md#versions)."""
 
 from __future__ import annotations
 
@@ -177,7 +178,7 @@ def test_a_model_knows_its_files(tmp_path: Path) -> None:
 
 
 class TestContents:
-    """What tells a change of anything but the configuration (repository.md §7)."""
+    """What tells a change of anything but the configuration (docs/reference/model-control.md#changes-in-place)."""
 
     @pytest.fixture
     def model(self, tmp_path: Path) -> LocalModel:

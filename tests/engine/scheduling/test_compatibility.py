@@ -1,4 +1,4 @@
-"""Which requests may share a batch (scheduling.md §4.3)."""
+"""Which requests may share a batch (docs/reference/scheduling.md#compatible-requests)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default scheduler keeps what scheduling.md §2 says."""
+"""The default scheduler keeps what docs/reference/scheduling.md#default-scheduler says."""
 
 from __future__ import annotations
 

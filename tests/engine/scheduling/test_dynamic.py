@@ -1,4 +1,5 @@
-"""The dynamic batcher keeps what scheduling.md §4 says; the numbers are those observed on the reference server."""
+"""The dynamic batcher keeps what docs/reference/scheduling.md#dynamic-batching says; the numbers are those observed on
+the reference server."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def burst(make_job, count, at_s=0.0):
     return [(at_s, make_job(n)) for n in range(count)]
 
 
-# ---------------------------------------------------------------------------------------------- without delay, §4.1
+# ----------------------------------------------------------------------------------------------------- without delay
 
 
 def test_idle_instance_starts_with_what_is_there_and_the_next_batches_grow(make_job, run):
@@ -76,7 +77,7 @@ def test_model_without_batch_dimension_executes_one_request_at_a_time(make_job, 
     assert history.starts == [0.0, 1.0, 2.0]
 
 
-# ------------------------------------------------------------------------------------------------- with delay, §4.2
+# -------------------------------------------------------------------------------------------------------- with delay
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_incompatible_successor_ends_the_delay(make_job, run):
     assert history.batches == [(0.1, ["a"], SealReason.SHAPE), (0.4, ["b"], SealReason.DELAY)]
 
 
-# ---------------------------------------------------------------------------------------------------- shapes, §4.3
+# ------------------------------------------------------------------------------------------------------------ shapes
 
 
 def test_requests_of_other_shapes_do_not_overtake(make_job, run):

@@ -113,12 +113,12 @@ class Reference:
                 self.out.append((job, ErrorKind.UNAVAILABLE))
 
     def queue(self) -> list[Job]:
-        """The jobs in the order of their execution (§4.4, §4.5)."""
+        """The jobs in the order of their execution (docs/reference/scheduling.md#queue-policies)."""
         levels = sorted({self.level(job) for job in self.fresh + self.late})
         return [job for level in levels for lane in (self.fresh, self.late) for job in lane if self.level(job) == level]
 
     def batch_or_wake(self, now: float) -> list[Job] | float:
-        """§4.2, word by word: the batch to send, or until when to wait."""
+        """docs/reference/scheduling.md#forming-a-batch, word by word: the batch to send, or until when to wait."""
         most = max(1, self.max_batch_size)
         preferred = set(self.batching.preferred_batch_sizes) or {most}
         delay_s = self.batching.max_queue_delay_us / 1_000_000

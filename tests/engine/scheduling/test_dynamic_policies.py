@@ -1,4 +1,5 @@
-"""The dynamic batcher keeps queue policies and priorities (scheduling.md §4.4, §4.5), with the observed numbers."""
+"""The dynamic batcher keeps queue policies and priorities (docs/reference/scheduling.md#queue-policies,
+docs/reference/scheduling.md#priorities), with the observed numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def timeout(timeout_us, action=TimeoutAction.REJECT, override=False, size=0) -> 
     return DynamicBatching(default_queue_policy=QueuePolicy(action, timeout_us, override, size))
 
 
-# ---------------------------------------------------------------------------------------------- queue policies, §4.4
+# ---------------------------------------------------------------------------------------------------- queue policies
 
 
 def test_full_queue_refuses_and_executing_requests_do_not_count(make_job, run):
@@ -149,7 +150,7 @@ def test_cancellation_during_the_delay_moves_its_end_to_the_next_oldest(make_job
     assert core.next_action(0.25) == WaitUntil(0.75)
 
 
-# --------------------------------------------------------------------------------------------------- priorities, §4.5
+# -------------------------------------------------------------------------------------------------------- priorities
 
 
 def test_levels_go_in_order_and_unknown_levels_are_the_default(make_job, run):

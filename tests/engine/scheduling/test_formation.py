@@ -1,4 +1,5 @@
-"""The decision table of batch formation says what scheduling.md §4.2, step 5, says, and the code obeys the table."""
+"""The decision table of batch formation says what docs/reference/scheduling.md#forming-a-batch, step 5, says, and the
+code obeys the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers of a model with preserve_ordering leave in the order in which its requests arrived (scheduling.md §4.6)."""
+"""Answers of a model with preserve_ordering leave in the order in which its requests arrived
+(docs/reference/scheduling.md#preserved-order)."""
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ def test_every_answer_goes_out_once_in_order_as_early_as_it_may(make_job, data):
     assert sorted(released) == sorted(script)
 
 
-# The oldest strategy's own batchers (scheduling.md §6.4)
+# The oldest strategy's own batchers (docs/reference/sequences.md#oldest-strategy)
 
 
 def test_each_instance_keeps_its_own_order(make_job):

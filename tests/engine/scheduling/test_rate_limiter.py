@@ -1,4 +1,4 @@
-"""The rate limiter: its rules, and its refusals in their words (scheduling.md §8)."""
+"""The rate limiter: its rules, and its refusals in their words (docs/reference/scheduling.md#rate-limiter)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in, in which order it is checked, and what the others are told (scheduling.md §6.1)."""
+"""Who gets in, in which order it is checked, and what the others are told (docs/reference/sequences.md#admission)."""
 
 from __future__ import annotations
 

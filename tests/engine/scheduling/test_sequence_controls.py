@@ -1,4 +1,4 @@
-"""Control inputs in all forms (scheduling.md §6.5)."""
+"""Control inputs in all forms (docs/reference/sequences.md#control-inputs)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The direct strategy (scheduling.md §6.3): a slot is a row."""
+"""The direct strategy (docs/reference/sequences.md#direct-strategy): a slot is a row."""
 
 from __future__ import annotations
 

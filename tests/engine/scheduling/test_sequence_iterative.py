@@ -1,4 +1,5 @@
-"""Iterative sequences (scheduling.md §6.9): a request is executed again and again until it is done."""
+"""Iterative sequences (docs/reference/sequences.md#iterative-sequences): a request is executed again and again until it
+is done."""
 
 from __future__ import annotations
 

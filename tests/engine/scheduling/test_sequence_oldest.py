@@ -1,4 +1,4 @@
-"""The oldest strategy (scheduling.md §6.4): candidates' requests are batched as they come."""
+"""The oldest strategy (docs/reference/sequences.md#oldest-strategy): candidates' requests are batched as they come."""
 
 from __future__ import annotations
 

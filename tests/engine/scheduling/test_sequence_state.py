@@ -1,4 +1,5 @@
-"""Implicit state (scheduling.md §6.8): what a request leaves behind is what the next one of its sequence gets."""
+"""Implicit state (docs/reference/sequences.md#implicit-state): what a request leaves behind is what the next one of its
+sequence gets."""
 
 from __future__ import annotations
 

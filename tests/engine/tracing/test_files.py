@@ -1,4 +1,4 @@
-"""Which traces go to which file, and what the files look like (observability.md §3.2)."""
+"""Which traces go to which file, and what the files look like (docs/reference/traces.md#trace-files)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace settings: sampling, overriding field by field, clearing, replacing (observability.md §3.1)."""
+"""Trace settings: sampling, overriding field by field, clearing, replacing (docs/reference/traces.md#settings)."""
 
 from __future__ import annotations
 

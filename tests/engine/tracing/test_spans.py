@@ -1,4 +1,4 @@
-"""Spans of traces (observability.md §3.3)."""
+"""Spans of traces (docs/reference/traces.md#opentelemetry)."""
 
 from __future__ import annotations
 

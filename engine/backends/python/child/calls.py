@@ -193,7 +193,8 @@ class Inbox:
         return bool(self.responses) or self.over
 
     def came(self, response: Any, payload: memoryview, final: bool) -> None:
-        """A response, or (None) the bare end, which is an empty one among any number (python-backend.md §7)."""
+        """A response, or (None) the bare end, which is an empty one among any number
+        (docs/reference/python-backend.md#requests-to-other-models)."""
         if response is None and self.many:
             response = _BARE_END
         if response is not None and not self.unwanted:

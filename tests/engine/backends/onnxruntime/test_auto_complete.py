@@ -1,4 +1,4 @@
-"""What an ONNX file adds to a configuration (model-config.md §7)."""
+"""What an ONNX file adds to a configuration (docs/reference/model-configuration.md#completion-by-backends)."""
 
 from __future__ import annotations
 

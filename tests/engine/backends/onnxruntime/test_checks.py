@@ -1,4 +1,5 @@
-"""Every disagreement between a configuration and a graph is a load error with Triton's text (backends.md §2)."""
+"""Every disagreement between a configuration and a graph is a load error with Triton's text
+(docs/reference/backends.md#checks-against-the-graph)."""
 
 from __future__ import annotations
 

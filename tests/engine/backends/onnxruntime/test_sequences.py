@@ -1,4 +1,5 @@
-"""ONNX models of sequences: what their graphs must offer (backends.md §2), and what they leave behind."""
+"""ONNX models of sequences: what their graphs must offer (docs/reference/backends.md#checks-against-the-graph), and
+what they leave behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenVINO models (backends.md §5), with the real OpenVINO on the CPU."""
+"""OpenVINO models (docs/reference/backends.md#openvino), with the real OpenVINO on the CPU."""
 
 from __future__ import annotations
 

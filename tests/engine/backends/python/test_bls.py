@@ -1,4 +1,4 @@
-"""Models that ask other models (python-backend.md §7)."""
+"""Models that ask other models (docs/reference/python-backend.md#requests-to-other-models)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Models that answer any number of times, when they like, from where they like (python-backend.md §6, §8)."""
+"""Models that answer any number of times, when they like, from where they like
+(docs/reference/python-backend.md#senders-and-decoupled-models, docs/reference/python-backend.md#cancelled-requests)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What can go wrong when a Python model is loaded, and what its author reads then (python-backend.md §1, §2)."""
+"""What can go wrong when a Python model is loaded, and what its author reads then
+(docs/reference/python-backend.md#files-and-imports, docs/reference/python-backend.md#life-cycle)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What Python models ask of their server besides other models: loading, metrics, the log (python-backend.md §3)."""
+"""What Python models ask of their server besides other models: loading, metrics, the log
+(docs/reference/python-backend.md#module-members)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Python model is told of the trace of its request, to hand on (python-backend.md §3.3)."""
+"""What a Python model is told of the trace of its request, to hand on (docs/reference/python-backend.md#requests)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported programs and compiled packages (backends.md §3.2), with the real PyTorch."""
+"""Exported programs and compiled packages (docs/reference/backends.md#exported-programs), with the real PyTorch."""
 
 from __future__ import annotations
 

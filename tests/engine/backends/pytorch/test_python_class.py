@@ -1,4 +1,5 @@
-"""Modules as Python source, ``runtime: "model.py"`` (backends.md §3.3), with the real PyTorch."""
+"""Modules as Python source, ``runtime: "model.py"`` (docs/reference/backends.md#modules-in-python), with the real
+PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TorchScript modules (backends.md §3.1), with the real PyTorch."""
+"""TorchScript modules (docs/reference/backends.md#torchscript), with the real PyTorch."""
 
 from __future__ import annotations
 

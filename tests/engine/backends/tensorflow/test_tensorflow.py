@@ -1,4 +1,4 @@
-"""TensorFlow models (backends.md §6), with the real TensorFlow on the CPU."""
+"""TensorFlow models (docs/reference/backends.md#tensorflow), with the real TensorFlow on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an engine says about a model whose configuration does not (model-config.md §7)."""
+"""What an engine says about a model whose configuration does not
+(docs/reference/model-configuration.md#completion-by-backends)."""
 
 from __future__ import annotations
 

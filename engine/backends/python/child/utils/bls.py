@@ -1,4 +1,4 @@
-"""Requests from a model to other models (python-backend.md §7).
+"""Requests from a model to other models (docs/reference/python-backend.md#requests-to-other-models).
 
 A failure is a response with an error, never an exception: user code looks at ``has_error()``. Refusals by the server
 get the text ``Model <target> - Error when running inference: ...``; errors that the target answered with stand as they

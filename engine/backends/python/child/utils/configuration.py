@@ -1,4 +1,4 @@
-"""Looking things up in requests, responses and configurations (python-backend.md §3.1)."""
+"""Looking things up in requests, responses and configurations (docs/reference/python-backend.md#module-members)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading and unloading models, and where the own one is (python-backend.md §3.1)."""
+"""Loading and unloading models, and where the own one is (docs/reference/python-backend.md#module-members)."""
 
 from __future__ import annotations
 

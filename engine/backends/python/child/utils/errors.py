@@ -1,4 +1,4 @@
-"""Errors that a model gives and gets (python-backend.md §3.5)."""
+"""Errors that a model gives and gets (docs/reference/python-backend.md#responses-and-errors)."""
 
 from __future__ import annotations
 

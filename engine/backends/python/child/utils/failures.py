@@ -1,4 +1,5 @@
-"""How what user code raised is told to people: type, text, and where in the user's own code (python-backend.md §5)."""
+"""How what user code raised is told to people: type, text, and where in the user's own code
+(docs/reference/python-backend.md#error-texts)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importing a user's ``model.py`` (python-backend.md §1).
+"""Importing a user's ``model.py`` (docs/reference/python-backend.md#files-and-imports).
 
 The module is named ``<version>.<file stem>``, and there is a package ``<version>`` whose path is the version's
 directory, so that ``from .helper import x`` works; the directory itself is on ``sys.path``, so that ``import helper``

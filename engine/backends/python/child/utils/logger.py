@@ -1,4 +1,5 @@
-"""`Logger`: lines in the server's log, with the place in the user's code that wrote them (python-backend.md §3.5)."""
+"""`Logger`: lines in the server's log, with the place in the user's code that wrote them
+(docs/reference/python-backend.md#metrics-and-the-log)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where a tensor should lie: `MemoryType` and `PreferredMemory` (python-backend.md §3.1, §3.5); and the memory that is
-shared with the server.
+"""Where a tensor should lie: `MemoryType` and `PreferredMemory` (docs/reference/python-backend.md#module-members); and
+the memory that is shared with the server.
 """
 
 from __future__ import annotations

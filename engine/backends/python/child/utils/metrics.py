@@ -1,4 +1,4 @@
-"""A model's own metrics: `MetricFamily` and `Metric` (python-backend.md §3.5).
+"""A model's own metrics: `MetricFamily` and `Metric` (docs/reference/python-backend.md#metrics-and-the-log).
 
 A metric is on the server as long as its Python object lives, and no longer than its family's.
 """

@@ -1,4 +1,5 @@
-"""`ModelConfig`: what ``auto_complete_config`` adds to a configuration (python-backend.md §3.6)."""
+"""`ModelConfig`: what ``auto_complete_config`` adds to a configuration
+(docs/reference/python-backend.md#auto-complete)."""
 
 from __future__ import annotations
 

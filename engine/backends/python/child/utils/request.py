@@ -1,4 +1,5 @@
-"""`InferenceRequest`: what execute gets, and what a model asks another model with (python-backend.md §3.3, §7)."""
+"""`InferenceRequest`: what execute gets, and what a model asks another model with
+(docs/reference/python-backend.md#requests, docs/reference/python-backend.md#requests-to-other-models)."""
 
 from __future__ import annotations
 

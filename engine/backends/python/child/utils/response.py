@@ -1,4 +1,4 @@
-"""`InferenceResponse`: outputs, or an error (python-backend.md §3.4)."""
+"""`InferenceResponse`: outputs, or an error (docs/reference/python-backend.md#responses-and-errors)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a batch is answered with, for what user code has returned (python-backend.md §4, §6)."""
+"""What a batch is answered with, for what user code has returned (docs/reference/python-backend.md#execute,
+docs/reference/python-backend.md#senders-and-decoupled-models)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drives a user's ``TritonPythonModel`` (python-backend.md §2, §4, §5, §6, §9).
+"""Drives a user's ``TritonPythonModel`` (docs/reference/python-backend.md).
 
 Rules of `begin`:
  1. The answers to a batch have an element a request: the response that ends the request, or None.

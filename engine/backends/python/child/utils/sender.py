@@ -1,4 +1,5 @@
-"""`InferenceResponseSender`: answers one request, in pieces, from any thread (python-backend.md §6).
+"""`InferenceResponseSender`: answers one request, in pieces, from any thread
+(docs/reference/python-backend.md#senders-and-decoupled-models).
 
 Rule 1: A request is open until a response with the final flag, or the flag alone, was sent.
 Rule 2: Nothing is sent after that.
@@ -133,7 +134,7 @@ class InferenceResponseSender:
             flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the request's last.
 
         Raises:
-            TritonModelException: a rule of python-backend.md §6 is broken.
+            TritonModelException: a rule of docs/reference/python-backend.md#senders-and-decoupled-models is broken.
         """
         self._existing.send(response, flags)
 

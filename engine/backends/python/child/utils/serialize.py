@@ -1,4 +1,5 @@
-"""BYTES elements in one piece: each a little-endian uint32 length and that many bytes (python-backend.md §3.1)."""
+"""BYTES elements in one piece: each a little-endian uint32 length and that many bytes
+(docs/reference/python-backend.md#module-members)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Tensor`: a name and a numpy array, or data of a DLPack producer (python-backend.md §3.2)."""
+"""`Tensor`: a name and a numpy array, or data of a DLPack producer (docs/reference/python-backend.md#tensors)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`InferenceTrace`: handed from a request to those that a model makes while serving it (python-backend.md §3.3)."""
+"""`InferenceTrace`: handed from a request to those that a model makes while serving it
+(docs/reference/python-backend.md#requests)."""
 
 from __future__ import annotations
 

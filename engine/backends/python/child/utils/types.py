@@ -1,4 +1,5 @@
-"""The element types: numpy's, the configuration's names and the numbers of Triton's enum (python-backend.md §3.1)."""
+"""The element types: numpy's, the configuration's names and the numbers of Triton's enum
+(docs/reference/python-backend.md#module-members)."""
 
 from __future__ import annotations
 

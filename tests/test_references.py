@@ -1,0 +1,102 @@
+"""What the repository cites is in the repository: documents, headings, and the exact texts of the reference.
+
+``docs/reference/`` is the contract with clients. Code and tests cite it by page and heading, in one form:
+``docs/reference/scheduling.md#priorities``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from references import (
+    CITATION,
+    REFERENCE,
+    ROOT,
+    SECTION,
+    STANDARD,
+    SourceTexts,
+    anchors,
+    exact_texts,
+    links,
+    tracked_files,
+    without_links,
+)
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(REFERENCE.glob("*.md"))
+ELSEWHERE = frozenset({"x.md"})
+"""Names that stand for no document of this repository: examples in tests."""
+IN_WORK = frozenset(f"actors/{name}.py" for name in ("cached", "ensemble", "model", "server"))
+"""Files that are being rewritten, and cite old documents until then."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def files_to_check() -> list[Path]:
+    return [path for path in tracked_files() if name_of(path) not in IN_WORK]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_lead_to_files_and_headings(document: Path) -> None:
+    """Every relative link in the documents, its anchor included."""
+    for line, link in links(document.read_text()):
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), f"{name_of(document)}:{line} links to {link}: there is no such file"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{name_of(document)}:{line} links to {link}: there is no such heading"
+
+
+def test_citations_resolve() -> None:
+    """Whatever code, tests and documents cite: a document from the repository's root, and a heading in it."""
+    wrong = []
+    for path in files_to_check():
+        text = without_links(path.read_text()) if path.suffix == ".md" else path.read_text()
+        for match in CITATION.finditer(text):
+            where = f"{name_of(path)}:{text.count(chr(10), 0, match.start()) + 1} cites {match[0]}"
+            places = [ROOT, ROOT / "docs", *([path.parent] if path.suffix == ".md" else [])]
+            target = next((found for place in places if (found := place / match[1]).is_file()), None)
+            if target is None:
+                if match[1].rpartition("/")[2] not in ELSEWHERE:
+                    wrong.append(f"{where}: there is no such document")
+            elif match[2] and match[2][1:] not in anchors(target):
+                wrong.append(f"{where}: there is no such heading")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_sections_are_of_standards() -> None:
+    """A section sign cites a document by number. Only published standards, named in front of it, may be cited so."""
+    wrong = []
+    for path in files_to_check():
+        text = path.read_text()
+        for match in SECTION.finditer(text):
+            if name_of(path) != "tests/support/references.py" and not STANDARD.search(text[: match.start()]):
+                line = text.count("\n", 0, match.start()) + 1
+                wrong.append(f"{name_of(path)}:{line} cites a section, but of no standard")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = {link.partition("#")[0] for _, link in links((REFERENCE / "README.md").read_text())}
+    assert {page.name for page in PAGES} - {"README.md"} <= listed
+
+
+@pytest.fixture(scope="module")
+def sources() -> SourceTexts:
+    return SourceTexts(path for folder in ("api", "engine", "actors") for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_exact_texts_are_those_of_the_code(page: Path, sources: SourceTexts) -> None:
+    """A text that the reference promises to the letter is sent by something."""
+    for line, text in exact_texts(page.read_text()):
+        missing = sources.missing(text)
+        assert not missing, f"{name_of(page)}:{line}: no source has {missing!r} of {text!r}"
+
+
+def test_a_wrong_text_is_noticed(sources: SourceTexts) -> None:
+    page = "| Case | Text |\n|---|---|\n| a | `Exceeds maximum queue length` |\n"
+    assert [sources.missing(text) for _, text in exact_texts(page)] == ["Exceeds maximum queue length"]
