@@ -41,8 +41,9 @@ def needs_expansion(encoding: str | None, nbytes: int) -> bool:
 class Expansion:
     """A compressed body on its way back to what it was, step by step.
 
-    Gzip or zlib is told by the first bytes, whatever the label says. Data that neither can decode gives an empty body,
-    data that ends early gives what came before the end, and what follows the end is ignored.
+    Gzip or zlib is told by the first bytes, whatever the label says. Data that ends early, or cannot be decoded from
+    some place on, gives what came before; checksums do not matter; what follows the end is ignored, be it another
+    member. All of that is Triton's.
 
     Args:
         body: compressed.
@@ -77,22 +78,24 @@ class Expansion:
             InvalidArgumentError: too much has come out.
         """
         wanted = len(self._plain) + nbytes
-        try:
-            while not self.over and len(self._plain) < wanted:
-                self._inflate(wanted - len(self._plain))
-        except zlib.error:
-            self._plain = bytearray()
-            self.over = True
+        while not self.over and len(self._plain) < wanted:
+            self._inflate(wanted - len(self._plain))
 
     def _inflate(self, nbytes: int) -> None:
         if not self._rest:
             self._rest = self._body[self._at : self._at + _INPUT_BYTES]
             self._at += len(self._rest)
         ended = not self._rest
-        piece = self._decompressor.decompress(self._rest, min(nbytes, self._limit_bytes + 1 - len(self._plain)))
-        self._rest = self._decompressor.unconsumed_tail
-        self._plain += piece
-        self.over = self._decompressor.eof or (ended and not piece)
+        nbytes = min(nbytes, self._limit_bytes + 1 - len(self._plain))
+        before = self._decompressor.copy()
+        try:
+            piece = self._decompressor.decompress(self._rest, nbytes)
+            self._rest = self._decompressor.unconsumed_tail
+            self._plain += piece
+            self.over = self._decompressor.eof or (ended and not piece)
+        except zlib.error:
+            self._plain += _until_error(before, self._rest, nbytes)
+            self.over = True
         out = len(self._plain)
         if out > self._limit_bytes:
             raise InvalidArgumentError(
@@ -105,6 +108,31 @@ class Expansion:
                 f"{consumed} bytes of the request's compressed body unpack to more than {out}, expected at most "
                 f"{self._max_ratio:g} bytes for each, which --http-max-compression-ratio sets"
             )
+
+
+def _until_error(decompressor: zlib._Decompress, data: Buffer, nbytes: int) -> bytes:
+    """What comes out of data with an error before it, at most `nbytes`. A call that fails gives nothing, so this looks
+    for the last one that does not; what the very byte with the error gives is lost.
+
+    Args:
+        decompressor: as it was before the data.
+    """
+    out = bytearray()
+    size = len(data)
+    while data:
+        attempt = decompressor.copy()
+        try:
+            out += attempt.decompress(data[:size], nbytes - len(out) if size > 1 else 1)
+        except zlib.error:
+            if size == 1:
+                break
+            size = (size + 1) // 2
+            continue
+        decompressor = attempt
+        data = bytes(attempt.unconsumed_tail) + bytes(data[size:])
+        if len(out) == nbytes:
+            break
+    return bytes(out)
 
 
 def choose_encoding(accept_encoding: str | None) -> str | None:
