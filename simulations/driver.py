@@ -26,6 +26,7 @@ from .graphs import Graphs
 from .history import Recorder, error_text
 from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, RequestPlan
 from .readers import Reader, record_taken, when_final
+from .rows import held
 
 
 class Driver:
@@ -56,7 +57,7 @@ class Driver:
         self._recorder = recorder
         self._misled = misled
         self._graphs = Graphs(plan)
-        self._requests = _Requests(plan, looked_at=self._graphs.looked_at)
+        self._requests = _Requests(plan)
         self._decoupled = self._graphs.decoupled
         self._next: dict[int, list[RequestPlan]] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -202,11 +203,12 @@ class Driver:
                 f"request {plan.number} to '{plan.model}' of {plan.rows} rows was given the answer to "
                 f"{response.id} from '{response.model_name}' of {rows} rows"
             )
-        elif self._requests.looked_at and not self._graphs.remembers(plan.model):
-            said = [float(output.array.flat[0]) for output in sorted(response.outputs, key=lambda each: each.name)]
-            truth = self._graphs.answers(plan.model, self._requests.value(plan))
-            if said != truth:
-                self._misled(f"request {plan.number} to '{plan.model}' was answered {said}; right is {truth}")
+        elif not self._graphs.remembers(plan.model):
+            said = [output.array for output in sorted(response.outputs, key=lambda each: each.name)]
+            truth = self._graphs.answers(plan.model, self._requests.held(plan))
+            if [array.tobytes() for array in said] != [array.tobytes() for array in truth]:
+                rows = [[array.reshape(-1, 4)[:, 0].tolist() for array in arrays] for arrays in (said, truth)]
+                self._misled(f"request {plan.number} to '{plan.model}' was answered {rows[0]}; right is {rows[1]}")
 
     def _answered(self, plan: RequestPlan, error: str) -> None:
         self._recorder.record(RequestAnswered(self._recorder.now_ns(), plan.number, error))
@@ -251,26 +253,20 @@ class Driver:
 
 
 class _Requests:
-    """Makes requests. Tensors of one shape are one tensor, unless answers are looked at."""
+    """Makes requests. All inputs of a request hold the same."""
 
-    def __init__(self, plan: Plan, *, looked_at: bool) -> None:
-        self.looked_at = looked_at
+    def __init__(self, plan: Plan) -> None:
         self._unbatched = {model.name for model in plan.models if not model.max_batch_size} | {UNKNOWN_MODEL}
         self._counts = {model.name: model.inputs for model in plan.models} | {UNKNOWN_MODEL: 1}
-        self._inputs: dict[tuple[float, int, tuple[int, ...]], list[Tensor]] = {}
 
-    def value(self, plan: RequestPlan) -> float:
-        """Every element of the inputs."""
-        return plan.number if self.looked_at else 0
+    def held(self, plan: RequestPlan) -> np.ndarray:
+        """What each input holds."""
+        return held(plan.number, (4,) if plan.model in self._unbatched and plan.rows == 1 else (plan.rows, 4))
 
     def make(self, plan: RequestPlan) -> InferenceRequest:
-        shape = (4,) if plan.model in self._unbatched and plan.rows == 1 else (plan.rows, 4)
-        count, value = self._counts[plan.model], self.value(plan)
-        inputs = self._inputs.get((value, count, shape))
-        if inputs is None:
-            array = np.full(shape, value, np.float32)
-            inputs = [Tensor(f"INPUT{index}", FP32, shape, array=array) for index in range(count)]
-            self._inputs[value, count, shape] = inputs
+        array = self.held(plan)
+        count = self._counts[plan.model]
+        inputs = [Tensor(f"INPUT{index}", FP32, array.shape, array=array) for index in range(count)]
         return InferenceRequest(
             plan.model,
             id=str(plan.number),

@@ -10,25 +10,22 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
 from ..engine.backends.interface import InstanceSpec
 from ..engine.config.model import ModelConfig
-from ..engine.datatypes import FP32
 from ..engine.errors import InternalError
 from ..engine.execution import ExecutionBatch
 from ..engine.gpu.device import SickDeviceError
 from ..engine.job import Job
-from ..engine.scheduling.sequence.state import keep_states
 from ..engine.tensor import Tensor
 from .clock import JumpingClock
 from .events import FaultStruck, StateUsed
 from .executors import SimulatedFailure
 from .faulty_gpus import SLOWNESS, FaultyGpus
-from .graphs import Graphs, answer
+from .graphs import Graphs
 from .history import Recorder
 from .models import SimulatedModel
-from .plan import NEW_SUM, SUM, Fault, ModelPlan, Plan, RequestPlan
+from .plan import SUM, Fault, ModelPlan, Plan, RequestPlan
+from .rows import ModelRows, answer_alone, stray_data
 from .streams import FOR_EVER_S, InstanceCrash, Streams
 from .world import World
 
@@ -54,12 +51,11 @@ class FaultyModels:
         self.gpus = FaultyGpus(plan, world, misled, self._struck, self._strike)
         self._misled = misled
         self._requests = {str(each.number): each for request in plan.requests for each in graphs.executions(request)}
-        self._looked_at = graphs.looked_at
         self._clock = clock
         self._recorder = recorder
         self._turns: Counter[int] = Counter()  # by request, how often it was executed
         self._streams = Streams(clock, recorder, self._turns, self._strikes)
-        self._outputs = {model.name: _Outputs(model) for model in plan.models}
+        self._rows = {model.name: ModelRows(model.config()) for model in plan.models if not model.steps}
         self._starts = dict.fromkeys((model.name for model in plan.models), 0)
         self.models = [
             SimulatedModel(
@@ -142,27 +138,24 @@ class FaultyModels:
         if slow:
             duration_ns *= SLOWNESS  # once, however many of them there are: it is the instance that is slow
         await self._clock.sleep(duration_ns / 1e9)
-        zeros = self._outputs[model.name]
-
-        def output(job: Job) -> Tensor:
-            return _sum(job, 0.0) if self._looked_at else zeros[job.rows]
-
-        await self._streams.speak(model, spec, batch, self._requests, output)
+        await self._streams.speak(model, spec, batch, self._requests, answer_alone)
 
     def _answer(self, model: ModelPlan, config: ModelConfig, batch: ExecutionBatch) -> None:
         if config.has_sequence_batching:
             self._check_controls(batch)
         self._look_whether_late(batch)
-        outputs = self._outputs[model.name]
-        for job in batch.jobs:
+        rows = self._rows[model.name]
+        outputs, found = rows.execute(batch)
+        if SUM in batch.jobs[0].inputs:
+            self._keep_sums(rows, batch, outputs)
+        for job, output, found_sum in zip(batch.jobs, outputs, found, strict=True):
             if job.is_null:
-                job.respond(job.response([outputs[1]]))
+                job.respond(job.response([output]))
                 continue
             request = self._requests[job.request.id]
+            fault = self._amid(request)
             turn = self._turns[request.number] = self._turns[request.number] + 1
-            fault = Fault.NONE if self.calm or turn <= request.fault_after else request.fault
-            sums = SUM in job.inputs
-            found = left = float(job.inputs[SUM].array.flat[0]) if sums else 0.0
+            left = found_sum
             if fault is Fault.FAIL:
                 self._strike(request)
                 job.fail(InternalError(f"request {request.number} was made to fail"))
@@ -172,12 +165,8 @@ class FaultyModels:
                 self._strike(request)
                 raise SystemExit(request.number)
             else:
-                response = job.response([_sum(job, found) if self._looked_at else outputs[job.rows]])
-                if sums:
-                    left = float(response.outputs[0].array.flat[0])
-                    shape = job.inputs[SUM].shape
-                    state = Tensor(NEW_SUM, FP32, shape, array=np.full(shape, left, np.float32))
-                    keep_states([job], [state], config.max_batch_size > 0)
+                response = job.response([output])
+                left = float(output.array.flat[0])
                 if model.iterative and turn < request.turns:
                     job.reschedule()
                 else:
@@ -185,8 +174,24 @@ class FaultyModels:
                 if fault is Fault.TWICE:
                     self._strike(request)
                     job.respond(response)
-            if sums:
-                self._recorder.record(StateUsed(self._recorder.now_ns(), request.number, found, left))
+            if SUM in job.inputs:
+                self._recorder.record(StateUsed(self._recorder.now_ns(), request.number, found_sum, left))
+
+    def _amid(self, request: RequestPlan) -> Fault:
+        """What strikes a request while its batch is answered."""
+        return Fault.NONE if self.calm or self._turns[request.number] < request.fault_after else request.fault
+
+    def _keep_sums(self, rows: ModelRows, batch: ExecutionBatch, outputs: list[Tensor]) -> None:
+        """The new sums of those that are answered; those that are not keep what they have."""
+        kept: list[tuple[Job, Tensor]] = []
+        for job, output in zip(batch.jobs, outputs, strict=True):
+            fault = Fault.NONE if job.is_null else self._amid(self._requests[job.request.id])
+            if fault is Fault.EXIT:
+                break
+            if fault not in (Fault.FAIL, Fault.SILENCE):
+                kept.append((job, output))
+        if kept:
+            rows.keep([job for job, _ in kept], [output for _, output in kept])
 
     def _look_whether_late(self, batch: ExecutionBatch) -> None:
         for job in batch.jobs:
@@ -199,6 +204,9 @@ class FaultyModels:
     def _check_controls(self, batch: ExecutionBatch) -> None:
         """Whether a stateful model is told the truth about each row (docs/reference/sequences.md#control-inputs)."""
         for job in batch.jobs:
+            stray = stray_data(job) if job.is_null else ""
+            if stray:
+                self._misled(stray)
             told = {name: job.inputs[name].array.item() for name in ("START", "END", "READY", "CORRID")}
             truth = {"START": 0, "END": 0, "READY": 0, "CORRID": 0}
             if not job.is_null:
@@ -223,23 +231,3 @@ class FaultyModels:
 
 def _say_no_more(_config: ModelConfig, _batch: ExecutionBatch) -> None:
     """What is left to do for a batch that was answered while it was worked at."""
-
-
-def _sum(job: Job, found: float) -> Tensor:
-    """What is answered where somebody looks at it."""
-    arrays = [tensor.array for name, tensor in job.inputs.items() if name.startswith("INPUT")]
-    total = answer(found, [float(array.flat[0]) for array in arrays])
-    return Tensor("OUTPUT0", FP32, arrays[0].shape, array=np.full(arrays[0].shape, total, np.float32))
-
-
-class _Outputs(dict[int, Tensor]):
-    """What is answered, by rows: one tensor for all, since nobody writes to it."""
-
-    def __init__(self, model: ModelPlan) -> None:
-        super().__init__()
-        self._batching = model.max_batch_size > 0
-
-    def __missing__(self, rows: int) -> Tensor:
-        shape = (rows, 4) if self._batching else (4,)
-        tensor = self[rows] = Tensor("OUTPUT0", FP32, shape, array=np.zeros(shape, np.float32))
-        return tensor

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
+from typing import Any, TypeVar
+
+import numpy as np
 
 from .plan import Fault, ModelPlan, Plan, RequestPlan, StepPlan
 
@@ -39,9 +42,13 @@ def is_step(request: int) -> bool:
     return request >= _FIRST_PARENT
 
 
-def answer(state: float, inputs: Sequence[float]) -> float:
-    """What models answer, element by element, where answers are looked at: a sum that tells who was asked what."""
-    return (state + sum(inputs) + 1) % _MODULUS
+Value = TypeVar("Value", float, np.ndarray)
+
+
+def answer(state: Any, inputs: Sequence[Value]) -> Value:
+    """What models answer, element by element: a sum that tells who was asked what."""
+    total: Any = sum(inputs, state)
+    return (total + 1) % _MODULUS
 
 
 Leaf = tuple[int, int, str]
@@ -144,7 +151,7 @@ class Graphs:
                 power * 10, path * 10 + number, self.ensembles[model].steps[number - 1].model, whole=False
             )
 
-    def answers(self, model: str, value: float) -> list[float]:
+    def answers(self, model: str, value: Value) -> list[Value]:
         """What a model's outputs are for an input of this value, in their order. Its inputs are all the same."""
         plan = self._models[model]
         if not plan.steps:
@@ -166,11 +173,6 @@ class Graphs:
             )
             self._remembers[model] = found
         return found
-
-    @property
-    def looked_at(self) -> bool:
-        """Whether there is more to see in answers than zeros."""
-        return any(plan.steps or self.remembers(plan.name) for plan in self._models.values())
 
     def is_stateful(self, model: ModelPlan) -> bool:
         """Whether requests to a model must belong to sequences."""

@@ -1,0 +1,69 @@
+"""What requests hold and what models make of it, row by row: a row that went astray is seen in an answer.
+
+Each row of a request holds one value that tells the request and the row. Models gather a batch, and cut up what they
+made of it, as backends do (`BatchLayout`), and add up what stands in a row; so an answer tells what the model was given
+for each of its rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..engine.config.model import ModelConfig
+from ..engine.datatypes import FP32
+from ..engine.execution import ExecutionBatch
+from ..engine.job import Job
+from ..engine.scheduling.batch import BatchLayout
+from ..engine.scheduling.sequence.state import keep_states
+from ..engine.tensor import Tensor
+from .graphs import answer
+from .plan import NEW_SUM, SUM, ControlKind
+
+ROW = 1_000
+"""How much more the rows of a request hold, each than the one before it."""
+
+CONTROLS = frozenset(kind.name for kind in ControlKind)
+
+
+def held(number: int, shape: tuple[int, ...]) -> np.ndarray:
+    """What an input of a request holds, FP32[shape]; without a batch dimension it is a row."""
+    array = np.full(shape, number, np.float32)
+    if len(shape) > 1 and shape[0] > 1:
+        array += np.arange(shape[0], dtype=np.float32)[:, None] * ROW
+    return array
+
+
+class ModelRows:
+    """What one model does with the rows of its batches."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._layout = BatchLayout(config)
+        self._batching = config.max_batch_size > 0
+
+    def execute(self, batch: ExecutionBatch) -> tuple[list[Tensor], list[float]]:
+        """The output of each job, and the sum that each was given of its sequence, 0 without one."""
+        jobs, inputs = self._layout.gather(batch.jobs)
+        sums = inputs.get(SUM)
+        found = [0.0] * len(jobs) if sums is None else [float(each) for each in np.ravel(sums)]
+        output = answer(0 if sums is None else sums, [inputs[name] for name in inputs if name.startswith("INPUT")])
+        return [tensors[0] for _, tensors in self._layout.split(jobs, [output])], found
+
+    def keep(self, jobs: list[Job], outputs: list[Tensor]) -> None:
+        """Keep the new sums of these jobs, together."""
+        sums = np.stack([output.array.flat[:1] for output in outputs]) if self._batching else outputs[0].array.flat[:1]
+        keep_states(jobs, [Tensor(NEW_SUM, FP32, sums.shape, array=sums)], self._batching)
+
+
+def answer_alone(job: Job) -> Tensor:
+    """The output of a job that is executed by itself."""
+    arrays = [tensor.array for name, tensor in job.inputs.items() if name.startswith("INPUT")]
+    output = answer(0, arrays)
+    return Tensor("OUTPUT0", FP32, output.shape, array=output)
+
+
+def stray_data(job: Job) -> str:
+    """What a row that only fills a gap holds of somebody's data: a text, empty for nothing (scheduling.md §6.3)."""
+    for name, tensor in job.inputs.items():
+        if name not in CONTROLS and tensor.array.any():
+            return f"{name} of {job!r}, which only fills a row, holds {tensor.array.ravel()[:4].tolist()}"
+    return ""
