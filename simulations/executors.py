@@ -66,6 +66,8 @@ class VirtualExecutor:
             batch.finish(InternalError(str(error), reason=FailureReason.BACKEND))
             return
         batch.mark(Phase.OUTPUT_START)
+        if instance.splits_time:
+            _split_time(batch)
         try:
             run_backend(instance, batch)
         except SystemExit as error:  # as on a thread: the backend ended it, whatever it has answered
@@ -84,6 +86,15 @@ class VirtualExecutor:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def _split_time(batch: ExecutionBatch) -> None:
+    """Say that a part of the work went to the inputs, and another one to the outputs, so that no two durations are the
+    same."""
+    start_ns, output_ns = batch.marks[Phase.COMPUTE_START], batch.marks[Phase.OUTPUT_START]
+    span_ns = output_ns - start_ns
+    batch.marks[Phase.INFER_START] = start_ns + span_ns // 8
+    batch.marks[Phase.OUTPUT_START] = output_ns - span_ns // 4
 
 
 async def _callbacks_called() -> None:

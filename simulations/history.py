@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
 from ..engine.response import InferenceResponse
 from .events import BatchSealed, Event, ExecutionEnded, ExecutionStarted
+from .oracle.observed import Measured
 
 E = TypeVar("E", bound=Event)
 
@@ -109,7 +110,9 @@ class Recorder:
         return number
 
     def batch_ended(self, batch: ExecutionBatch, ending: str) -> None:
-        self.record(ExecutionEnded(self.now_ns(), self._running.pop(batch), ending))
+        number, now_ns = self._running.pop(batch), self.now_ns()
+        self.tell(Measured(number, *_completed(batch.marks, now_ns)))
+        self.record(ExecutionEnded(now_ns, number, ending))
 
     def number_of(self, batch: ExecutionBatch) -> int:
         """Number of a batch in execution; 0 for one that this recorder has not seen start."""
@@ -118,6 +121,14 @@ class Recorder:
     def history(self) -> History:
         """What was recorded so far."""
         return History(tuple(self._events))
+
+
+def _completed(marks: Sequence[int], now_ns: int) -> Iterator[int]:
+    """The time marks of a batch that is over by now: one that was not taken equals the next one."""
+    start_ns, *later = (mark if mark >= 0 else None for mark in marks)
+    yield now_ns if start_ns is None else start_ns
+    for index, mark in enumerate(later):
+        yield next((each for each in later[index:] if each is not None), now_ns) if mark is None else mark
 
 
 def _first(jobs: Sequence[Job]) -> Job:

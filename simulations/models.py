@@ -190,11 +190,16 @@ class _SimulatedLoadedModel(LoadedModel):
 
 
 class SimulatedInstance(ModelInstance):
-    """Answers as its model says; `work` is what the virtual executor awaits before."""
+    """Answers as its model says; `work` is what the virtual executor awaits before.
+
+    Attributes:
+        splits_time: only a part of the work is the inference; not so if the model has answered meanwhile.
+    """
 
     def __init__(self, config: ModelConfig, spec: InstanceSpec, work: Work, answer: Answering) -> None:
         self._config = config
         self._answer = answer
+        self.splits_time = not config.decoupled
         self.work = partial(work, spec)
 
     def execute(self, batch: ExecutionBatch) -> None:

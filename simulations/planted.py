@@ -7,8 +7,9 @@ and ``python -m trireme.simulations --plant``, use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -22,22 +23,28 @@ from ..actors.rate_limiter import RateLimiter
 from ..actors.repository import Repository
 from ..actors.scheduler import Scheduler
 from ..engine.answer_window import AnswerWindow
+from ..engine.config.model import QueuePolicy
 from ..engine.ensemble import EnsembleRun, StepCall
 from ..engine.ensemble.run import Iteration, RunState
 from ..engine.errors import NotFoundError, TriremeError
-from ..engine.execution import ExecutionBatch
+from ..engine.execution import ExecutionBatch, SealReason
 from ..engine.gpu.flights import Flights
 from ..engine.gpu.pipeline import Flight, Pipeline
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceRequest
+from ..engine.scheduling.batch import BatchLayout
 from ..engine.scheduling.core import Action, InstanceId, Wait, WaitUntil
 from ..engine.scheduling.dynamic import DynamicBatcher
+from ..engine.scheduling.formation import Formation
 from ..engine.scheduling.ordering import Answer, OrderedRelease
 from ..engine.scheduling.queue import PriorityQueues
 from ..engine.scheduling.sequence.batcher import SequenceBatcher
+from ..engine.scheduling.sequence.controls import Controls
+from ..engine.scheduling.sequence.padding import NullJob
 from ..engine.scheduling.sequence.slot import Slot, SlotState
 from ..engine.scheduling.sequence.state import SequenceState
 from ..engine.scheduling.sequence.vacancies import Vacancies
+from ..engine.statistics import ModelStatistics
 from ..engine.tensor import Tensor
 
 
@@ -263,6 +270,74 @@ def _sickness_unnoticed(original: Any, flights: Flights, now_s: float) -> None:
     original(flights, now_s)
 
 
+def _latest_idle_first(original: Any, batcher: DynamicBatcher, instance: InstanceId) -> None:
+    """The instance that became idle last takes the next batch."""
+    original(batcher, instance)
+    batcher._idle.rotate(1)
+
+
+def _first_preferred(original: Any, formation: Formation, job: Job) -> bool:
+    """A batch ends at the first preferred size, not at the last."""
+    cut, reason = formation._cut, formation._cut_reason
+    goes_on = original(formation, job)
+    if cut:
+        formation._cut, formation._cut_reason = cut, reason
+    return goes_on
+
+
+def _delay_of_the_first(original: Any, formation: Formation, job: Job) -> bool:
+    """The delay counts from the first request of a batch, though that may not be the oldest one."""
+    oldest_s = formation._oldest_s
+    goes_on = original(formation, job)
+    if formation.count > 1:
+        formation._oldest_s = oldest_s
+    return goes_on
+
+
+def _longer_override(original: Any, queues: PriorityQueues, job: Job, policy: QueuePolicy, now: float) -> None:
+    """A request may ask for a longer time than the default one."""
+    asked_us = job.request.timeout_us
+    longer = policy.allow_timeout_override and asked_us > policy.default_timeout_us
+    original(queues, job, replace(policy, default_timeout_us=asked_us) if longer else policy, now)
+
+
+def _anyones_reason(original: Any, formation: Formation, now: float, draining: bool) -> Any:
+    """A batch that is sent when its delay is over is said to be sent for an idle instance."""
+    count, reason = original(formation, now, draining) or (0, SealReason.IDLE)
+    return (count, SealReason.IDLE if reason is SealReason.DELAY else reason) if count else None
+
+
+def _padding_of_a_client(original: Any, job: NullJob, like: Job, controls: Controls) -> None:
+    """Rows that fill gaps hold what the first request of the batch holds."""
+    original(job, like, controls)
+    job.inputs = {**job.inputs, **{name: like.inputs[name] for name in job.inputs if name.startswith("INPUT")}}
+
+
+def _swapped_durations(
+    original: Any, statistics: ModelStatistics, requests: Any, marks: Sequence[int], *rest: Any
+) -> None:
+    """The time in the queue counts as time of the inference, and the other way round."""
+    original(statistics, requests, marks, *rest)
+    statistics.queue, statistics.compute_infer = statistics.compute_infer, statistics.queue
+
+
+def _swapped_phases(
+    original: Any, statistics: ModelStatistics, rows: int, marks: Sequence[int], *rest: Any, **options: Any
+) -> None:
+    """The inputs' time of an execution counts as the outputs', and the other way round."""
+    start, infer, output, end = marks
+    original(statistics, rows, (start, start + end - output, start + end - infer, end), *rest, **options)
+
+
+def _rows_of_a_neighbour(original: Any, layout: BatchLayout, jobs: Sequence[Job], outputs: Sequence[Any]) -> Any:
+    """In a batch of three or more, the last two get each other's rows."""
+    shares = original(layout, jobs, outputs)
+    if len(shares) > 2 and jobs[-1].rows == jobs[-2].rows:
+        (one, mine), (other, its) = shares[-2:]
+        shares[-2:] = (one, its), (other, mine)
+    return shares
+
+
 Bug = Callable[..., Any]
 
 PLANTED: Mapping[str, tuple[type, str, Bug]] = {
@@ -298,6 +373,15 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "memory-back-early": (Flight, "__init__", _memory_back_early),
     "one-credit-too-many": (Instance, "_has_news", _one_credit_too_many),
     "shared-stream": (Pipeline, "__init__", _shared_stream),
+    "latest-idle-first": (DynamicBatcher, "instance_idle", _latest_idle_first),
+    "first-preferred": (Formation, "add", _first_preferred),
+    "delay-of-the-first": (Formation, "add", _delay_of_the_first),
+    "longer-override": (PriorityQueues, "_set_deadline", _longer_override),
+    "anyones-reason": (Formation, "decide", _anyones_reason),
+    "padding-of-a-client": (NullJob, "__init__", _padding_of_a_client),
+    "swapped-durations": (ModelStatistics, "record_successes", _swapped_durations),
+    "swapped-phases": (ModelStatistics, "record_execution", _swapped_phases),
+    "rows-of-a-neighbour": (BatchLayout, "split", _rows_of_a_neighbour),
     "sickness-unnoticed": (Flights, "overdue", _sickness_unnoticed),
 }
 """By name: the class and the method that is wrong, and what it does instead."""

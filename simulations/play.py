@@ -35,7 +35,7 @@ from .history import History, Recorder
 from .invariants import Violation, Watch
 from .invariants.leftovers import leftovers
 from .invariants.state import WorldState
-from .oracle import oracle_rules
+from .oracle.rules import oracle_rules
 from .plan import Fault, Manner, Plan
 from .world import World, play_in_world
 
@@ -250,7 +250,7 @@ class _Run:
             self._complain("queues drain when faults have stopped", text)
         elif self.watch.violation is None:
             await self.clock.sleep(1e-6)  # the last batch may not be over when its last answer is there
-            self.watch.statistics.compare(server.statistics(), self._state.serving)
+            self.watch.reported(server.statistics())
 
     async def _wait(self, driver: Driver, until_s: float) -> None:
         """Until the clients are done, the time has come, or something is broken."""

@@ -62,7 +62,8 @@ def answer_alone(job: Job) -> Tensor:
 
 
 def stray_data(job: Job) -> str:
-    """What a row that only fills a gap holds of somebody's data: a text, empty for nothing (scheduling.md §6.3)."""
+    """What a row that only fills a gap holds of somebody's data: a text, empty for nothing
+    (docs/reference/sequences.md)."""
     for name, tensor in job.inputs.items():
         if name not in CONTROLS and tensor.array.any():
             return f"{name} of {job!r}, which only fills a row, holds {tensor.array.ravel()[:4].tolist()}"

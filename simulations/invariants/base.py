@@ -10,10 +10,11 @@ An event must cost an invariant no more than a batch or the number of priority l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...engine.statistics import ModelStatisticsEntry
 from ..history import Handlers
 
 
@@ -49,6 +50,13 @@ class Invariant:
 
     def instant_over(self, now_ns: int) -> None:
         """All that happens at `now_ns` has happened."""
+
+    def reported(self, entries: Iterable[ModelStatisticsEntry], serving: Mapping[str, str]) -> None:
+        """The server's own statistics, of a moment when nothing is in flight.
+
+        Args:
+            serving: by model, the name of the generation that counts.
+        """
 
     def finish(self) -> None:
         """The history is over."""

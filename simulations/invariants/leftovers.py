@@ -13,7 +13,6 @@ from ..generations import model_of
 from ..history import Handlers
 from ..taps import Door
 from .base import Complain, Invariant
-from .state import ModelView
 
 
 def leftovers(server: InferenceServer, schedulers: Iterable[Door], replies: Mapping[int, Reply]) -> Iterator[str]:
@@ -99,14 +98,9 @@ class HonestStatistics(Invariant):
             seen = self._by_model[model] = Seen(model_of(model) in self._ensembles)
         return seen
 
-    def compare(self, entries: Iterable[ModelStatisticsEntry], serving: Mapping[str, ModelView]) -> None:
-        """Hold the server's own statistics, of a moment when nothing is in flight, against what was seen.
-
-        Args:
-            serving: by model, the generation that counts.
-        """
+    def reported(self, entries: Iterable[ModelStatisticsEntry], serving: Mapping[str, str]) -> None:
         for entry in entries:
-            own, seen = entry.statistics, self._of(serving[entry.name].name)
+            own, seen = entry.statistics, self._of(serving[entry.name])
             said = {
                 "successes": own.success.count,
                 "failures": own.fail.count,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from ...engine.statistics import ModelStatisticsEntry
 from ..graphs import Graphs
 from ..history import Recorder
 from .answers import AnswersWhole
@@ -40,7 +41,6 @@ class Watch:
 
     Attributes:
         violation: the first one, if there was any.
-        statistics: to be compared with the server's own.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Watch:
         demands: Demands = MappingProxyType({}),
         pools: Mapping[str, int] = MappingProxyType({}),
         gpus: bool = False,
-        rules: Callable[[Complain], Iterable[Invariant]] = lambda _complain: (),
+        rules: Callable[[Complain, WorldState], Iterable[Invariant]] = lambda _complain, _state: (),
         on_violation: Callable[[], None] = lambda: None,
     ) -> None:
         self.violation: Violation | None = None
@@ -66,7 +66,6 @@ class Watch:
         complain = self.complain
         resources = ResourceLimits(complain, state, demands if pools else {}, pools)
         order = SequenceOrder(complain, state)
-        self.statistics = HonestStatistics(complain, frozenset(graphs.ensembles))
         self._invariants: tuple[Invariant, ...] = (
             BatchLimits(complain, state),
             QueueOrder(complain, state),
@@ -89,9 +88,9 @@ class Watch:
             *((StepsOnce(complain, graphs), DrainedInOrder(complain)) if graphs.ensembles else ()),
             HonestReadiness(complain, state, is_ready, graphs, changing, hang_limit_s),
             ChangesHurtNobody(complain, state),
-            self.statistics,
+            HonestStatistics(complain, frozenset(graphs.ensembles)),
             *((PipelineOrder(complain), SicknessIsAFault(complain)) if gpus else ()),
-            *rules(complain),
+            *rules(complain, state),
         )
         for invariant in self._invariants:
             recorder.listen(invariant.handlers())
@@ -108,6 +107,12 @@ class Watch:
         for invariant in self._at_instant:
             invariant.instant_over(now_ns)
         self._state.instant_over()
+
+    def reported(self, entries: Sequence[ModelStatisticsEntry]) -> None:
+        """The server's own statistics, of a moment when nothing is in flight."""
+        serving = {model: view.name for model, view in self._state.serving.items()}
+        for invariant in self._invariants:
+            invariant.reported(entries, serving)
 
     def finish(self) -> None:
         """The history is over."""

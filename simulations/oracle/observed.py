@@ -172,6 +172,17 @@ class Waits:
     until_s: float
 
 
+@record
+class Measured:
+    """An execution took its time, as its batch's marks say when it ended (`ExecutionEnded` follows)."""
+
+    batch: int
+    start_ns: int
+    infer_ns: int
+    output_ns: int
+    end_ns: int
+
+
 Observation = (
     CoreMade
     | Admitted
@@ -188,4 +199,5 @@ Observation = (
     | Dispatched
     | Rejected
     | Waits
+    | Measured
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ..invariants.base import Complain, Invariant
+from ..invariants.state import WorldState
 from .decisions import RightDecisions
+from .durations import RightDurations
 
 
-def oracle_rules(complain: Complain) -> tuple[Invariant, ...]:
+def oracle_rules(complain: Complain, state: WorldState) -> tuple[Invariant, ...]:
     """The rules, for one run."""
-    return (RightDecisions(complain),)
+    return (RightDecisions(complain), RightDurations(complain, state))

@@ -1,0 +1,235 @@
+"""What statistics must say of a model with instances: how often, how many, and for how long
+(docs/reference/statistics.md#what-each-event-counts).
+
+All of it is added up from what was seen outside: when a request was sent, queued, settled and answered, and when its
+batch was executed. At the end of a run the server's own statistics are held against it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ...engine.errors import FailureReason
+from ...engine.statistics import ModelStatistics, ModelStatisticsEntry
+from ..events import (
+    BatchSealed,
+    ExecutionStarted,
+    ReplyDelivered,
+    RequestDropped,
+    RequestQueued,
+    RequestRejected,
+    RequestRescheduled,
+    RequestSubmitted,
+)
+from ..generations import model_of
+from ..history import Handlers
+from ..invariants.base import Complain, Invariant
+from ..invariants.queueing import EXPIRED
+from ..invariants.state import WorldState
+from .decisions import CANCELLED
+from .observed import Measured, ToldSettled
+
+REASONS = {
+    EXPIRED: FailureReason.REJECTED.value,
+    "timeout of the corresponding sequence has been expired": FailureReason.REJECTED.value,
+    CANCELLED: FailureReason.CANCELED.value,
+}
+"""Failures that are told apart, by their errors."""
+
+PHASES = ("compute_input", "compute_infer", "compute_output")
+
+Marks = tuple[int, int, int, int]
+"""When an execution began, when its inputs were there, when its outputs were, and when it ended; in ns."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request that was queued. `ended_ns`: when it was settled or left the queue; -1 for not yet."""
+
+    model: str
+    rows: int
+    received_ns: int
+    queued_ns: int
+    ended_ns: int = -1
+    batch: int = 0
+    marks: Marks | None = None
+
+
+@dataclass(slots=True)
+class _Model:
+    """What is to be counted for a model. `inexact`: when its answers were given is not seen."""
+
+    decoupled: bool
+    inexact: bool
+    tally: Counter[str] = field(default_factory=Counter)
+
+
+class RightDurations(Invariant):
+    """Each success, failure and execution is counted once, with its rows, its size and its reason; a request's queue
+    time is from being queued to the beginning of its execution, its compute times are those of its batch, and all of it
+    is from being received to being settled (docs/reference/statistics.md#what-each-event-counts)."""
+
+    name = "statistics say how long everything took"
+
+    def __init__(self, complain: Complain, state: WorldState) -> None:
+        super().__init__(complain)
+        self._state = state
+        self._received: dict[int, int] = {}
+        self._requests: dict[int, _Request] = {}
+        self._models: dict[str, _Model] = {}
+        self._batches: dict[tuple[str, tuple[int, ...]], BatchSealed] = {}
+        self._began: dict[int, int] = {}
+        self._measured: dict[int, Marks] = {}
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestSubmitted: self._submitted,
+            RequestQueued: self._queued,
+            RequestRescheduled: self._rescheduled,
+            RequestRejected: self._left,
+            RequestDropped: self._left,
+            BatchSealed: self._sealed,
+            ExecutionStarted: self._started,
+            Measured: self._measure,
+            ToldSettled: self._settled,
+            ReplyDelivered: self._delivered,
+        }
+
+    def _of(self, name: str) -> _Model:
+        model = self._models.get(name)
+        if model is None:
+            config = self._state.models[name].config
+            batching = config.dynamic_batching
+            ordered = batching is not None and batching.preserve_ordering
+            model = self._models[name] = _Model(config.decoupled, config.decoupled and ordered)
+        return model
+
+    def _submitted(self, event: RequestSubmitted) -> None:
+        self._received[event.request] = event.at_ns
+
+    def _queued(self, event: RequestQueued) -> None:
+        received_ns = self._received.pop(event.request, event.at_ns)
+        if not self._state.models[event.model].config.has_ensemble_scheduling:
+            self._requests[event.request] = _Request(event.model, event.rows, received_ns, event.at_ns)
+
+    def _left(self, event: RequestRejected | RequestDropped) -> None:
+        request = self._requests.get(event.request)
+        if request is not None:
+            request.ended_ns = event.at_ns
+
+    # Executions.
+
+    def _sealed(self, event: BatchSealed) -> None:
+        self._batches[event.model, event.requests] = event
+        for number in event.requests:
+            if number:
+                self._requests[number].batch = event.batch
+
+    def _started(self, event: ExecutionStarted) -> None:
+        self._began[event.batch] = event.at_ns
+
+    def _measure(self, event: Measured) -> None:
+        if event.start_ns not in (self._began[event.batch], event.end_ns):
+            self.broken(f"batch {event.batch} began at {self._began[event.batch]} ns; it says at {event.start_ns} ns")
+        self._measured[event.batch] = event.start_ns, event.infer_ns, event.output_ns, event.end_ns
+
+    def _settled(self, event: ToldSettled) -> None:
+        """A batch that no instance ever began took no time."""
+        now_ns = round(event.at_s * 1e9)
+        batch = self._batches.pop((event.core, event.requests))
+        marks = self._measured.pop(batch.batch, (now_ns, now_ns, now_ns, now_ns))
+        tally = self._of(batch.model).tally
+        tally["execution_count"] += 1
+        tally[f"sealed: {batch.reason}"] += 1
+        tally[f"batches of {batch.rows}"] += 1
+        for phase, begin_ns, end_ns in zip(PHASES, marks, marks[1:], strict=False):
+            tally[f"batches of {batch.rows}: {phase} ns"] += end_ns - begin_ns
+        for number in event.requests:
+            request = self._requests.get(number)
+            if request is not None:  # a request to a decoupled model may be over before its batch is
+                request.ended_ns, request.marks = now_ns, marks
+
+    def _rescheduled(self, event: RequestRescheduled) -> None:
+        """Told just before its batch is settled: an execution that was a success, and queued anew from now on."""
+        request = self._requests[event.request]
+        marks = self._measured.get(request.batch)
+        if marks is not None:
+            self._succeeded(request, event.at_ns, marks)
+        request.queued_ns = event.at_ns
+
+    # Answers.
+
+    def _delivered(self, event: ReplyDelivered) -> None:
+        if not event.final or event.late:
+            return
+        request = self._requests.pop(event.request, None)
+        if request is None:
+            return
+        model = self._of(request.model)
+        if model.inexact:
+            return
+        ended_ns = event.at_ns if model.decoupled and request.batch else request.ended_ns
+        if event.error:
+            model.tally["fail"] += 1
+            model.tally["fail ns"] += ended_ns - request.received_ns
+            model.tally[REASONS.get(event.error, "")] += 1
+        elif model.decoupled:  # its execution may go on
+            began_ns = self._began[request.batch]
+            self._succeeded(request, ended_ns, (began_ns, began_ns, ended_ns, ended_ns))
+        elif request.marks is not None:
+            self._succeeded(request, ended_ns, request.marks)
+
+    def _succeeded(self, request: _Request, ended_ns: int, marks: Marks) -> None:
+        tally = self._of(request.model).tally
+        tally["inference_count"] += request.rows
+        spans = {"success": ended_ns - request.received_ns, "queue": marks[0] - request.queued_ns}
+        spans |= {phase: marks[index + 1] - marks[index] for index, phase in enumerate(PHASES)}
+        for name, span_ns in spans.items():
+            tally[name] += 1
+            tally[f"{name} ns"] += span_ns
+            tally[f"{name} us"] += span_ns // 1_000
+
+    # The server's own.
+
+    def reported(self, entries: Iterable[ModelStatisticsEntry], serving: Mapping[str, str]) -> None:
+        for entry in entries:
+            label = serving[entry.name]
+            model = self._models.get(label)
+            if model is None or model.inexact or model_of(label) != entry.name:
+                continue
+            own = _tally_of(entry.statistics)
+            wrong = sorted(name for name in own | model.tally if name and own[name] != model.tally[name])
+            if wrong:
+                text = ", ".join(f"{name} is {own[name]}, right is {model.tally[name]}" for name in wrong)
+                self.broken(f"statistics of '{label}': {text}")
+
+
+def _tally_of(own: ModelStatistics) -> Counter[str]:
+    """What a model's statistics say, by the names that are used here."""
+    tally = Counter(
+        {
+            "inference_count": own.inference_count,
+            "execution_count": own.execution_count,
+            "fail": own.fail.count,
+            "fail ns": own.fail.ns,
+            "success us": own.request_us,
+            "queue us": own.queue_us,
+            "compute_input us": own.compute_input_us,
+            "compute_infer us": own.compute_infer_us,
+            "compute_output us": own.compute_output_us,
+            FailureReason.REJECTED.value: own.failures[FailureReason.REJECTED],
+            FailureReason.CANCELED.value: own.failures[FailureReason.CANCELED],
+        }
+    )
+    for name in ("success", "queue", *PHASES):
+        duration = getattr(own, name)
+        tally[name], tally[f"{name} ns"] = duration.count, duration.ns
+    for reason, count in own.sealed.items():
+        tally[f"sealed: {reason.value}"] = count
+    for rows, batch in own.batches.items():
+        tally[f"batches of {rows}"] = batch.compute_infer.count
+        for phase in PHASES:
+            tally[f"batches of {rows}: {phase} ns"] = getattr(batch, phase).ns
+    return tally
