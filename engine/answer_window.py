@@ -1,9 +1,9 @@
 """Back-pressure for models that answer many times: a thread that answers faster than its client reads is held back.
 
 Rules:
- 1. At most `limit` answers of a request wait to be taken. Whoever gives another one waits for room, on its own thread.
+ 1. At most `limit` answers of a request wait to be taken. A sender of another one waits for room, on its own thread.
  2. The event loop's thread is never held back: it is the one that makes room.
- 3. Once nobody will take any more (the client has gone, the request is over), nobody waits.
+ 3. Once answers are not taken any more (the client has gone, the request is over), no sender waits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AnswerWindow:
             self.on_room()
 
     def open_up(self) -> None:
-        """Nobody waits from now on (rule 3)."""
+        """No sender waits from now on (rule 3)."""
         was_crowded = self.crowded
         with self._changed:
             self._open = True

@@ -8,7 +8,7 @@ is enough for that (``libcuda``, which every machine with a GPU has), so there i
 Rules:
  1. Every call has a context: the device's primary one, which is made current for the call and put back afterwards.
  2. A region is no longer than the allocation that the handle opens, and a copy no longer than the region.
- 3. A region is closed when nobody holds it any more.
+ 3. A region is closed when its last holder has let it go.
 
 Written after the driver's reference and tested against a stand-in for it; no GPU has seen it yet.
 """

@@ -1,10 +1,10 @@
 """Metrics that models and backends define for themselves (docs/reference/metrics.md#custom-metrics,
 docs/reference/python-backend.md#metrics-and-the-log).
 
-Rule 1. A family is known by its name. Whoever creates one that exists already, of the same kind, shares it, and keeps a
-        hold of it; of another kind, is refused. It is gone when the last holder has deleted it.
-Rule 2. A series is known by its family and its labels. Whoever creates one that exists already shares it, with the
-        value and the buckets that it has. It is gone when the last holder has deleted it.
+Rule 1. A family is known by its name. A caller that creates one that exists already, of the same kind, shares it, and
+        keeps a hold of it; of another kind, is refused. It is gone when the last holder has deleted it.
+Rule 2. A series is known by its family and its labels. A caller that creates one that exists already shares it, with
+        the value and the buckets that it has. It is gone when the last holder has deleted it.
 Rule 3. A holder's metrics go with the holder's family. Using one afterwards is an error, and nothing else happens.
 Rule 4. A series is on the page from its creation on, at 0. A family without series is not.
 

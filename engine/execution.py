@@ -65,7 +65,7 @@ class ExecutionBatch:
         marks: nanoseconds for each `Phase`; -1 for not yet.
         answers: what the backend answered so far, in order: (job, outcome, final).
         rescheduled: jobs to be executed once more (rule 3).
-        reported: times of responses that the backend has told and nobody has counted yet.
+        reported: times of responses that the backend has told and that are not counted yet.
         heard: a job of a decoupled model has been answered since this was last set to False.
     """
 

@@ -1,9 +1,9 @@
 """Whose requests are executed again when the process of an instance has ended.
 
-When a process ends that executed a batch of several requests, any of them may have ended it. Each is
-executed once more, alone, before the next instance takes anything else: who ends that one, too, is answered with an
-error that says so, and the others get their answers. A request that was alone when a process ended is not executed
-again. So an input that ends processes does so twice at most, and costs nobody else an answer.
+When a process ends that executed a batch of several requests, any of them may have ended it. Each is executed once
+more, alone, before the next instance takes anything else: who ends that one, too, is answered with an error that says
+so, and the others get their answers. A request that was alone when a process ended is not executed again. So an input
+that ends processes does so twice at most, and costs no other request its answer.
 
 A request may have had effects before the process ended, which then happen twice. A model that must not be asked twice
 says so (`PARAMETER` is ``false``). Requests of sequences, and those of decoupled models, which may have been answered

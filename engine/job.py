@@ -54,7 +54,7 @@ class Job:
     """
 
     is_null = False
-    """Only fills a row of a batch: nobody asked for it, and nobody hears of it."""
+    """Only fills a row of a batch: it belongs to no request, and is not reported."""
 
     __slots__ = (
         "answered",

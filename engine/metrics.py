@@ -1,7 +1,7 @@
 """The statistics as metric families: Triton's, then ours (docs/reference/metrics.md).
 
 Held as prometheus-client's families, so that any registry can collect them; printed by `metrics_text`. Nothing here
-runs on a request's way: families are made from the statistics when somebody asks.
+runs on a request's way: families are made from the statistics when they are scraped.
 """
 
 from __future__ import annotations

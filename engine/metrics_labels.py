@@ -4,7 +4,7 @@
 Rule 1. What instances of kind KIND_GPU have executed stands under the label ``gpu_uuid``, one set of labels a GPU.
         Everything else stands without it: what failed before it was executed, what the cache answered, and whatever
         belongs to the model as a whole. So the sets of a model add up to its statistics.
-Rule 2. A GPU whose UUID nobody knows has no labels of its own: what it has executed stands without the label, too.
+Rule 2. A GPU whose UUID is unknown has no labels of its own: what it has executed stands without the label, too.
 """
 
 from __future__ import annotations

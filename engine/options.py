@@ -47,8 +47,8 @@ class ServerOptions:
         tensor_limits: what one input may be like.
         hang_limit_s: an instance whose batch takes longer is given up and replaced, unless its model has a limit of its
             own (`execution_limit`); 0 for no limit.
-        watchdog_limit_s: an event loop that is held up for longer makes the server not ready for a while; 0 if nobody
-            is to watch it.
+        watchdog_limit_s: an event loop that is held up for longer makes the server not ready for a while; 0 turns the
+            watchdog off.
         restart_limit, restart_window_s: an instance that dies is started again after a growing delay. When it has died
             more often than this without being up for that long, and no other is alive, queued requests are refused.
         rate_limit: whether instances share resources, as their groups say (``--rate-limit=execution_count``).
@@ -59,7 +59,7 @@ class ServerOptions:
         gpu_limits: how much of the GPUs may be taken.
         confinement: ``--python-user``, ``--python-memory-limit``: what the processes of Python models may do.
         scheduler_delays: a test aid, from the environment: how many requests schedulers wait for.
-        tracing: ``--trace-config``: which requests are traced, and what becomes of it.
+        tracing: ``--trace-config``: which requests are traced, and where traces go.
     """
 
     model_repository: tuple[Path, ...] = ()

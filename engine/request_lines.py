@@ -1,7 +1,7 @@
 """The lines that verbose logs have about each request (``--log-verbose 1``), in Triton's words.
 
-What is told of a request is told by what stands between its job and its reply, so requests that nobody wants to hear of
-pay nothing.
+What is told of a request is told by what stands between its job and its reply, so requests that are not logged pay
+nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _START, _END = 1, 2
 
 
 def tell_queued(job: Job) -> None:
-    """A job is about to be queued, and from now on told of: what it is, and what becomes of it."""
+    """A job is about to be queued: log it, and from now on each of its steps."""
     request = job.request
     flags = _START * request.sequence_start | _END * request.sequence_end
     _say(

@@ -30,7 +30,7 @@ class ResponseOutcome(enum.Enum):
 
     SUCCESS = "success"
     FAIL = "fail"
-    EMPTY = "empty_response"  # nothing but the news that no more responses follow
+    EMPTY = "empty_response"  # only says that no more responses follow
     CANCEL = "cancel"  # the request was cancelled before
 
 

@@ -3,8 +3,8 @@
 Rules:
  1. The delay before restart k in a row is ``first_delay_s * 2**(k - 1)``, at most `longest_delay_s`.
  2. A child that was up for `healthy_s` has recovered: its next death is the first in a row again.
- 3. After more than `limit` deaths in a row the child is failing: nobody should wait for it any more. It is until it has
-    been up for `healthy_s`.
+ 3. After more than `limit` deaths in a row the child is failing: requests should not wait for it any more. It is until
+    it has been up for `healthy_s`.
 
 States, and what leads from one to the other:
 

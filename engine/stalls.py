@@ -1,6 +1,6 @@
 """Stalls of the event loop: how long each was, and whether the server is well in spite of them.
 
-Whoever watches asks the loop for a beat now and then; how long the loop takes to give it is how long it was held up.
+The watchdog asks the loop for a beat now and then; how long the loop takes to give it is how long it was held up.
 
 Rules:
  1. A beat that takes `STALL_S` or longer is a stall. It is counted, and the longest is kept.

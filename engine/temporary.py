@@ -3,7 +3,7 @@
 Rules:
  1. A folder belongs to a server for as long as that holds a lock (``flock``) on the file `LOCK` in it. The kernel
     releases it when the process ends, however that happens.
- 2. The lock is taken before the file gets its name, so a folder with such a file that nobody has locked has no owner.
+ 2. The lock is taken before the file gets its name, so a folder with such a file that is not locked has no owner.
  3. Only folders of the same user are looked at, in the directory for temporary files, with the names that are given
     here; links never.
 """
@@ -27,8 +27,8 @@ LOCK = ".trireme-lock"
 
 
 class TemporaryFolder:
-    """An empty folder. It is there until `remove`, until nobody holds this object, or until the process ends; of a
-    process that was killed, until a server starts.
+    """An empty folder. It is there until `remove`, until this object is gone, or until the process ends; of a process
+    that was killed, until a server starts.
 
     Args:
         kind: what it is for; part of its name.

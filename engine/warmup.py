@@ -9,10 +9,10 @@ Rules:
  3. Controls and states that a sample leaves out are those of a sequence that starts.
  4. Random data are random bytes, of which all inputs of a sample have the first ones; they are the same at every load.
     Random strings are empty.
- 5. On GPUs libraries search for the fastest way, or compile, for each batch size that they meet, which would be in the
-    midst of serving. So an instance there executes batches of zeros of every size first (`settling_samples`). Nobody
-    has asked for these: one that fails is logged, and costs nothing. There are none where the configuration has samples
-    of its own or says ``WARM_UP_BATCH_SIZES: false``, for sequences, and for inputs whose shapes it leaves open.
+ 5. On GPUs libraries search for the fastest way, or compile, for each batch size that they meet, which would delay
+    requests. So an instance there executes batches of zeros of every size first (`settling_samples`). No client waits
+    for these: one that fails is logged, and has no other effect. There are none where the configuration has samples of
+    its own or says ``WARM_UP_BATCH_SIZES: false``, for sequences, and for inputs whose shapes it leaves open.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _check_output(config: ModelConfig, signature: Signature, tensor: ModelOutput
 
 def _check_state(config: ModelConfig, signature: Signature, state: ImplicitState) -> None:
     """Types of both ends, and whether what the configuration says of the shape can go in. The shape that comes out is
-    the model's affair: it is what goes in next (docs/reference/sequences.md#implicit-state)."""
+    up to the model: it is the next request's input (docs/reference/sequences.md#implicit-state)."""
     taken = signature.find_input(state.input_name) or _unexpected("input", state.input_name, _input_names(signature))
     given = signature.outputs.get(state.output_name) or _unexpected("output", state.output_name, signature.outputs)
     _check_type(config, taken, "input state", state.datatype)

@@ -116,8 +116,8 @@ class ModelInstance(ABC):
     def execute(self, batch: ExecutionBatch) -> None:
         """Answer every job of the batch (`Job.respond`, `Job.fail`), marking phases on the way.
 
-        Raising answers all unanswered jobs with that error; the instance lives on. The jobs' inputs are already checked
-        against the configuration; BYTES contents are not checked to be text.
+        Raising answers all unanswered jobs with that error; the instance stays in use. The jobs' inputs are already
+        checked against the configuration; BYTES contents are not checked to be text.
         """
 
     def close(self) -> None:
@@ -125,11 +125,11 @@ class ModelInstance(ABC):
 
 
 class ProcessLostError(InternalError):
-    """The process of an instance has ended: nobody knows which of the requests that it had ended it."""
+    """The process of an instance has ended: which of its requests caused that is unknown."""
 
 
 class ProcessInstance(ModelInstance):
-    """An instance in a process of its own: nobody waits for it on a thread.
+    """An instance in a process of its own: no thread waits for it.
 
     All methods are called on the event loop, and none may block, but for `prepare` and `close`, which may be called on
     some other thread. The process is not up yet when an instance has been made; `started` tells.
@@ -215,7 +215,7 @@ class ProcessInstance(ModelInstance):
 
 
 class StreamInstance(ModelInstance):
-    """An instance on a GPU: it enqueues a batch, and the device says when it is over. Nobody waits for it on a thread.
+    """An instance on a GPU: it enqueues a batch, and the device says when it is over. No thread waits for it.
 
     `launch`, like `close`, is called on the instance's own thread, `collect` and `healthy` on the event loop.
 
@@ -240,7 +240,7 @@ class StreamInstance(ModelInstance):
 
         Raises:
             SickDeviceError: the device has failed; so has the instance.
-            Exception: why the batch cannot be executed; the instance lives on.
+            Exception: why the batch cannot be executed; the instance stays in use.
         """
 
     @abstractmethod
@@ -300,7 +300,7 @@ class Backend(ABC):
 
     Attributes:
         services: what the server offers; there once the backend has been made, not while it is.
-        runtime: what becomes of the configuration's ``runtime``; empty to leave it.
+        runtime: replaces the configuration's ``runtime``; empty to leave it.
         settling_runs: how often an instance on a GPU must execute a batch of a size before that is as fast as it will
             be, because its library searches for the fastest way, or compiles, for each size that it meets.
     """
@@ -325,7 +325,7 @@ class Backend(ABC):
         """Whether instances that may be anywhere (``KIND_AUTO``) are to be on GPUs. Asked where there is one.
 
         Raises:
-            TriremeError: nobody knows, because the library is not there.
+            TriremeError: unknown, because the library is not installed.
         """
         return False
 

@@ -32,7 +32,7 @@ class Question(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Nobody wants the answers any more."""
+        """The answers are not needed any more."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 An entry is ``TRC1``, the length of a head (uint32, little-endian), the head (JSON: name, datatype, shape and length in
 bytes of each output), and the outputs one after the other. Making one copies the outputs, and what is made of one are
-views on bytes, which nobody can write to: an entry is what it was, whatever becomes of the response.
+read-only views on bytes: an entry does not change, whatever is done with the response.
 """
 
 from __future__ import annotations

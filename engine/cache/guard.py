@@ -7,7 +7,7 @@ Rules:
  3. The log says once that it is gone, and once that it is back.
 
 States: WORKING ─(failed)▶ RESTING ─(`RETRY_S` over, a request comes)▶ TRYING ─(worked)▶ WORKING or ─(failed)▶ RESTING.
-TRYING is RESTING begun anew, so a try that nobody hears of costs another `RETRY_S`.
+TRYING is RESTING begun anew, so a try without a result costs another `RETRY_S`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ResponseCache(ABC):
         """The entry of this key, None if there is none.
 
         Raises:
-            CacheError: nobody knows.
+            CacheError: the cache cannot tell.
         """
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 Triton's key is made of the model's name and version and, in order of their names, the names and bytes of the inputs.
 This one holds the datatypes and shapes of the inputs as well, and the outputs that are asked for: the same bytes in
-another shape are another question, and an entry that lacks an output is no answer to whoever wants it.
+another shape are another question, and an entry that lacks an output is no answer to a request for it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ logger = logging.getLogger("trireme.config")
 
 
 def warn_of_unused(message: Any) -> None:
-    """Log what a model's configuration asks for in vain.
+    """Log which settings of a model's configuration have no effect.
 
     Args:
         message: the configuration message, complete.

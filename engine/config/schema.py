@@ -45,7 +45,7 @@ def _wide_fields(descriptor: Any, prefix: str) -> Iterator[str]:
 
 
 def copy_message(message: Message) -> Any:
-    """An independent copy, for whoever is about to change it."""
+    """An independent copy, for a caller that changes it."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy

@@ -3,10 +3,10 @@
 Rules:
  1. A batching member takes at least the ensemble's max_batch_size; one without a batch dimension is not asked.
  2. Each mapped input and output exists, and each input of a member is mapped, unless it is optional.
- 3. Whoever mentions a tensor agrees with whoever mentioned it first (the ensemble's own inputs and outputs, then the
-    steps in their order) about its type and its shape: without the batch dimensions, or else with them; -1 is any size.
+ 3. All that mention a tensor agree with the first mention of it (the ensemble's own inputs and outputs, then the steps
+    in their order) about its type and its shape: without the batch dimensions, or else with them; -1 is any size.
  4. All inputs of a step, and all outputs of the ensemble, follow from the same answers of the same decoupled member, or
-    from none. Nobody could say which answers of two such members belong together.
+    from none. Which answers of two such members belong together would be undefined.
  5. The ensemble is decoupled if a member is.
 """
 

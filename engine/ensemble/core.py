@@ -102,8 +102,8 @@ class EnsembleCore:
         return jobs
 
     def is_congested(self, call: StepCall) -> bool:
-        """Whether something that follows from this call's step waits at a gate, for the same job. Whoever feeds the
-        answers of a decoupled member had better hold them back until it is through: each would only make more wait.
+        """Whether something that follows from this call's step waits at a gate, for the same job. The caller that feeds
+        the answers of a decoupled member had better hold them back until it is through: each would only make more wait.
         What waits at the step's own gate is no reason: it waits until the step has given all of its answers."""
         following = self.plan.following[call.step.index]
         return any(held.run is call.run and held.step.index in following for held in self._held)

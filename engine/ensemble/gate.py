@@ -3,8 +3,8 @@
 
 One gate serves all requests of an ensemble. Rules:
  1. A step never has more than the limit in flight, over all requests.
- 2. Who finds the gate full waits; whoever has waited longest goes first.
- 3. Who no longer wants to go gives up its place; who went and is over makes room. Both are fine at any time.
+ 2. A call that finds the gate full waits; the one that has waited longest goes first.
+ 3. A waiting call may be withdrawn; one that has gone through makes room when it is over. Both are fine at any time.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Rules:
  1. A step runs as soon as every tensor that it takes is there. Steps that do not depend on each other run side by side;
     steps that the requested outputs do not need are left out.
- 2. A tensor that nobody gave (an optional input left out, an output that a member did not return) is there as well, and
-    absent: the step runs without it. Whether it can is for the member to say.
+ 2. A tensor that was not given (an optional input left out, an output that a member did not return) is there as well,
+    and absent: the step runs without it. Whether it can is for the member to say.
  3. Each answer of a decoupled member starts an iteration. What follows from it goes by its number, whatever overtakes
     what, so tensors of different answers never meet in one step or response.
  4. A response goes out when all requested outputs of an iteration are there. An ensemble that is not decoupled answers
@@ -148,7 +148,7 @@ class EnsembleRun:
         job: the request to the ensemble, checked.
 
     Attributes:
-        times: what its members spent; whoever hears of their ends adds it.
+        times: what its members spent; added when a member ends.
     """
 
     def __init__(self, plan: EnsemblePlan, job: Job) -> None:
@@ -316,7 +316,7 @@ class EnsembleRun:
             self._responses.append(self._response(at))
 
     def _use(self, name: str, at: Iteration) -> _Value:
-        """Take a tensor, which is let go when nobody else will."""
+        """Take a tensor, which is let go after its last use."""
         value = self._values[name, at]
         value.uses -= 1
         if not value.uses:

@@ -9,7 +9,7 @@ from .agreement import matches
 
 
 def adapted(shape: Dims, rows: int, dims: Dims, batching: bool) -> Dims:
-    """A tensor's shape for whoever takes it: the same, unless only one side has a batch dimension.
+    """A tensor's shape for its receiver: the same, unless only one side has a batch dimension.
 
     Args:
         shape: the tensor's, with its batch dimension if it has one.

@@ -3,8 +3,8 @@
 Rules:
  1. torch allows one capture at a time in a process. So there is one lock, for all GPUs and all frameworks.
  2. While a stream captures, CUDA refuses to wait for its device, and the attempt breaks the capture, whatever thread
-    makes it. Giving unused memory back to the driver waits as well, and torch does it for all GPUs at once. So whoever
-    does one of these holds the lock too.
+    makes it. Giving unused memory back to the driver waits as well, and torch does it for all GPUs at once. So a thread
+    that does one of these holds the lock too.
  3. The thread that captures must not ask a stream or an event how far it is, which breaks the capture. What a failure
     means is asked when the capture is over.
  4. A capture that failed may leave a framework in a state that nothing mends. Then no more graphs are captured in this

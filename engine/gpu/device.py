@@ -6,7 +6,8 @@ has done becomes known to another one by an event, and to the server by a functi
 Rules:
  1. Nothing here waits for the device, but for `Event.elapsed_ns`, `Stream.drain`, `Device.capture` and what allocates
     when the pool is exhausted.
- 2. An array that is used by a stream lives until the stream has done with it: whoever enqueues holds it until then.
+ 2. An array that is used by a stream lives until the stream has done with it: the code that enqueues holds it until
+    then.
  3. Host memory that is copied from or to is pinned. Where it is not, the copy is right, but who enqueues it waits for
     it: the only exception to rule 1, for when pinned memory has run out.
 """
@@ -27,7 +28,7 @@ DeviceArray = Any
 
 
 class OutOfDeviceMemoryError(UnavailableError):
-    """The device has no memory left for a batch; the batch fails, and its instance lives on."""
+    """The device has no memory left for a batch; the batch fails, and its instance stays in use."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=FailureReason.BACKEND)
@@ -57,7 +58,8 @@ class Event(Protocol):
 
 
 class Stream(Protocol):
-    """A queue of work on one device. All methods but `handle` enqueue, and raise `SickDeviceError` if that is in vain.
+    """A queue of work on one device. All methods but `handle` enqueue, and raise `SickDeviceError` if the device has
+    failed.
 
     Attributes:
         handle: what CUDA calls it (``cudaStream_t``), for libraries that enqueue by themselves.

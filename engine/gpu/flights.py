@@ -6,7 +6,7 @@ Rules:
  2. A batch whose launch failed is over. What the device may yet say of it is not heard.
  3. A sick device says nothing. So the oldest batch in flight is asked after when it has been there for `LOOK_S`, and
     every `LOOK_S` from then on; the others stand behind it.
- 4. When the instance is lost, somebody else answers its batches; what the device uses for them is kept until both of
+ 4. When the instance is lost, its batches are answered elsewhere; what the device uses for them is kept until both of
     rule 1 are true, for until then the device may write to it. Only a sick device writes no more: nothing is kept.
 
 States of a batch:

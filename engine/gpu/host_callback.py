@@ -6,8 +6,8 @@ GPU at all. Python in the driver's thread would cost more than that one hop:
 
 * The stream goes on only when the function has returned. It would wait for the interpreter's lock, and with it the
   copies of the next batch.
-* Whoever calls CUDA and holds the lock while CUDA waits for the stream (a library that frees memory, say) would wait
-  for ever: the stream for the lock, the holder of the lock for the stream.
+* A thread that calls CUDA and holds the lock while CUDA waits for the stream (a library that frees memory, say) would
+  wait for ever: the stream for the lock, the holder of the lock for the stream.
 * A function that the driver calls must not call CUDA. Python's cyclic garbage collector runs wherever it likes, and may
   find a tensor or an event there.
 
@@ -152,7 +152,7 @@ class HostCallbacks:
         for call in rung:
             try:
                 call.function()
-            except Exception:  # noqa: BLE001 - the boundary to whoever waits: the others wait as well
+            except Exception:  # noqa: BLE001 - the boundary to those that wait: the others wait as well
                 _log.exception("a function that waited for a GPU failed")
 
 

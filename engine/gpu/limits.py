@@ -1,7 +1,7 @@
 """How much of the GPUs the server may take: the flags about their memory, as plain values
 (docs/reference/command-line.md#flags).
 
-Whoever makes a device (`device.Device`) gives it its limits.
+The code that makes a device (`device.Device`) gives it its limits.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from .limits import GpuLimits
 from .nvml import opened_nvml
 
 MemoryInUse = Callable[[Gpu], tuple[int, int] | None]
-"""How many bytes of a GPU's memory are in use, whoever uses them, and how many it has; None if nobody knows."""
+"""How many bytes of a GPU's memory are in use, by any process, and how many it has; None if that is unknown."""
 
 
 def memory_in_use(gpu: Gpu) -> tuple[int, int] | None:

@@ -5,8 +5,8 @@ Rules:
     size, not given back to the driver.
  2. All blocks together, used and unused, are no larger than the limit. Where the limit is in the way, unused ones are
     given back to the driver first. Where that does not suffice, an array is in ordinary memory: copies from and to it
-    are slower, and the thread that enqueues them waits for them, but nobody's batch fails because of what others hold.
- 3. The limit is one for everybody, but blocks are not: a framework knows only those that it got from the driver itself.
+    are slower, and the thread that enqueues them waits for them, but no batch fails because of what others hold.
+ 3. The limit is one for all, but blocks are not: a framework knows only those that it got from the driver itself.
  4. A block goes back when the last view of its array is gone, on whatever thread that happens. That may be anywhere, in
     the middle of this code too: so what goes back only lines up, and the next one who takes sorts it in.
  5. Answers are views of pinned memory until a client has taken them. When more than half of the limit is in use they

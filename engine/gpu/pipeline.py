@@ -73,7 +73,7 @@ class Flight:
         device says, up to now. What only the device needed goes back.
 
         Returns:
-            An `Output` for each result. Arrays are there for as long as somebody refers to them; pinned, unless that is
+            An `Output` for each result. Arrays are there for as long as they are referred to; pinned, unless that is
             scarce.
 
         Raises:
@@ -141,7 +141,7 @@ class Pipeline:
             self._copies_out.call(on_landed)
         except SickDeviceError:
             raise
-        except BaseException:  # nobody will hear of the landing, so it is waited for (rule 3)
+        except BaseException:  # the landing will not be reported, so it is waited for (rule 3)
             for stream in (self._copies_in, self.compute, self._copies_out):
                 stream.drain()
             raise

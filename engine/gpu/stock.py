@@ -3,8 +3,8 @@
 Rules:
  1. A stream is made when all of its priority are in use, and never destroyed: a library that ends late may still have
     its handle. So two that are in use are never the same one.
- 2. A stream or an event goes back when nobody has it any more, on whatever thread that happens; an event may be
-    recorded again at once, because whoever waits for it waits for what was recorded before.
+ 2. A stream or an event goes back when its last reference is gone, on whatever thread that happens; an event may be
+    recorded again at once, because a stream that waits for it waits for what was recorded before.
  3. Events are held here all the time. If only their holders had them, they would be garbage with a holder that is part
     of a circle, and destroyed by the collector, though its finaliser still gives them back.
 """
@@ -31,7 +31,7 @@ class StreamStock(Generic[T]):
         self._idle: dict[int, deque[T]] = {}
 
     def take(self, priority: int) -> T:
-        """A stream that nobody else has."""
+        """A stream that is not in use."""
         try:
             return self._idle.setdefault(priority, deque()).pop()
         except IndexError:
@@ -56,7 +56,7 @@ class EventStock(Generic[T]):
         self.give_back = self._idle.append
 
     def take(self) -> T:
-        """An event that nobody else has."""
+        """An event that is not in use."""
         try:
             return self._idle.pop()
         except IndexError:

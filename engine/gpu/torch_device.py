@@ -2,7 +2,7 @@
 
 Rules:
  1. Memory of the device belongs, for torch's allocator, to the stream that was current when it was allocated, and is
-    given to that stream's next allocation as soon as nothing refers to it. Other streams use it too, so whoever
+    given to that stream's next allocation as soon as nothing refers to it. Other streams use it too, so the code that
     enqueues holds it until these are done with it (`Pipeline` does); then there is no need for ``record_stream``.
  2. Pinned memory is torch's, handed out by a `PinnedPool`: an array and all its views hold it.
  3. An error of CUDA's that stays (an illegal address, a failed assertion) is told from one that was about a single call
@@ -249,7 +249,7 @@ class TorchDevice:
             self._set_limit(self._limit_bytes + self._loaded_bytes)
 
     def _unloaded(self, nbytes: int) -> None:
-        """On whatever thread drops it, the event loop's or one that loads: so nobody is waited for."""
+        """On whatever thread drops it, the event loop's or one that loads: so it must not wait."""
         self._dropped.append(nbytes)
         self._take_off()
 
@@ -269,7 +269,7 @@ class TorchDevice:
                 self.torch.cuda.set_per_process_memory_fraction(fraction, self.index)
 
     def loaded(self, stream: Stream) -> None:
-        """Let a stream wait for what loading left on torch's default one, which nobody else waits for."""
+        """Let a stream wait for what loading left on torch's default one, which nothing else waits for."""
         assert isinstance(stream, TorchStream)
         with self.errors():
             event = self.events.take()

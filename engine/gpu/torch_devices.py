@@ -1,4 +1,4 @@
-"""Which GPUs there are to torch: each made when it is first needed, and shared by everybody."""
+"""Which GPUs there are to torch: each made when it is first needed, and shared by all instances."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TorchDevices:
             return self._devices[index]
 
     def close(self) -> None:
-        """Nobody uses them any more, but for what is still in flight."""
+        """They are not used any more, but for what is still in flight."""
         with self._lock:
             if self._callbacks is not None:
                 self._callbacks.close()

@@ -16,7 +16,7 @@ class AgentRegistry:
     """Finds agents by their names.
 
     Args:
-        extra: agent classes that need no entry point, besides those that Trireme brings along.
+        extra: agent classes that need no entry point, besides those of Trireme itself.
     """
 
     def __init__(self, extra: Mapping[str, type[RepositoryAgent]] | None = None) -> None:
@@ -27,7 +27,7 @@ class AgentRegistry:
         """An agent for one load.
 
         Raises:
-            InvalidArgumentError: there is none of this name.
+            InvalidArgumentError: there is no agent of this name.
             UnavailableError: it is installed, but cannot be imported.
             InternalError, TriremeError: it does not like its parameters.
         """

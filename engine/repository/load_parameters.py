@@ -1,4 +1,4 @@
-"""What a load request may bring along (docs/reference/model-control.md#load-parameters): a configuration, and files."""
+"""What a load request may contain (docs/reference/model-control.md#load-parameters): a configuration, and files."""
 
 from __future__ import annotations
 

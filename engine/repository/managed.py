@@ -19,7 +19,7 @@ from .source import ModelSource
 
 
 class ManagedModel(ModelSource):
-    """A model whose agents are told what becomes of it.
+    """A model whose agents are told whether it was loaded, and when it is unloaded.
 
     Args:
         model: what the agents want to be loaded.

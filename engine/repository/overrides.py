@@ -50,7 +50,7 @@ class OverrideModel(LocalModel):
         return True
 
     def dispose(self) -> None:
-        """Remove the directory; twice is as good as once."""
+        """Remove the directory; a second call does nothing."""
         if self._folder is not None:
             self._folder.remove()
 

@@ -110,7 +110,7 @@ class SchedulerCore(Protocol):
         ...
 
     def end_sequences(self) -> None:
-        """Nobody can continue a sequence any more: each is over when what is queued of it has been executed."""
+        """Sequences cannot be continued any more: each is over when its queued requests have been executed."""
         ...
 
     def drop_all(self) -> Sequence[Job]:

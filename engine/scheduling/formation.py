@@ -1,7 +1,8 @@
 """Forming a batch: how far from the head of the queue a batch may reach, and whether it should go now.
 
 Rules (docs/reference/scheduling.md#forming-a-batch):
- 1. Jobs are looked at in queue order, and a batch is a run of them from the head: nobody overtakes, nobody is split.
+ 1. Jobs are looked at in queue order, and a batch is a run of them from the head: none overtakes another, none is
+    split.
  2. The first job starts the batch, whatever its size.
  3. A further job *closes* the batch and stays outside if it would bring it over max_batch_size, or is not compatible
     with the first.

@@ -1,6 +1,6 @@
 """Schedulers that hold requests back until enough are there: a test aid of Triton's, from the environment.
 
-Without the variables none of this exists: a model gets the ordinary scheduler.
+Without the variables a model gets the ordinary scheduler.
 
 Rules:
  1. ``TRITONSERVER_DELAY_SCHEDULER=N``: a dynamic batcher dispatches nothing, and lets nothing expire or leave, until

@@ -12,8 +12,8 @@ Rules:
  3. An instance that has been overtaken, by those that demand something from one of its pools, more often than
     priorities explain goes before all that have not: one that is new, or had no work for long, may not make up for all
     the executions that it did not have.
- 4. The first that cannot be granted holds up nobody but those that demand something from one of its pools: these wait
-    behind it. So a large demand is met in the end, and what nobody ahead demands is never left idle.
+ 4. The first that cannot be granted holds up only those that demand something from one of its pools: these wait behind
+    it. So a large demand is met in the end, and what no instance ahead demands is never left idle.
  5. An instance that is gone holds and awaits nothing.
  6. An instance that is done, and has more work, asks again before what it gave back is granted to anybody (`renew`):
     otherwise the others would always come first, whatever the priorities.

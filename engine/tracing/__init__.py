@@ -1,4 +1,4 @@
-"""Traces of requests: which ones are taken, what is noted, and what becomes of it (docs/reference/traces.md)."""
+"""Traces of requests: which ones are taken, what is noted, and where they go (docs/reference/traces.md)."""
 
 from .config import TraceConfig, TraceLevel, TraceMode
 from .record import Activity, Trace

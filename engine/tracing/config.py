@@ -12,7 +12,7 @@ DEFAULT_RATE = 1000
 
 
 class TraceMode(enum.Enum):
-    """What becomes of traces: files of Triton's, or spans that are sent to an OpenTelemetry collector."""
+    """Where traces go: files of Triton's, or spans that are sent to an OpenTelemetry collector."""
 
     TRITON = "triton"
     OPENTELEMETRY = "opentelemetry"

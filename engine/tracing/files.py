@@ -66,7 +66,7 @@ class TraceFiles:
         return self._write(setting) if setting.is_complete and setting.waiting else None
 
     def close(self) -> list[TraceWrite]:
-        """Nobody waits for the traces that are under way; what is to be written."""
+        """Traces that are under way are not waited for; what is to be written."""
         return [self._write(setting) for setting in list(self._waiting)]
 
     def _write(self, setting: TraceSetting) -> TraceWrite:

@@ -1,4 +1,4 @@
-"""Notes what becomes of a traced job, by standing between it and its reply.
+"""Notes each step of a traced job, by standing between it and its reply.
 
 So nothing else on a request's way knows about traces, and a request that is not traced pays nothing for them: all that
 a trace tells of the core (when the job was queued, the marks of its execution) stands in the job when its answers pass.

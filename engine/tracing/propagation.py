@@ -13,7 +13,7 @@ _MAX_STATE_CHARACTERS = 8192
 
 @dataclass(frozen=True, slots=True)
 class SpanContext:
-    """A span of somebody else's.
+    """A span of the caller's.
 
     Attributes:
         trace_id: 128 bits; never 0.

@@ -95,7 +95,7 @@ class Trace:
     Args:
         setting: by which it was taken.
         new_id: gives each trace of the server a number.
-        on_complete: called once, with the trace that the request began, when everybody has left.
+        on_complete: called once, with the trace that the request began, when all its holders have left.
         begun: that trace, if it is another.
         parent_id: of the trace that this one hangs under; 0 for none.
         context: the caller's span (mode opentelemetry).
@@ -105,7 +105,7 @@ class Trace:
         id: from 1, across the server.
         elements: see rule 1.
         descendants: of the trace that the request began: all under it, in order.
-        trace_id, span_id: of the trace's spans, and of the one that stands for the model; 0 while nobody has asked.
+        trace_id, span_id: of the trace's spans, and of the one that stands for the model; 0 until they are asked for.
         has_steps: it is an ensemble's, which computes nothing itself.
         on_response: called with the time of each answer, and whether there is a response in it; set by the front end.
     """
@@ -212,11 +212,11 @@ class Trace:
     # Holders.
 
     def enter(self) -> None:
-        """Somebody has something to note."""
+        """A holder has something to note."""
         (self._begun or self)._holders += 1
 
     def leave(self) -> None:
-        """Somebody has noted everything."""
+        """A holder has noted everything."""
         begun = self._begun or self
         begun._holders -= 1
         assert begun._holders >= 0, "left more often than entered"

@@ -5,7 +5,7 @@ Rules:
  1. A model's setting overrides the server's field by field. A field that was not set for it follows the server's, later
     changes included.
  2. Clearing a field of the server restores what it was at start; clearing a field of a model lets it follow again. A
-    model of which no field is set has no setting of its own: its requests are counted with everybody's.
+    model of which no field is set has no setting of its own: its requests are counted with those of all models.
  3. Every change, whatever it changes, replaces the setting, and so begins to count anew. A count that was set goes on
     from what is left of it; one that was not set begins with what is left behind it.
  4. A change that would make a setting trace, though it cannot, is refused as a whole: without a file, without a rate,

@@ -47,7 +47,7 @@ class Tracer:
         identities: for spans; needed in the mode opentelemetry only.
 
     Attributes:
-        active: a request could be traced. While it is False nobody need ask anything else.
+        active: a request could be traced. While it is False nothing else need be asked.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ def providers(config: ModelConfig, spec: InstanceSpec, runtime: Any) -> Provider
 def on_stream(chosen: Providers, stream: int) -> Providers:
     """The same providers, those on a GPU enqueuing on a stream, which must outlive the session.
 
-    They capture no graphs: a graph has the addresses of one batch, and ONNX Runtime captures in the midst of serving,
+    They capture no graphs: a graph has the addresses of one batch, and ONNX Runtime captures while it serves,
     when CUDA forbids the other instances to allocate memory, or they break the capture.
 
     Args:

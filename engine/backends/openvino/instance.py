@@ -63,7 +63,7 @@ class OpenVinoInstance(ModelInstance):
         self._layout.scatter(jobs, [_at_least_1d(results[name]) for name in self._outputs])
 
     def _padded(self, arrays: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-        """Fill up with rows of zeros, whose results nobody asks for."""
+        """Fill up with rows of zeros, whose results are dropped."""
         if not self._pad:
             raise InternalError(
                 f"expected requests with batch size '{self._fixed_batch}', got '{rows}'... this error can be avoided "

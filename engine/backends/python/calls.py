@@ -6,8 +6,8 @@ Rules:
  2. Of the responses to a request, `protocol.WINDOW` may be on their way; the model that gives them is held back until
     the asking one has taken some.
  3. A request that was made while a batch was executed is cancelled when all requests of that batch have been, for then
-    nobody is there who could want its answer. The model is told at once, and not when the request is over: it may be
-    in the queue of an instance that waits for this very model.
+    no client waits for its answer. The model is told at once, and not when the request is over: it may be in the queue
+    of an instance that waits for this very model.
  4. Metrics are gone when the instance is.
  5. A model may have `MOST_ASKED` questions open, beside the requests that its own side bounds, and `MOST_METRICS`
     metrics and as many families. What is more is refused. One with more requests than its side allows is broken.
@@ -213,7 +213,7 @@ class Calls:
         """Send what a model has answered (rule 2)."""
         asked = self._asked.get(number)
         if asked is None:
-            question.take()  # nobody wants it any more
+            question.take()  # the answer is not needed any more
             return
         if asked.room > 0 and not asked.answers:
             asked.answers.extend(question.take())

@@ -4,11 +4,11 @@ Rules:
  1. The process executes one batch at a time, or several if the model's ``execute`` is a coroutine (`credits`). A
     decoupled model may answer the requests of earlier batches meanwhile.
  2. A request is open from when it is given to the process until its final response. The process says nothing about
-    others, and nobody listens if it does.
+    others, and its answers are not read.
  3. A decoupled model may send `protocol.WINDOW` responses to a request ahead of its client. More are allowed as they
     are taken: at once, unless the request's window is crowded, and otherwise when there is room.
- 4. When the process is gone, every open request of a batch that is over is answered with an error. What becomes of
-    those that are not over is for the instance actor to say.
+ 4. When the process is gone, every open request of a batch that is over is answered with an error. The instance actor
+    decides about those that are not over.
  5. A request that is to be executed once more keeps its key, so that its sender stays good. What the sender says before
     the request is executed again is kept until then.
  6. A batch is over when ``execute`` has returned, and, for a model that is not decoupled, each of its requests has been
@@ -176,7 +176,7 @@ class PythonInstance(ProcessInstance):
         if self._lost is not None:
             self.on_ready(self._lost)
             return
-        with contextlib.suppress(OSError):  # it is gone, which whoever watches it is about to notice
+        with contextlib.suppress(OSError):  # it is gone, which its watcher is about to notice
             os.write(self._process.bell, b"?")
 
     def ask_to_end(self) -> None:
@@ -354,8 +354,8 @@ class PythonInstance(ProcessInstance):
         return [held.batch for held in self._batches.values()]
 
     def _callers(self, batches: list[ExecutionBatch]) -> tuple[Caller, ...]:
-        """Who waits for the answers to what the model asks now. Of a decoupled model nobody may: its execute can return
-        before."""
+        """Who waits for the answers to what the model asks now. None for a decoupled model, whose execute can return
+        before the answer comes."""
         if not batches or self._decoupled:
             return ()
         before = dict.fromkeys([caller for batch in batches for job in batch.jobs for caller in job.request.callers])

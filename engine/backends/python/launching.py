@@ -60,7 +60,7 @@ class Process:
         bell: writing end of a pipe; see `child.protocol`.
         pid: its number.
         ended: a descriptor that can be read when the process has ended.
-        stdout, stderr: reading ends of pipes; whoever reads them closes them.
+        stdout, stderr: reading ends of pipes; their reader closes them.
 
     Raises:
         InternalError: it cannot be started.
@@ -171,7 +171,7 @@ def _hold(begin: Callable[[], _Popen], started: Future[_Popen]) -> None:
         started.set_exception(error)
         return
     started.set_result(popen)
-    with contextlib.suppress(ChildProcessError):  # somebody has asked for its status already
+    with contextlib.suppress(ChildProcessError):  # its status has been asked for already
         os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
 
 

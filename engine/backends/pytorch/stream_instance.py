@@ -1,4 +1,4 @@
-"""An instance on a GPU: it enqueues copies and computation on streams of its own, and nobody waits for them."""
+"""An instance on a GPU: it enqueues copies and computation on streams of its own, and no thread waits for them."""
 
 from __future__ import annotations
 

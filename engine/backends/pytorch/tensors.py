@@ -46,7 +46,7 @@ def to_torch(torch: Any, array: np.ndarray, device: Any, *, own: bool = False) -
 
     Args:
         array: dtype `DataType.storage`, but elements of BYTES are `str`, one dimension (but for the batch's).
-        own: nobody else reads it. A model may write to its inputs, and what one gets in an ensemble, another one may
+        own: no other code reads it. A model may write to its inputs, and what one gets in an ensemble, another one may
             get as well.
     """
     if array.dtype.hasobject:

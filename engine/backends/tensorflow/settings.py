@@ -77,7 +77,7 @@ class Settings:
         )
         if spec.kind == "KIND_CPU":
             made.device_count["GPU"] = 0
-        else:  # alike in all sessions that see GPUs: what the first one says of them goes for the process
+        else:  # alike in all sessions that see GPUs: what the first one says of them holds for the process
             made.gpu_options.allow_growth = True
         if self.xla is not None:
             options = v1.OptimizerOptions

@@ -1,4 +1,4 @@
-"""Outputs whose shape nobody knows before they have been computed: TensorRT asks for memory as it goes."""
+"""Outputs whose shape is unknown before they have been computed: TensorRT asks for memory as it goes."""
 
 from __future__ import annotations
 

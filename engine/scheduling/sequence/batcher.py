@@ -10,7 +10,7 @@ Rules:
     `oldest`.
  4. A sequence that has a slot, and for max_sequence_idle no new request, is over: its id becomes unknown, what is
     queued is executed. The time counts from its last request, or from when it got its slot if that was later, so that
-    nobody pays for time spent in the backlog.
+    time spent in the backlog does not count.
  5. In the backlog, where a request may limit its waiting, a sequence is rejected as a whole when one of its requests
     has waited too long, and cancelled as a whole when one of them is cancelled.
  6. In a slot, cancelling a request that is queued cancels those that continue it, too, and the sequence is over; what
@@ -20,8 +20,9 @@ Rules:
  8. In an iterative model each request is a sequence of its own unless it names one that is known; without an id
     it gets one. A request that was executed may come back, again and again, in front of all others of its sequence and
     without its flags; when it does not, the sequence is over.
- 9. Once stopped, the batcher accepts only what continues a sequence, and waits for no delay. When nobody can continue
-    one any more (the model is unloaded), all are over, so that those in the backlog need not wait for silent ones.
+ 9. Once stopped, the batcher accepts only what continues a sequence, and waits for no delay. When no client can
+    continue one any more (the model is unloaded), all are over, so that those in the backlog need not wait for silent
+    ones.
 10. An instance that is to leave gets no new sequence; it is released when those that it has are over.
 
 Each job leaves the batcher once, or comes back by `settle`:
@@ -327,11 +328,11 @@ class SequenceBatcher:
         self._iterations += 1
         request.correlation_id, request.sequence_start, request.sequence_end = self._iterations, True, False
         sequence = Sequence(self._iterations, self._sequences)
-        sequence.over = True  # nobody else knows the id, so nothing will be added
+        sequence.over = True  # the id is unknown to clients, so nothing will be added
         return sequence
 
     def _finish(self, sequence: Sequence) -> None:
-        """No request will be added to this sequence: nobody finds it any more."""
+        """No request will be added to this sequence: its id is unknown from now on."""
         sequence.over = True
         if self._known.get(sequence.id) is sequence:
             del self._known[sequence.id]

@@ -20,7 +20,7 @@ class Host(ABC):
     Attributes:
         slots: by number.
         ready: the slots in state READY, by number, in the order in which they became so.
-        leaving: its slots are given to nobody any more.
+        leaving: its slots get no new sequence.
         executing: batches handed to the instance and not settled.
         ripe_s: when a batch that was left to grow will be sent as it is; None if there is none.
     """

@@ -15,7 +15,7 @@ from .state import zeros
 
 
 class _NoReply:
-    """Takes answers that nobody asked for."""
+    """Takes the answers of padding rows, and drops them."""
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
         return False

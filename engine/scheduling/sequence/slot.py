@@ -8,9 +8,9 @@ Rules:
  3. A sequence leaves as soon as it is over and none of its requests waits: the slot is free for another one, whose
     first request then waits for the one that is still out. In a slot that *holds* (iterative models), where a request
     may come back, the sequence leaves only when nothing is out.
- 4. Only the very request that is out can be settled or come back. Any other is none of this slot's business, however
-    often it is tried: a sequence cannot be made to leave twice.
- 5. A slot whose instance died serves nobody ever again.
+ 4. Only the very request that is out can be settled or come back. Any other is ignored, however often it is tried: a
+    sequence cannot be made to leave twice.
+ 5. A slot whose instance died gets no sequence any more.
 
 States: FREE (no sequence), WAITING (its sequence has no request queued), READY (the next request may go), BUSY (a
 request is out), PARTING (no sequence any more, its last request is out), GONE. `TRANSITIONS` says how they follow.

@@ -38,7 +38,7 @@ class StateLayout:
 
     Attributes:
         states: in the order of the configuration.
-        initial: the tensors of a sequence that starts, by input name, batch dimension included; nobody writes to them.
+        initial: the tensors of a sequence that starts, by input name, batch dimension included; read-only.
         unusable: why no sequence can start: a state's file of strings does not hold what it should. Empty if one can.
     """
 

@@ -1,11 +1,11 @@
 """What a model asks of the server, and waits for: one answer, or the responses of a request to another model (BLS).
 
 Rules:
- 1. At most `MOST_OPEN` requests that are answered once are open; whoever makes another one waits, which ends, since
-    their answers are taken in whether or not anybody asks for them. Of requests that are answered any number of times
-    as many may be open, too; another one is refused, since room for it may depend on who makes it.
+ 1. At most `MOST_OPEN` requests that are answered once are open; a caller that makes another one waits, which ends,
+    since their answers are taken in whether or not anybody asks for them. Of requests that are answered any number of
+    times as many may be open, too; another one is refused, since room for it may depend on who makes it.
  2. Of a request's responses, `protocol.WINDOW` come before any was asked for.
- 3. Nobody hears of the responses to a request whose `Call` is gone; they are let come, and thrown away.
+ 3. Responses to a request whose `Call` is gone are received and dropped.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Calls:
             self._remove(inbox)
 
     def adopt(self, answered: Callable[[Message], bool]) -> int:
-        """A number for a call that somebody else makes.
+        """A number for a call that another process makes.
 
         Args:
             answered: takes an answer; whether it is the last. Called under the link's lock.
@@ -131,7 +131,7 @@ class Calls:
         return number
 
     def keep_reading(self) -> None:
-        """See to it that somebody reads although nobody waits in a thread: an event loop does not."""
+        """Start a reader where no thread waits and reads: an event loop does not."""
         if self._pump is None:
             self._pump = threading.Thread(target=self._read_on, name="trireme reader", daemon=True)
             self._pump.start()
@@ -209,7 +209,7 @@ class Inbox:
         self._wake_all()
 
     def tell(self, waiter: Waiter) -> None:
-        """Have somebody woken when there is news."""
+        """Wake `waiter` when a message has come; at once if one is there."""
         if self.has_news:
             waiter.wake()
         else:

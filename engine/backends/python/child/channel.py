@@ -311,14 +311,14 @@ class Door:
         self._inside, self._outside = socket_pair()
 
     def knock(self) -> Channel:
-        """In a forked process: a connection, to nobody if the other one is gone. This copy of the door is of no use
-        from now on."""
+        """In a forked process: a connection; nothing is at its other end if the parent process is gone. This copy of
+        the door is of no use from now on."""
         ours, theirs = socket_pair()
         with theirs, self._inside, self._outside, contextlib.suppress(OSError):
             socket.send_fds(self._outside, [b"f"], [theirs.fileno()])
         return Channel(ours)
 
     def open(self) -> list[Channel]:
-        """Wait for somebody; the other ends of their connections."""
+        """Wait for connections; their other ends."""
         _, descriptors, _, _ = socket.recv_fds(self._inside, 1, 1)
         return [Channel(socket.socket(fileno=descriptor)) for descriptor in descriptors]

@@ -49,7 +49,7 @@ class Forks:
         """In a forked process: connect to the parent."""
         assert self._door is not None, "it is opened before"
         self._host.move(self._door.knock())
-        self._door = None  # whoever is forked from here has its own
+        self._door = None  # a process that is forked from here has its own
 
     def _welcome(self, door: Door) -> None:
         """In the parent."""

@@ -1,13 +1,13 @@
 """A model's connection to the server, shared by the threads of its process.
 
-There is no thread that reads. Whoever waits for something reads, for everybody; so a model that only ever answers what
-it is asked never changes threads, which would cost as much as all the rest.
+There is no thread that reads. A thread that waits for something reads, for all threads; so a model that only ever
+answers what it is asked never changes threads, which would cost as much as all the rest.
 
 Rules:
  1. One thread at a time reads (the reader). What it receives is handled at once, under the lock.
  2. A thread that waits while another one reads sleeps, and looks again after every message.
  3. A reader that has what it waited for wakes the others, so that one of them reads on.
- 4. Once the server is gone, whoever waits or sends is told.
+ 4. Once the server is gone, every thread that waits or sends gets an error.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ class Link:
         self._channel.leave()
 
     def hang_up(self) -> None:
-        """Be gone for the server; whoever waits is told, as if it were the server that is gone."""
+        """Close the connection; threads that wait get the same error as if the server were gone."""
         self._channel.hang_up()
 
     def close(self) -> None:
-        """Whoever waits is told that the server is gone."""
+        """Threads that wait get the error that the server is gone."""
         self._channel.hang_up()
         with self._lock:
             while self._reading:

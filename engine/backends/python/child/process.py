@@ -150,7 +150,7 @@ class ModelProcess:
             else:
                 self._finalize()
                 return
-            del message  # whoever waits for the next one does not hold on to the data of the last one
+            del message  # while waiting for the next one, the data of the last one is not held
 
     def _start(self, settings: dict[str, Any]) -> bool:
         """Load the model; False if that failed."""
@@ -274,7 +274,7 @@ def _wait_for_debugger(port: int) -> None:
     Raises:
         ModelError: the model's interpreter has no debugpy, or cannot listen.
     """
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # it would warn of modules that nobody looks into
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # it would warn of modules that are not debugged
     try:
         debugpy = importlib.import_module("debugpy")
         debugpy.listen(("127.0.0.1", port))

@@ -226,7 +226,7 @@ class ProcessHost:
             self.calls.handle(message)
 
     def _enter(self, key: int) -> None:
-        """Take a place for a response, waiting for one while the client is slow; nobody waits for one that has gone."""
+        """Take a place for a response, waiting for one while the client is slow, but not for one that has gone."""
         request = self._open.get(key)
         if request is None:
             return

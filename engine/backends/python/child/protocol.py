@@ -8,7 +8,7 @@ Server to model:
     START            (settings: dict)
     EXECUTE          (requests: tuple of request): several batches may be out if STARTED has said so
     TAKEN            (key, count): the client took this many responses, so that as many more may be sent
-    CANCEL           (key): nobody waits for this request any more
+    CANCEL           (key): the answer to this request is not needed any more
     RESULT           (call, value)
     REFUSAL          (call, text)
     CALL_RESPONSE    (call, final, response or None): of a request that the model made
@@ -30,7 +30,7 @@ Model to server:
     LOG              (level, file name, line, text): costs `log_cost`, of which `LOG_WINDOW` may be on its way
     FINALIZED        ()
 
-The server has a bell, too: a pipe of its own, since nobody reads messages while the model computes. Each byte in it
+The server has a bell, too: a pipe of its own, since no thread reads messages while the model computes. Each byte in it
 asks whether the model is ready.
 
 A request is (key, id, correlation ID, flags, timeout in µs, parameters as JSON, names of wanted outputs, trace context

@@ -79,14 +79,14 @@ class Segment:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Give the memory back, or leave that to whoever still refers to it."""
+        """Give the memory back, now or when the last reference to it is gone."""
         self.passed_on()
         with contextlib.suppress(BufferError):
             self.memory.close()
 
 
 def create_file(nbytes: int) -> int:
-    """A descriptor of a memory file without a name, whose size nobody can change.
+    """A descriptor of a memory file without a name, whose size cannot be changed.
 
     Raises:
         OSError: there is no memory left, or no descriptor.

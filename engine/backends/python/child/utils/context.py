@@ -1,9 +1,9 @@
 """Which model the code that calls the utilities belongs to.
 
-In a process of its own there is one model and never a doubt. In the server's process there may be several: whoever runs
-a model's code says so first (`entered`), which holds for that thread or task. A thread that user code starts itself
-knows nothing of this; it is taken to belong to the model that was installed last, which is right but for the instance's
-name in error texts.
+In a process of its own there is one model and never a doubt. In the server's process there may be several: the code
+that runs a model's code says so first (`entered`), which holds for that thread or task. A thread that user code starts
+itself knows nothing of this; it is taken to belong to the model that was installed last, which is right but for the
+instance's name in error texts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """DLPack, both ways: numpy arrays to capsules and capsules to numpy arrays, without copying.
 
-A capsule holds a pointer to a C structure (``dlpack.h``) whose deleter gives the memory back; whoever takes the tensor
-renames the capsule and calls the deleter later. numpy makes our capsules, and their types are corrected where numpy
-has no such type (BF16) or some versions lack it (bool). Capsules are read here and not by numpy, which knows no BF16
-and, in older versions, no versioned capsules.
+A capsule holds a pointer to a C structure (``dlpack.h``) whose deleter gives the memory back; the code that takes the
+tensor renames the capsule and calls the deleter later. numpy makes our capsules, and their types are corrected where
+numpy has no such type (BF16) or some versions lack it (bool). Capsules are read here and not by numpy, which knows no
+BF16 and, in older versions, no versioned capsules.
 """
 
 from __future__ import annotations

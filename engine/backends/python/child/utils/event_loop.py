@@ -10,20 +10,20 @@ from typing import Any, Protocol
 
 
 class Waiter(Protocol):
-    """What one coroutine waits for, and somebody else brings about."""
+    """What one coroutine waits for, and other code sets."""
 
     async def wait(self) -> None:
         """Return once `wake` has been called."""
         ...
 
     def wake(self) -> None:
-        """From any thread, any number of times. If nobody is there to be woken any more, nothing happens."""
+        """From any thread, any number of times. If the waiting coroutine is gone, nothing happens."""
         ...
 
 
 class EventLoop(Protocol):
-    """Runs coroutines, with the context (`contextvars`) of whoever asks for it, on a thread that starts with the first
-    of them. Its methods are for all other threads."""
+    """Runs coroutines, with the context (`contextvars`) of the caller, on a thread that starts with the first of them.
+    Its methods are for all other threads."""
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Its result, when it has one; raises what it raises."""

@@ -1,4 +1,4 @@
-"""What the utilities need from whoever hosts a model: a process of its own, or a thread of the server.
+"""What the utilities need from the host of a model: a process of its own, or a thread of the server.
 
 Every method may be called from any thread. What the server refuses is raised as `HostError` with the server's own text;
 the utilities add the prefixes that users know.
@@ -62,7 +62,7 @@ class Host(Protocol):
         ...
 
     def abandon(self, key: int) -> None:
-        """Answer the request `key`, of which nobody holds a sender any more, with the error `sender.LOST`.
+        """Answer the request `key`, whose senders are all gone, with the error `sender.LOST`.
 
         Called by destructors: at any moment, in any thread, even within another method of the host. So it must neither
         block nor take a lock: it notes the key (a deque's ``append``) and leaves the answer to a later moment.

@@ -60,7 +60,7 @@ class InferenceResponse:
         return as_json(self._parameters)
 
     def _only(self, names: Collection[str]) -> InferenceResponse:
-        """This response without the outputs that nobody asked for; itself if that is all of it."""
+        """This response without the outputs that were not requested; itself if that is all of it."""
         outputs = [output for output in self._outputs if output._name in names]
         if len(outputs) == len(self._outputs):
             return self

@@ -83,4 +83,4 @@ def _left_open(request: InferenceRequest) -> None:
         if request._answers is not None:
             request._answers.put_off(True)
     else:
-        request.get_response_sender()  # whose destruction tells the host that nobody answers any more
+        request.get_response_sender()  # whose destruction tells the host that no answer can come any more

@@ -4,7 +4,7 @@ Rules of `begin`:
  1. The answers to a batch have an element a request: the response that ends the request, or None.
  2. None stands for a request that its sender has answered, will answer, or that is to come again (its release flags).
  3. What user code raises, or returns against the rules, is an error for every request of the batch that is still open.
- 4. A request that nobody can answer any more, since neither a response nor a sender exists, is abandoned, and so
+ 4. A request that cannot be answered any more, since neither a response nor a sender exists, is abandoned, and so
     answered by the host with an error.
 """
 

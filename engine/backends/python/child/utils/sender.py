@@ -7,8 +7,8 @@ Rule 3: The flags are 0 or FINAL; without FINAL there must be a response.
 Rule 4: A model that is not decoupled sends one response, and FINAL not before it. The response ends the request at
     once; a FINAL behind it only closes the sender.
 Rule 5: Responses leave in the order of the calls, each without the outputs that the client did not ask for.
-Rule 6: A request whose sender nobody holds any more while it is open can never be answered: it gets an error. One that
-    is to be executed once more will have a sender again: the same one, if somebody holds it until then.
+Rule 6: A request whose sender is gone while it is open can never be answered: it gets an error. One that is to be
+    executed once more will have a sender again: the same one, if it is still referred to then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The module that user code imports as ``triton_python_backend_utils``, usually as ``pb_utils``: all of its names.
 
-`install` puts it into ``sys.modules``; whoever runs a model's code also says which model that is (`context`).
+`install` puts it into ``sys.modules``; the code that runs a model also says which model that is (`context`).
 """
 
 from __future__ import annotations
