@@ -39,9 +39,9 @@ class _Source:
 class RegionTensor(Tensor):
     """A tensor that is still in shared memory.
 
-    What a client announces is cheap: its datatype, shape and size are checked before a byte is copied. Asking for its data
-    reads it, which may take long and raises what `RegionSlice.view` does; so it is exchanged for a plain tensor (`loaded`)
-    before the request is queued.
+    What a client announces is cheap: its datatype, shape and size are checked before a byte is copied. Asking for its
+    data reads it, which may take long and raises what `RegionSlice.view` does; so it is exchanged for a plain tensor
+    (`loaded`) before the request is queued.
 
     Args:
         place: where it is.
