@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..engine.clock import Clock
+from ..engine.description import ModelDescription
 from ..engine.errors import UnavailableError, request_prefix
 from ..engine.job import Job
 from ..engine.request import InferenceRequest
@@ -51,11 +52,13 @@ class Admission:
         self._offload = offload
         self._to_attend: list[Door] = []
 
-    async def submit(self, request: InferenceRequest, lease: Lease | None) -> Reply:
+    async def submit(
+        self, request: InferenceRequest, lease: Lease | None, description: ModelDescription | None
+    ) -> Reply:
         received_ns = self._clock.now_ns()
         accepted = False
         try:
-            model = self._find(request)
+            model = self._find(request, description)
             budget, share = self._budget, model.share
             large = is_large(request, model.validator)
             if large:
@@ -79,11 +82,13 @@ class Admission:
                 lease.close()
         return reply
 
-    def submit_nowait(self, request: InferenceRequest, attended: bool, lease: Lease | None) -> Reply | None:
+    def submit_nowait(
+        self, request: InferenceRequest, attended: bool, lease: Lease | None, description: ModelDescription | None
+    ) -> Reply | None:
         if lease is not None:
-            return self._submit_leased(request, attended, lease)
+            return self._submit_leased(request, attended, lease, description)
         received_ns = self._clock.now_ns()
-        checked = self._check(request)
+        checked = self._check(request, description)
         if checked is None:
             return None
         model, inputs, rows, nbytes = checked
@@ -94,12 +99,14 @@ class Admission:
             inputs = self._read_regions_now(model, inputs, share, nbytes)
         return self._queue(model, request, inputs, rows, nbytes, received_ns, share, attended)
 
-    def _submit_leased(self, request: InferenceRequest, attended: bool, lease: Lease) -> Reply | None:
+    def _submit_leased(
+        self, request: InferenceRequest, attended: bool, lease: Lease, description: ModelDescription | None
+    ) -> Reply | None:
         received_ns = self._clock.now_ns()
         refused = True
         reply = None
         try:
-            checked = self._check(request)
+            checked = self._check(request, description)
             if checked is not None and self._budget.submit_nowait(lease, checked[0].share, checked[3]):
                 model, inputs, rows, nbytes = checked
                 if request.in_regions:
@@ -111,9 +118,9 @@ class Admission:
                 lease.close()
         return reply
 
-    def submit_inner(self, request: InferenceRequest) -> Reply:
+    def submit_inner(self, request: InferenceRequest, description: ModelDescription | None) -> Reply:
         received_ns = self._clock.now_ns()
-        model = self._find(request)
+        model = self._find(request, description)
         inputs, rows = model.validator.check(request)
         nbytes = sum([tensor.nbytes for tensor in inputs.values()])
         if request.callers:
@@ -133,8 +140,15 @@ class Admission:
         while self._to_attend:
             self._to_attend.pop().attend()
 
-    def _find(self, request: InferenceRequest) -> Model:
-        """The model that a request is for."""
+    def _find(self, request: InferenceRequest, description: ModelDescription | None = None) -> Model:
+        """The model that a request is for.
+
+        Args:
+            description: what was found by the names in the request; looked for again if it does not hold any more.
+        """
+        model = None if description is None else self._repository.described.get(description)
+        if model is not None and not self.stopping:
+            return self._repository.answering(model, request) if model.stateful else model
         if self.stopping:
             model = self._repository.find_draining(request)
             if model is None:
@@ -146,13 +160,16 @@ class Admission:
             model = self._repository.find_for(request)
         return model
 
-    def _check(self, request: InferenceRequest) -> tuple[Model, dict[str, Tensor], int, int] | None:
+    def _check(
+        self, request: InferenceRequest, description: ModelDescription | None
+    ) -> tuple[Model, dict[str, Tensor], int, int] | None:
         """The model that a request is for, and the request's checked inputs, rows and bytes; None if the check is to be
         made on a thread."""
-        model = self._find(request)
-        if (request.in_regions or model.validator.takes_strings) and is_large(request, model.validator):
+        model = self._find(request, description)
+        validator = model.validator
+        if (request.in_regions or validator.takes_strings) and is_large(request, validator):
             return None
-        inputs, rows = model.validator.check(request)
+        inputs, rows = validator.check(request)
         nbytes = 0
         for tensor in inputs.values():
             nbytes += tensor.nbytes

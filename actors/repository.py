@@ -37,6 +37,10 @@ class Repository:
         nursery: the model actors' owner.
         on_progress: told about every change of a version's state.
         on_unused: told when all versions of one load have ended.
+
+    Attributes:
+        described: the models of the descriptions that still hold: a request that names the same model and version would
+            find the same. Every change empties it.
     """
 
     def __init__(
@@ -53,8 +57,9 @@ class Repository:
         self._models: dict[str, dict[int, Model]] = {}  # by id
         self._ids: dict[str, list[str]] = {}  # by name
         self._latest: dict[str, Model] = {}  # by name
-        self._descriptions: dict[Model, ModelDescription] = {}
+        self._found: dict[tuple[str, int], ModelDescription] = {}
         self._hidden: dict[Model, None] = {}
+        self.described: dict[ModelDescription, Model] = {}
         self.stopping = False
         self._scan = Scan(())
         self._watchers = trio.lowlevel.ParkingLot()
@@ -108,6 +113,7 @@ class Repository:
         """A model is to be loaded, which from now on is known, even if no version of it comes to be."""
         self._models.setdefault(source.id, {})
         ids = self._ids.setdefault(source.name, [])
+        self._forget_found()
         if source.id not in ids:
             ids.append(source.id)
 
@@ -137,7 +143,7 @@ class Repository:
             logger.info("loading: %s:%d", model.id, model.version, extra=about(model.id))
             before = model.config
             reason = await model.change(config)
-            self._descriptions.clear()
+            self._forget_found()
             if reason:
                 for each, former in changed:
                     await each.change(former)
@@ -158,6 +164,7 @@ class Repository:
                 model.retire()
             elif model.reason != UNLOADED and shown[model.version] is model:
                 del shown[model.version]  # it failed once, and nobody asks for it any more
+                self._forget_found()
 
     async def _keep(self, models: Sequence[Model], *, task_status: trio.TaskStatus[None]) -> None:
         """Run the versions of one load to their end. Started when each of them is loaded, or has failed."""
@@ -176,6 +183,7 @@ class Repository:
             self._hidden[before] = None
         self._hidden.pop(model, None)
         shown[model.version] = model
+        self._forget_found()
 
     def unload(self, identity: str) -> None:
         """Begin to drain all versions of a model; sequences that have begun are not continued any more."""
@@ -184,6 +192,7 @@ class Repository:
                 model.unload()
         if not self._versions(identity):
             self._models.pop(identity, None)
+            self._forget_found()
 
     def serves(self, identity: str) -> bool:
         """Whether any version of a model is ready."""
@@ -208,12 +217,17 @@ class Repository:
             case ModelState.UNAVAILABLE:
                 text = "failed to load '%s' version %d: %s"
                 logger.error(text, model.id, model.version, model.reason, extra=about(model.id))
-        self._descriptions.clear()
+        self._forget_found()
         if model.ended:
             self._hidden.pop(model, None)
         self._choose_latest(model.name)
         self._watchers.unpark_all()
         self._on_progress(model.id, model.version, model.state.value)
+
+    def _forget_found(self) -> None:
+        """What was found may not be found again."""
+        self._found.clear()
+        self.described.clear()
 
     def _choose_latest(self, name: str) -> None:
         """Which version answers to a name alone."""
@@ -335,17 +349,20 @@ class Repository:
         Raises:
             TriremeError: see `find`.
         """
+        description = self._found.get((name, version))
+        return self._describe(name, version) if description is None else description
+
+    def _describe(self, name: str, version: int) -> ModelDescription:
         try:
             model = self.find(name, version)
         except TriremeError:
             retiring = [each for each in self._all() if (each.name, each.version) == (name, version) and each.retiring]
             if not retiring:
                 raise
-            model = retiring[0]
-        description = self._descriptions.get(model)
-        if description is None:
-            ready = tuple(self.ready_versions(model.id))
-            description = self._descriptions[model] = model.describe(ready)
+            return retiring[0].describe(tuple(self.ready_versions(retiring[0].id)))
+        description = model.describe(tuple(self.ready_versions(model.id)))
+        self._found[name, version] = description
+        self.described[description] = model
         return description
 
     def model_ready(self, name: str, version: int = LATEST) -> bool:

@@ -273,21 +273,30 @@ class InferenceServer:
 
     # Inference.
 
-    async def submit(self, request: InferenceRequest, lease: Lease | None = None) -> Reply:
+    async def submit(
+        self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
+    ) -> Reply:
         """Check a request and queue it. Suspends only while the server-wide budget is used up, or its model's share.
 
         Args:
             lease: what the request has taken of the budget while it arrived. It is closed at the final answer, or by
                 this call if that raises.
+            model: what `describe` said of the model and version that the request names, which spares looking it up
+                again, while it holds. It decides nothing.
 
         Raises:
             TriremeError: refused: no such model, invalid, queue full, stopping; its model has too much in flight, and
                 the lease was not made for that model.
         """
-        return await self._admission.submit(request, lease)
+        return await self._admission.submit(request, lease, model)
 
     def submit_nowait(
-        self, request: InferenceRequest, *, attended: bool = False, lease: Lease | None = None
+        self,
+        request: InferenceRequest,
+        *,
+        attended: bool = False,
+        lease: Lease | None = None,
+        model: ModelDescription | None = None,
     ) -> Reply | None:
         """`submit`, except that nothing is done, and None returned, while the server-wide budget is used up; then the
         lease, which may have grown, is still the caller's.
@@ -298,16 +307,16 @@ class InferenceServer:
         Raises:
             TriremeError: refused: no such model, invalid, queue full, its model has too much in flight, stopping.
         """
-        return self._admission.submit_nowait(request, attended, lease)
+        return self._admission.submit_nowait(request, attended, lease, model)
 
-    def submit_inner(self, request: InferenceRequest) -> Reply:
+    def submit_inner(self, request: InferenceRequest, model: ModelDescription | None = None) -> Reply:
         """`submit`, for what a model asks while it serves a request: does not wait for room (`model_calls`). `attend`
         is to be called before the calling task waits for anything.
 
         Raises:
             TriremeError: refused: no such model, invalid, queue full, stopping, or waiting for itself (`recursion`).
         """
-        return self._admission.submit_inner(request)
+        return self._admission.submit_inner(request, model)
 
     def attend(self) -> None:
         """Let the schedulers decide about all requests submitted as `attended`: now, instead of when their tasks get

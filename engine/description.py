@@ -43,9 +43,10 @@ class ServerMetadata:
     extensions: tuple[str, ...] = EXTENSIONS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ModelDescription:
-    """One ready model version.
+    """One ready model version, as it was when it was looked up. Compared by identity: who has one can be told whether
+    it still holds.
 
     Attributes:
         version: the version that answers.

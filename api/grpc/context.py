@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...engine.errors import UnavailableError
+from ..pipeline import Pipeline
 from ..request_parameters import compile_forward_pattern
 from ..restrictions import Restriction
 from .delays import NO_DELAYS, GrpcDelays
@@ -36,7 +37,7 @@ class GrpcOptions:
 
 
 class GrpcContext:
-    """The server, the options, the compiled header pattern, the reader of infer requests.
+    """The server, the options, the reader of infer requests, their way to the server.
 
     Attributes:
         draining: no new inference is taken on, while those in flight are finished.
@@ -46,15 +47,14 @@ class GrpcContext:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    __slots__ = ("draining", "forward_pattern", "log", "options", "reader", "server", "tracer")
+    __slots__ = ("draining", "log", "options", "pipeline", "reader", "server")
 
     def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
         self.server = server
-        self.tracer = server.tracer
         self.log = log
         self.options = options
         self.reader = InferReader(server.shared_memory, server.options.tensor_limits, server.offload)
-        self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)
+        self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
         self.draining = False
 
     def refuse_when_exiting(self) -> None:

@@ -8,31 +8,27 @@ does a call get a task, to wait in.
 from __future__ import annotations
 
 import logging
-from functools import partial
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
 
 from grpclib.const import Status
 
-from ...actors.offload import Offload
 from ...actors.reply import Reply
-from ...engine.description import ModelDescription
-from ...engine.errors import TriremeError, UnsupportedError
+from ...engine.errors import TriremeError
 from ...engine.log_context import about
-from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
+from ..pipeline import CallbackAnswer, Encoder
+from .call import UnaryCall
 from .context import GrpcContext
 from .delays import delay
-from .forwarding import forward_metadata
-from .infer_request import DecodedGrpcInfer
+from .infer_adapter import UnaryInferRequest
 from .infer_writer import takes_long, write_infer_response
 from .statuses import grpc_error
-from .tracing import GrpcTrace, begin_trace
-
-if TYPE_CHECKING:
-    from .call import UnaryCall
-    from .stream import Stream
+from .stream import Stream
 
 _log = logging.getLogger(__name__)
+
+_Failure = tuple[Status, str]
 
 
 class UnaryInfer:
@@ -54,48 +50,15 @@ class UnaryInfer:
             TriremeError: the request is refused.
         """
         context = self._context
-        if context.tracer.active:
-            return self._begin_traced(call)
-        context.refuse_when_draining()
-        decoded = context.reader.decode(call.message, self._describe)
-        if decoded is None:
-            return False
-        if context.forward_pattern is not None:
-            forward_metadata(call.head, context.forward_pattern, decoded.request)
-        reply = context.server.submit_nowait(decoded.request, attended=True, lease=call.lease)
+        adapter = _InferCall(context, call)
+        reply = context.pipeline.begin(adapter)
         if reply is None:
+            if adapter.trace is not None:
+                adapter.trace.forget()
             return False
-        call.on_cancel = reply.cancel
-        reply.notify(_Pending(call, decoded, context.server.offload).answer)
-        return True
-
-    def _begin_traced(self, call: UnaryCall) -> bool:
-        """`begin`, of a request that may be traced."""
-        context = self._context
-        context.refuse_when_draining()
-        waited_ns = context.tracer.clock.now_ns()
-        decoded = context.reader.decode(call.message, self._describe)
-        if decoded is None:
-            return False
-        if context.forward_pattern is not None:
-            forward_metadata(call.head, context.forward_pattern, decoded.request)
-        traced = begin_trace(context.tracer, decoded.request.model_name, call.head.metadata, waited_ns)
-        if traced is None:
-            pending = _Pending(call, decoded, context.server.offload)
-        else:
-            decoded.request.trace = traced.trace
-            pending = _TracedPending(call, decoded, context.server.offload, traced)
-        try:
-            reply = context.server.submit_nowait(decoded.request, attended=True, lease=call.lease)
-        except TriremeError:
-            if traced is not None:
-                traced.finish()
-            raise
-        if reply is None:
-            context.tracer.forget(decoded.request.model_name, decoded.request.trace)
-            return False
-        call.on_cancel = reply.cancel
-        reply.notify(pending.answer)
+        adapter.reply = reply
+        call.on_cancel = adapter.cancel
+        reply.notify(adapter.complete)
         return True
 
     async def handle(self, stream: Stream) -> None:
@@ -105,128 +68,99 @@ class UnaryInfer:
             TriremeError: the request was refused, or failed.
         """
         context = self._context
-        message = await stream.recv_message()
-        lease = stream.take_lease()
         delays = context.options.delays
-        traced: GrpcTrace | None = None
+        task = _InferTask(context, stream, await stream.recv_message())
         try:
             await delay(delays.process_s, "the Process execution")
-            context.refuse_when_draining()
-            decoded = context.reader.decode(message, self._describe)
-            if decoded is None:
-                lease = lease or context.server.lease()
-                decoded = await context.reader.decode_slowly(message, self._describe, lease)
-            del message
-            if context.forward_pattern is not None:
-                forward_metadata(stream, context.forward_pattern, decoded.request)
-            if context.tracer.active:
-                now_ns = context.tracer.clock.now_ns()
-                traced = begin_trace(context.tracer, decoded.request.model_name, stream.metadata, now_ns)
-            if traced is not None:
-                decoded.request.trace = traced.trace
-            reply = await context.server.submit(decoded.request, lease)
+            reply = await context.pipeline.submit(task)
             stream.admitted()
-            response = await reply.response()
-            if takes_long(response, decoded):
-                parts = await context.server.offload(write_infer_response, response, decoded)
-            else:
-                parts = write_infer_response(response, decoded)
+            parts = await task.encoded(await reply.response())
             await delay(delays.response_completion_s, "InferResponseComplete")
-            if traced is not None:
-                traced.sending()
+            if task.trace is not None:
+                task.trace.sending()
             await stream.send_message(parts)
-            if traced is not None:
-                traced.sent()
+            if task.trace is not None:
+                task.trace.sent()
         finally:
-            if traced is not None:
-                traced.finish()
-            if lease is not None and not lease.submitted:
-                lease.close()
-
-    def _describe(self, name: str, version: int) -> ModelDescription:
-        """The model, if it is one that answers once."""
-        model = self._context.server.describe(name, version)
-        if model.config.decoupled:
-            raise UnsupportedError("ModelInfer RPC doesn't support models with decoupled transaction policy")
-        return model
+            task.close()
 
 
-class _Pending:
-    """A call that waits for its reply."""
+class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer], _Failure]):
+    """A call without a task."""
 
-    __slots__ = ("_call", "_decoded", "_deferred", "_offload")
+    __slots__ = (
+        "_call",
+        "context",
+        "decoded",
+        "lease",
+        "message",
+        "model",
+        "offload",
+        "over",
+        "reply",
+        "request",
+        "send",
+        "source",
+        "trace",
+    )
+    encode = staticmethod(write_infer_response)
+    takes_long = staticmethod(takes_long)
+    attended: ClassVar[bool] = True
+    prompt: ClassVar[bool] = True
 
-    def __init__(self, call: UnaryCall, decoded: DecodedGrpcInfer, offload: Offload) -> None:
+    def __init__(self, context: GrpcContext, call: UnaryCall) -> None:
+        self.context = context
+        self.decoded = None
+        self.lease = call.lease
+        self.message = call.message
+        self.model = None
+        self.offload = context.server.offload
+        self.over = False
+        self.reply: Reply | None = None
+        self.request = None
+        self.send = call.answer
+        self.source = call.head
+        self.trace = None
         self._call = call
-        self._decoded = decoded
-        self._offload = offload
-        self._deferred = False
 
-    def answer(self, reply: Reply) -> None:
-        """The reply is final."""
-        call = self._call
-        if call.over:
-            return  # and the shared memory meant for the answer may be in use for something else
-        try:
-            response = reply.answer()
-            if takes_long(response, self._decoded):
-                self._deferred = True
-                self._offload.later(partial(self._written, response), self._send)
-                return
-            parts = write_infer_response(response, self._decoded)
-        except TriremeError as error:
-            call.fail(*grpc_error(error))
-            error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
-        except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own call only
-            call.fail(*self._unexpected())
-        else:
-            call.answer(parts)
+    def waiting(self) -> AbstractContextManager[None]:
+        raise AssertionError("a call that has to wait has a task")
 
-    def _written(self, response: InferenceResponse) -> list[Buffer] | tuple[Status, str]:
-        """On a thread, the parts of the answer, or how the call has failed."""
-        try:
-            return write_infer_response(response, self._decoded)
-        except TriremeError as error:
-            return grpc_error(error)
-        except Exception:  # noqa: BLE001 - as above
-            return self._unexpected()
+    def fail(self, failure: _Failure) -> None:
+        self._call.fail(*failure)
 
-    def _send(self, written: list[Buffer] | tuple[Status, str]) -> None:
-        call = self._call
-        if call.over:
-            return
-        if isinstance(written, tuple):
-            call.fail(*written)
-        else:
-            call.answer(written)
+    def failure(self, error: TriremeError) -> _Failure:
+        return grpc_error(error)
 
-    def _unexpected(self) -> tuple[Status, str]:
-        asked = self._decoded.request
-        _log.exception(
-            "unexpected failure while answering %s", self._call.head.path, extra=about(asked.model_name, asked.id)
-        )
+    def unexpected(self) -> _Failure:
+        request = self.request
+        extra = None if request is None else about(request.model_name, request.id)
+        _log.exception("unexpected failure while answering %s", self._call.head.path, extra=extra)
         return Status.UNKNOWN, "Internal Server Error"
 
 
-class _TracedPending(_Pending):
-    """The same, traced."""
+class _InferTask(UnaryInferRequest, Encoder[list[Buffer]]):
+    """A call with a task."""
 
-    __slots__ = ("_traced",)
+    __slots__ = ("context", "decoded", "lease", "message", "model", "offload", "request", "source", "trace")
+    encode = staticmethod(write_infer_response)
+    takes_long = staticmethod(takes_long)
+    attended: ClassVar[bool] = False
+    prompt: ClassVar[bool] = False
 
-    def __init__(self, call: UnaryCall, decoded: DecodedGrpcInfer, offload: Offload, traced: GrpcTrace) -> None:
-        super().__init__(call, decoded, offload)
-        self._traced = traced
+    def __init__(self, context: GrpcContext, stream: Stream, message: Buffer) -> None:
+        self.context = context
+        self.decoded = None
+        self.lease = stream.take_lease()
+        self.message = message
+        self.model = None
+        self.offload = context.server.offload
+        self.request = None
+        self.source = stream
+        self.trace = None
 
-    def answer(self, reply: Reply) -> None:
-        if not self._call.over:
-            self._traced.sending()
-            super().answer(reply)
-            if self._deferred:
-                return
-            self._traced.sent()
-        self._traced.finish()
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()  # it has room to wait in (`waiting.WaitingRoom`)
 
-    def _send(self, written: list[Buffer] | tuple[Status, str]) -> None:
-        super()._send(written)
-        self._traced.sent()
-        self._traced.finish()
+    def abandon(self) -> None:
+        self.close()

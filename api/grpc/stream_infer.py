@@ -10,7 +10,8 @@ is held back by its reply.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import ClassVar
 
 import trio
 from grpclib.const import Status
@@ -19,23 +20,17 @@ from grpclib.exceptions import GRPCError
 from ...actors.reply import Reply
 from ...engine.errors import TriremeError, UnavailableError
 from ...engine.job import Outcome
-from ...engine.request import InferenceRequest
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
 from . import call_log
 from .codec import UnreadableError
 from .context import GrpcContext
 from .delays import delay
-from .forwarding import forward_metadata
-from .infer_request import DecodedGrpcInfer
+from .infer_adapter import GrpcInfer
 from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
+from .stream import Stream
 from .stream_order import StreamOrder, Turn
-from .tracing import GrpcTrace, begin_trace
 from .versions import parse_version
-
-if TYPE_CHECKING:
-    from ...actors.lease import Lease
-    from .stream import Stream
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +74,7 @@ class InferStream:
             for request in self._order.open:
                 if request.reply is not None:
                     request.reply.cancel()
-                request.end_trace()
+                request.close()
                 if self._told:
                     call_log.stream_request_ends(cancelled=True)
             self._told = False
@@ -122,6 +117,14 @@ class InferStream:
         if request is not None or order.over:
             self._ready.unpark_all()
 
+    def waiting_for_room(self) -> AbstractContextManager[None]:
+        """While the reader waits for a thread or for room, inside the block.
+
+        Raises:
+            GRPCError: too much waits already.
+        """
+        return self._stream.waiting_for_room()
+
     def _admit(self, request: _Request) -> None:
         self._order.admit(request)
         if self._told:
@@ -130,7 +133,8 @@ class InferStream:
     def _close(self, request: _Request) -> None:
         """The last answer to a request has been sent."""
         self._order.close(request)
-        request.end_trace()
+        if request.trace is not None:
+            request.trace.finish()
         self._room.unpark_all()
         if self._told:
             call_log.stream_request_ends()
@@ -157,57 +161,27 @@ class InferStream:
         Raises:
             TriremeError: the message is no request at all.
         """
-        context = self._context
-        lease = self._stream.take_lease()
-        trace = None
+        pipeline = self._context.pipeline
+        request = _Request(self, self._context, self._stream, message)
         try:
-            context.refuse_when_draining()
-            waited_ns = context.tracer.clock.now_ns() if context.tracer.active else 0
-            decoded = context.reader.decode(message, context.server.describe)
-            if decoded is None:
-                lease = lease or context.server.lease()
-                decoded = await self._decode_slowly(message, lease)
-            if context.forward_pattern is not None:
-                forward_metadata(self._stream, context.forward_pattern, decoded.request)
-            if waited_ns:
-                trace = begin_trace(context.tracer, decoded.request.model_name, self._stream.metadata, waited_ns)
-            if trace is not None:
-                decoded.request.trace = trace.trace
-            reply = await self._submit(decoded.request, lease)
+            reply = pipeline.begin(request)
+            if reply is None:
+                reply = await pipeline.go_on(request)
         except UnreadableError:
             raise
         except (TriremeError, GRPCError) as error:
-            if trace is not None:
-                trace.finish()
             await self._refuse(message, error)
             return
-        except trio.Cancelled:
-            if trace is not None:
-                trace.finish()
-            raise
-        finally:
-            if lease is not None and not lease.submitted:
-                lease.close()
-        decoupled = decoded.model.config.decoupled
-        request = _Request(self, decoupled, decoded.request.id, decoded, reply, trace)
+        request.reply = reply
+        decoded = request.decoded
+        assert decoded is not None, "it has been submitted"
+        request.id = decoded.request.id
+        decoupled = request.decoupled = decoded.model.config.decoupled
         self._admit(request)
         if decoupled:
             reply.notify_each(request.hear_each)
         else:
             reply.notify(request.hear)
-
-    async def _decode_slowly(self, message: Buffer, lease: Lease) -> DecodedGrpcInfer:
-        context = self._context
-        with self._stream.waiting_for_room():
-            return await context.reader.decode_slowly(message, context.server.describe, lease)
-
-    async def _submit(self, request: InferenceRequest, lease: Lease | None) -> Reply:
-        server = self._context.server
-        reply = server.submit_nowait(request, lease=lease)
-        if reply is None:
-            with self._stream.waiting_for_room():
-                reply = await server.submit(request, lease)
-        return reply
 
     async def _refuse(self, message: Buffer, error: TriremeError | GRPCError) -> None:
         """Answer a request that has not come to be executed.
@@ -227,7 +201,8 @@ class InferStream:
             raise
         except TriremeError:
             pass  # it has no such model, or not even all of its parts were read
-        request = _Request(self, decoupled, request_id)
+        request = _Request(self, self._context, self._stream)
+        request.decoupled, request.id = decoupled, request_id
         request.outcome = error
         self._admit(request)
         self.answered(request)
@@ -266,8 +241,11 @@ class InferStream:
             self._writing = False
 
 
-class _Request(Turn):
+class _Request(Turn, GrpcInfer):
     """A request on a stream.
+
+    Args:
+        message: nothing, if it was refused.
 
     Attributes:
         id: the client's name for it.
@@ -275,28 +253,47 @@ class _Request(Turn):
         reply: None if it was refused.
         outcome: the only answer, of a request that gets one.
         takes_long: that answer is for the writer, who has it encoded on a thread.
-        trace: None if it is not traced.
     """
 
-    __slots__ = ("_owner", "decoded", "id", "outcome", "reply", "takes_long", "trace")
+    __slots__ = (
+        "_owner",
+        "context",
+        "decoded",
+        "id",
+        "lease",
+        "message",
+        "model",
+        "outcome",
+        "reply",
+        "request",
+        "source",
+        "takes_long",
+        "trace",
+    )
+    attended: ClassVar[bool] = False
+    prompt: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        owner: InferStream,
-        decoupled: bool,
-        request_id: str,
-        decoded: DecodedGrpcInfer | None = None,
-        reply: Reply | None = None,
-        trace: GrpcTrace | None = None,
-    ) -> None:
-        super().__init__(decoupled)
+    def __init__(self, owner: InferStream, context: GrpcContext, stream: Stream, message: Buffer = b"") -> None:
+        super().__init__(decoupled=False)
         self._owner = owner
-        self.id = request_id
-        self.decoded = decoded
-        self.reply = reply
-        self.trace = trace
+        self.context = context
+        self.decoded = None
+        self.id = ""
+        self.lease = stream.take_lease()
+        self.message = message
+        self.model = None
         self.outcome: InferenceResponse | TriremeError | None = None
+        self.reply: Reply | None = None
+        self.request = None
+        self.source = stream
         self.takes_long = False
+        self.trace = None
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return self._owner.waiting_for_room()
+
+    def abandon(self) -> None:
+        self.close()
 
     def hear(self, reply: Reply) -> None:
         """The reply has the only answer. It may have to wait for earlier ones, but the request's data need not: the
@@ -321,11 +318,6 @@ class _Request(Turn):
     def hear_each(self, _reply: Reply) -> None:
         """The reply has answers to take."""
         self._owner.answered(self)
-
-    def end_trace(self) -> None:
-        """Nothing more is sent."""
-        if self.trace is not None:
-            self.trace.finish()
 
     def take(self) -> list[tuple[Outcome, bool]]:
         """What is to be sent now: answers, and whether each is the last one."""

@@ -6,37 +6,50 @@ As in Triton, its notes come behind those of the request itself: they are kept b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from ...engine.request import InferenceRequest
+from ...engine.tracing import Tracer
 from ...engine.tracing.propagation import read_context
 from ...engine.tracing.record import MAX_ELEMENTS, Activity, Timestamp, Trace
 
-if TYPE_CHECKING:
-    from ...engine.tracing import Tracer
-
 
 class GrpcTrace:
-    """One traced request, of a call of its own or on a stream.
+    """One request that may be traced, of a call of its own or on a stream. See `pipeline.RequestTrace`.
 
     Args:
-        waited_ns, read_ns: when waiting for the request began, and when it had been read.
-
-    Attributes:
-        trace: for the request.
+        metadata: of the call.
     """
 
-    __slots__ = ("_is_over", "_notes", "_responded", "_tracer", "trace")
+    __slots__ = ("_metadata", "_name", "_notes", "_responded", "_trace", "_tracer", "_waited_ns")
 
-    def __init__(self, tracer: Tracer, trace: Trace, waited_ns: int, read_ns: int) -> None:
-        self.trace = trace
-        self._tracer = tracer
-        self._is_over = False
+    def __init__(self, tracer: Tracer, metadata: Mapping[str, str | bytes]) -> None:
+        self._metadata = metadata
+        self._name: str | None = None
+        self._notes: list[Timestamp] = []
         self._responded = False
-        self._notes = [
-            Timestamp(Activity.GRPC_WAITREAD_START, waited_ns),
-            Timestamp(Activity.GRPC_WAITREAD_END, read_ns),
-        ]
-        trace.on_response = self._hear
+        self._trace: Trace | None = None
+        self._tracer = tracer
+        self._waited_ns = tracer.clock.now_ns()
+
+    def decoded(self, request: InferenceRequest) -> None:
+        tracer = self._tracer
+        context = None
+        if tracer.takes_contexts:
+            parent, state = self._metadata.get("traceparent"), self._metadata.get("tracestate", "")
+            context = read_context(parent if isinstance(parent, str) else None, state if isinstance(state, str) else "")
+        self._name = request.model_name
+        trace = self._trace = request.trace = tracer.begin(request.model_name, context)
+        if trace is not None:
+            self._notes = [
+                Timestamp(Activity.GRPC_WAITREAD_START, self._waited_ns),
+                Timestamp(Activity.GRPC_WAITREAD_END, tracer.clock.now_ns()),
+            ]
+            trace.on_response = self._hear
+
+    def forget(self) -> None:
+        if self._name is not None:
+            self._tracer.forget(self._name, self._trace)
+            self._trace = None
 
     def _hear(self, ns: int, _has_response: bool) -> None:
         if not self._responded:  # on a stream, only the first of several
@@ -44,38 +57,18 @@ class GrpcTrace:
             self._notes.append(Timestamp(Activity.INFER_RESPONSE_COMPLETE, ns))
 
     def sending(self) -> None:
-        """A response is about to be sent."""
         self._note(Activity.GRPC_SEND_START)
 
     def sent(self) -> None:
-        """It has been."""
         self._note(Activity.GRPC_SEND_END)
 
     def _note(self, activity: Activity) -> None:
-        if len(self._notes) < MAX_ELEMENTS:
+        if self._trace is not None and len(self._notes) < MAX_ELEMENTS:
             self._notes.append(Timestamp(activity, self._tracer.clock.now_ns()))
 
     def finish(self) -> None:
-        """The call is over, or was refused. Only the first time counts."""
-        if self._is_over:
-            return
-        self._is_over = True
-        for note in self._notes:
-            self.trace.note(*note)
-        self.trace.leave()
-
-
-def begin_trace(
-    tracer: Tracer, model_name: str, metadata: Mapping[str, str | bytes], waited_ns: int
-) -> GrpcTrace | None:
-    """The trace of a request that has been read, if it is to be traced.
-
-    Args:
-        waited_ns: when waiting for it began.
-    """
-    context = None
-    if tracer.takes_contexts:
-        parent, state = metadata.get("traceparent"), metadata.get("tracestate", "")
-        context = read_context(parent if isinstance(parent, str) else None, state if isinstance(state, str) else "")
-    trace = tracer.begin(model_name, context)
-    return None if trace is None else GrpcTrace(tracer, trace, waited_ns, tracer.clock.now_ns())
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            for note in self._notes:
+                trace.note(*note)
+            trace.leave()

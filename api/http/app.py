@@ -25,7 +25,7 @@ from .options import HttpOptions
 from .origins import OriginGuard
 from .restricted import RestrictedApis
 from .routes import Match, Router
-from .tracing import HttpTrace, is_watched
+from .tracing import WatchedSend, is_watched
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
@@ -73,8 +73,8 @@ class HttpApplication:
             await _serve_other(scope, receive, send)
             return
         if self._tracer.active and not is_watched(scope):
-            with HttpTrace(self._tracer, scope, send) as watched:
-                await self(scope, receive, watched.send)
+            with WatchedSend(self._tracer, scope, send) as watched:
+                await self(scope, receive, watched)
             return
         method = scope["method"]
         if _log.isEnabledFor(logging.DEBUG):

@@ -282,10 +282,11 @@ class Connection:
             return short and not request.expects_continue and immediate.wants(request)
         self._pace = None
         self.enter(Phase.APP)
-        call = self._call = ImmediateCall(self._respond)
-        if not immediate.begin(request, call):
-            self._call = None
+        call = immediate.begin(request, self._respond)
+        if call is None:
             return False
+        if not call.over:
+            self._call = call
         self._roster.requests += 1
         parser.requests.clear()
         return True

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ...engine.tensor import Buffer
+from ..pipeline import Pipeline
 from ..request_parameters import compile_forward_pattern
 from .asgi import Headers, Scope, Send
 from .infer_decoder import InferDecoder
@@ -24,7 +25,7 @@ BINARY = b"application/octet-stream"
 
 
 class Context:
-    """What all requests share: the server, the options, the compiled header pattern, the decoder of infer requests.
+    """What all requests share: the server, the options, the decoder of infer requests, the way of inference requests.
 
     Attributes:
         log: whose settings clients may see and change; None where they may not.
@@ -33,14 +34,14 @@ class Context:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    __slots__ = ("decoder", "forward_pattern", "log", "options", "server")
+    __slots__ = ("decoder", "log", "options", "pipeline", "server")
 
     def __init__(self, server: InferenceServer, options: HttpOptions, log: Log | None = None) -> None:
         self.server = server
         self.options = options
         self.log = log
         self.decoder = InferDecoder(options.max_input_bytes, server.shared_memory, server.options.tensor_limits)
-        self.forward_pattern = compile_forward_pattern(options.header_forward_pattern)
+        self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
 
 
 def open_lease(server: InferenceServer, match: Match) -> Lease:

@@ -9,24 +9,33 @@ and a model whose responses are not taken waits (`engine.answer_window`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
+from ...actors.offload import Offload
+from ...actors.reply import Reply
+from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError, TriremeError
+from ...engine.request import InferenceRequest
 from ...engine.response import InferenceResponse
+from ...engine.tracing import Tracer
+from ..pipeline import Traced
+from ..request_parameters import HeaderPattern
+from . import json_reader
 from .asgi import Headers, Message, Send
 from .errors import error_answer, error_body
 from .exchange import JSON, Answer, Context, HttpRequest, StreamedAnswer
+from .generate_request import read_generate
 from .generate_response import encode_generate, takes_long
+from .json_large import ON_LOOP_BYTES
 from .large_bodies import decode_generate
 from .load_metrics import FORMAT_HEADER, load_metrics_headers
-from .tracing import begin_trace, leave_trace
+from .tracing import trace_of
 
 if TYPE_CHECKING:
-    from ...actors.offload import Offload
-    from ...actors.reply import Reply
     from .routes import Match
 
 EVENTS = b"text/event-stream; charset=utf-8"
@@ -64,16 +73,57 @@ async def _submit(context: Context, request: HttpRequest) -> Reply:
     headers = request.headers()
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
-    trace = None
-    if context.server.tracer.active:
-        trace = begin_trace(request.scope, request.match.name, headers, generates=True)
-    try:
-        decoded = await decode_generate(context, request, model, version)
-        decoded.trace = trace
-        return await context.server.submit(decoded, request.lease)
-    except TriremeError:
-        leave_trace(request.scope)
-        raise
+    return await context.pipeline.submit(_GenerateTask(context, request, model, version, headers))
+
+
+class _GenerateTask(Traced):
+    """A generate request as the pipeline sees it (`pipeline.Adapter`). No headers become parameters of it."""
+
+    __slots__ = ("_context", "_headers", "_http", "_version", "lease", "model", "request", "trace")
+    attended: ClassVar[bool] = False
+    prompt: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        context: Context,
+        request: HttpRequest,
+        model: ModelDescription,
+        version: int,
+        headers: Mapping[bytes, bytes],
+    ) -> None:
+        self.lease = request.lease
+        self.model = model
+        self.request: InferenceRequest | None = None
+        self.trace = None
+        self._context = context
+        self._headers = headers
+        self._http = request
+        self._version = version
+
+    def received(self, tracer: Tracer) -> None:
+        trace = self.trace = trace_of(self._http.scope)
+        if trace is not None:
+            trace.begin(self.model.name, self._headers, generates=True)
+
+    def decode(self) -> bool:
+        body = self._http.body
+        if len(body) > ON_LOOP_BYTES:
+            return False
+        context = self._context
+        limit_bytes, limits = context.options.max_input_bytes, context.server.options.tensor_limits
+        document = json_reader.parse(memoryview(body))
+        self.request = read_generate(document, self.model, self._version, limit_bytes, limits)
+        return True
+
+    async def decode_slowly(self) -> None:
+        self.request = await decode_generate(self._context, self._http, self.model, self._version)
+        self.lease = self._http.lease
+
+    def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
+        """As in Triton."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def _load_headers(context: Context, request: HttpRequest) -> Callable[[], Headers]:

@@ -3,22 +3,23 @@ line by line."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...engine.description import ModelDescription
+from ...actors import InferenceServer
 from ...engine.errors import TriremeError, UnsupportedError
+from ...engine.tracing import Tracer
 from . import compression
+from .asgi import HEADER_NAMES
 from .errors import error_answer
 from .exchange import JSON, TEXT, Answer, Context, HttpRequest
-from .infer_parameters import forward_headers
+from .infer_adapter import HttpInfer
 from .infer_request import header_length
-from .infer_response import encode_infer, takes_long
 from .large_bodies import decode, expand
-from .tracing import begin_trace, leave_trace
+from .tracing import trace_of
 
 if TYPE_CHECKING:
-    from ...actors import InferenceServer
     from .routes import Match
 
 _LARGE_BYTES = 65_536
@@ -28,13 +29,12 @@ go on meanwhile."""
 
 def admit_infer(context: Context, match: Match) -> Answer | None:
     """What to answer to a request whose body has not come yet; None if it may come."""
-    server = context.server
     media = TEXT
     try:
         version = match.model_version()
-        describe(server, match.name, version)
+        HttpInfer(context, match.name, {}, (), None).look_up(version)
         media = JSON
-        server.check_room(match.name, version)
+        context.server.check_room(match.name, version)
     except TriremeError as error:
         return error_answer(error, media)
     return None
@@ -43,53 +43,49 @@ def admit_infer(context: Context, match: Match) -> Answer | None:
 async def infer(context: Context, request: HttpRequest) -> Answer:
     """Decode, submit, await, encode. Errors up to the header length are plain text, those up to the acceptance of the
     request are JSON, those of the execution are plain text again."""
-    name = request.match.name
-    version = request.match.model_version()
-    server = context.server
-    model = describe(server, name, version)
     headers = request.headers()
-    body = request.body
+    call = _InferTask(context, request, headers)
+    call.look_up(request.match.model_version())
+    call.body = request.body
     encoding = headers.get(b"content-encoding")
     if encoding is not None:
         try:
-            body = await expand(context, request, encoding.decode("latin-1"))
+            call.body = await expand(context, request, encoding.decode("latin-1"))
         except UnsupportedError as error:
             return error_answer(error, request.error_media, [(b"Accept-Encoding", compression.SUPPORTED.encode())])
-    json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
+    call.json_length = header_length(headers.get(b"inference-header-content-length"), len(call.body))
+    call.lease = request.lease
     request.error_media = JSON
-    trace = begin_trace(request.scope, name, headers) if server.tracer.active else None
-    try:
-        decoded = await decode(context, request, body, json_length, version)
-        decoded.request.trace = trace
-        if context.forward_pattern is not None:
-            forward_headers(request.scope, context.forward_pattern, decoded.request)
-        reply = await server.submit(decoded.request, request.lease)
-    except TriremeError:
-        leave_trace(request.scope)
-        raise
+    reply = await context.pipeline.submit(call)
     request.error_media = TEXT
-    response = await reply.response()
-    if takes_long(response, decoded):
-        answer = await server.offload(encode_infer, response, decoded, model)
-    else:
-        answer = encode_infer(response, decoded, model)
+    answer = await call.encoded(await reply.response())
     accepted = headers.get(b"accept-encoding")
     if accepted is not None:
-        await _compress(server, answer, accepted.decode("latin-1"))
+        await _compress(context.server, answer, accepted.decode("latin-1"))
     return answer
 
 
-def describe(server: InferenceServer, name: str, version: int) -> ModelDescription:
-    """The model, if it is one that answers once.
+class _InferTask(HttpInfer):
+    """An infer request that the ASGI application answers, in a task."""
 
-    Raises:
-        UnsupportedError: it is not.
-        TriremeError: there is no such model.
-    """
-    model = server.describe(name, version)
-    if model.config.decoupled:
-        raise UnsupportedError("HTTP end point doesn't support models with decoupled transaction policy")
-    return model
+    __slots__ = ("_http",)
+
+    def __init__(self, context: Context, request: HttpRequest, values: Mapping[bytes, bytes]) -> None:
+        scope = request.scope
+        super().__init__(context, request.match.name, values, scope["headers"], scope.get(HEADER_NAMES))
+        self._http = request
+
+    def received(self, tracer: Tracer) -> None:
+        trace = self.trace = trace_of(self._http.scope)
+        if trace is not None:
+            trace.begin(self.name, self._values)
+
+    async def decode_slowly(self) -> None:
+        decoded = self.decoded = await decode(self.context, self._http, self.body, self.json_length, self._version)
+        decoded.model = self.model
+        self.request = decoded.request
+        self.lease = self._http.lease
+        self.body = b""
 
 
 async def _compress(server: InferenceServer, answer: Answer, accept_encoding: str) -> None:

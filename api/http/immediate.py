@@ -3,65 +3,87 @@
 A small request spends most of its time on changes of tasks if it has one. So the connection offers every request that
 came whole to `ImmediateInfer`, in the task that noticed its data; the reply calls back when it has the answer, on the
 event loop, and the answer is sent from there. Nothing else is different: what is not the usual case (other routes,
-compressed bodies, traces, a missing key, a server without room) goes the long way, through the ASGI application.
+compressed bodies, a missing key, a server without room) goes the long way, through the ASGI application.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
-from ...actors.offload import Offload
 from ...actors.reply import Reply
-from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError
 from ...engine.log_context import about
-from ...engine.response import InferenceResponse
-from ...engine.tensor import Buffer
+from ...engine.tracing import Tracer
+from ..pipeline import CallbackAnswer
 from .asgi import Headers
 from .errors import error_answer, unexpected_failure
 from .exchange import JSON, TEXT, Answer, Context
 from .h1_parser import Request
-from .handlers_infer import describe, infer
-from .infer_request import DecodedInfer, header_length
-from .infer_response import encode_infer, takes_long
+from .handlers_infer import infer
+from .infer_adapter import HttpInfer
+from .infer_request import header_length
 from .json_large import ON_LOOP_BYTES
 from .routes import Match, Router
+from .tracing import HttpTrace
 
 _log = logging.getLogger(__name__)
 
 
-class ImmediateCall:
+class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
     """One request that was taken over.
 
     Args:
+        request: it has come whole.
         send: gets the answer, from wherever it comes; does not raise.
 
     Attributes:
         over: it is answered, or nobody wants the answer any more.
-        on_cancel: set by who answers.
+        media: content type of a refusal.
     """
 
-    __slots__ = ("_send", "on_cancel", "over")
+    __slots__ = ("_respond", "media", "over", "reply")
+    attended: ClassVar[bool] = True
+    prompt: ClassVar[bool] = True
 
-    def __init__(self, send: Callable[[Answer], None]) -> None:
-        self._send = send
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        values: Mapping[bytes, bytes],
+        request: Request,
+        respond: Callable[[Answer], None],
+    ) -> None:
+        super().__init__(context, name, values, request.headers, request.header_names)
+        self.media = TEXT
         self.over = False
-        self.on_cancel: Callable[[], None] | None = None
+        self.reply: Reply | None = None
+        self._respond = respond
 
-    def answer(self, answer: Answer) -> None:
-        """Answer; once, and not after `cancel`."""
-        self.over = True
-        self.on_cancel = None
-        self._send(answer)
+    def received(self, tracer: Tracer) -> None:
+        trace = self.trace = HttpTrace(tracer)
+        trace.begin(self.name, self._values)
 
-    def cancel(self) -> None:
-        """The client has gone."""
+    async def decode_slowly(self) -> None:
+        raise AssertionError("such a request has a task")
+
+    # See `pipeline.CallbackAnswer`.
+
+    def send(self, answer: Answer) -> None:
         self.over = True
-        on_cancel, self.on_cancel = self.on_cancel, None
-        if on_cancel is not None:
-            on_cancel()
+        self._respond(answer)
+
+    def fail(self, failure: Answer) -> None:
+        self.send(failure)
+
+    def failure(self, error: TriremeError) -> Answer:
+        return error_answer(error, TEXT)
+
+    def unexpected(self) -> Answer:
+        request_id = "" if self.request is None else self.request.id
+        _log.exception("unexpected failure while answering a request", extra=about(self.name, request_id))
+        return unexpected_failure(TEXT)
 
 
 class ImmediateInfer:
@@ -72,7 +94,7 @@ class ImmediateInfer:
         refusal: says what to answer to a request that is not allowed, by its headers; None if all are.
     """
 
-    __slots__ = ("_context", "_limit_bytes", "_refusal", "_router", "_tracer")
+    __slots__ = ("_context", "_limit_bytes", "_refusal", "_router")
 
     def __init__(
         self, context: Context, router: Router, refusal: Callable[[Headers], Answer | None] | None = None
@@ -81,56 +103,59 @@ class ImmediateInfer:
         self._limit_bytes = context.options.max_input_bytes
         self._refusal = refusal
         self._router = router
-        self._tracer = context.server.tracer
 
     def wants(self, request: Request) -> bool:
         """Whether it is worth waiting for the rest of a request, of which the head has come."""
         return self._match(request) is not None
 
-    def begin(self, request: Request, call: ImmediateCall) -> bool:
-        """Take over a request that came whole.
+    def begin(self, request: Request, respond: Callable[[Answer], None]) -> ImmediateCall | None:
+        """Take over a request that came whole. The answer may be given before this returns.
+
+        Args:
+            respond: sends an answer; does not raise.
 
         Returns:
-            False if it is to go the long way: then nothing has happened yet.
+            None if it is to go the long way: then nothing has happened yet.
         """
         match = self._match(request)
+        if match is None or (self._refusal is not None and self._refusal(request.headers) is not None):
+            return None
+        values = dict(reversed(request.headers))
+        if b"content-encoding" in values or b"accept-encoding" in values:
+            return None
         context = self._context
-        if match is None or context.forward_pattern is not None or self._tracer.active:
-            return False
-        if self._refusal is not None and self._refusal(request.headers) is not None:
-            return False
-        headers = dict(reversed(request.headers))
-        if b"content-encoding" in headers or b"accept-encoding" in headers:
-            return False
-        media = TEXT
+        call = ImmediateCall(context, match.name, values, request, respond)
         try:
-            version = match.model_version()
-            model = describe(context.server, match.name, version)
+            version = match.version
+            call.look_up(match.model_version() if version is None else version)
             pieces = request.pieces
-            body: Buffer = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            body = call.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if len(body) > self._limit_bytes:
-                return False
-            json_length = header_length(headers.get(b"inference-header-content-length"), len(body))
+                return None
+            json_length = header_length(values.get(b"inference-header-content-length"), len(body))
             if json_length > ON_LOOP_BYTES:
-                return False  # that is read off the event loop
-            media = JSON
-            decoded = context.decoder.decode(body, json_length, match.name, version)
-            reply = context.server.submit_nowait(decoded.request, attended=True)
+                return None  # that is read off the event loop
+            call.json_length = json_length
+            call.media = JSON
+            reply = context.pipeline.begin(call)
         except TriremeError as error:
             _tell_of(request)
-            call.answer(error_answer(error, media))
-            return True
+            call.send(error_answer(error, call.media))
+            return call
         except Exception:  # noqa: BLE001 - as in `app`: a defect must cost its own request, not the connection
             _tell_of(request)
             _log.exception("unexpected failure while handling %s", request.target, extra=about(match.name))
-            call.answer(unexpected_failure(media))
-            return True
-        if reply is None:
-            return False  # there is no room; the application waits for some, and tells of the request
-        _tell_of(request)
-        call.on_cancel = reply.cancel
-        reply.notify(_Pending(call, decoded, model, context.server.offload).answer)
-        return True
+            call.send(unexpected_failure(call.media))
+            return call
+        if reply is None:  # there is no room; the application waits for some, and tells of the request
+            if call.trace is not None:
+                call.trace.forget()
+            return None
+        if _log.isEnabledFor(logging.DEBUG):
+            _tell_of(request)
+        call.reply = reply
+        reply.notify(call.complete)
+        return call
 
     def attend(self) -> None:
         """All has been begun that came at once."""
@@ -150,53 +175,4 @@ class ImmediateInfer:
 
 
 def _tell_of(request: Request) -> None:
-    if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("HTTP request: %s %s", request.method, request.target.decode("utf-8", "replace"))
-
-
-class _Pending:
-    """A call that waits for its reply."""
-
-    __slots__ = ("_call", "_decoded", "_model", "_offload")
-
-    def __init__(self, call: ImmediateCall, decoded: DecodedInfer, model: ModelDescription, offload: Offload) -> None:
-        self._call = call
-        self._offload = offload
-        self._decoded = decoded
-        self._model = model
-
-    def answer(self, reply: Reply) -> None:
-        """The reply is final."""
-        call = self._call
-        if call.over:
-            return  # and the shared memory meant for the answer may be in use for something else
-        try:
-            response = reply.answer()
-            if takes_long(response, self._decoded):
-                self._offload.later(partial(self._encoded, response), self._send)
-                return
-            answer = encode_infer(response, self._decoded, self._model)
-        except TriremeError as error:
-            answer = error_answer(error, TEXT)
-            error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
-        except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own request
-            answer = self._unexpected()
-        call.answer(answer)
-
-    def _encoded(self, response: InferenceResponse) -> Answer:
-        """On a thread, the answer to the client; whatever goes wrong is one, too."""
-        try:
-            return encode_infer(response, self._decoded, self._model)
-        except TriremeError as error:
-            return error_answer(error, TEXT)
-        except Exception:  # noqa: BLE001 - as above
-            return self._unexpected()
-
-    def _send(self, answer: Answer) -> None:
-        if not self._call.over:
-            self._call.answer(answer)
-
-    def _unexpected(self) -> Answer:
-        asked = self._decoded.request
-        _log.exception("unexpected failure while answering a request", extra=about(asked.model_name, asked.id))
-        return unexpected_failure(TEXT)
+    _log.debug("HTTP request: %s %s", request.method, request.target.decode("utf-8", "replace"))

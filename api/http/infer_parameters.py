@@ -13,7 +13,7 @@ from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.request import InferenceRequest, ParameterValue
 from ..request_parameters import RESERVED_PREFIX, HeaderPattern, check_forwarded_name
 from . import json_reader
-from .asgi import HEADER_NAMES, Headers, Scope
+from .asgi import Headers
 from .json_access import converted
 
 _INT64 = range(-(2**63), 2**63)
@@ -58,14 +58,18 @@ def read_parameters(value: Any, request: InferenceRequest) -> bool:
     return binary_output
 
 
-def forward_headers(scope: Scope, pattern: HeaderPattern, request: InferenceRequest) -> None:
+def forward_headers(
+    names: Sequence[bytes] | None, headers: Headers, pattern: HeaderPattern, request: InferenceRequest
+) -> None:
     """Make parameters of the headers whose name `pattern` is found in, under the names that the client gave them.
+
+    Args:
+        names: as received, in the order of `headers`; None if the names there are.
 
     Raises:
         InvalidArgumentError: such a header has a name that means something to the server.
     """
-    headers: Headers = scope["headers"]
-    received: Sequence[bytes] = scope.get(HEADER_NAMES) or [name for name, _ in headers]
+    received = names or [name for name, _ in headers]
     for raw_name, (_, raw_value) in zip(received, headers, strict=True):
         name = raw_name.decode("utf-8", "surrogateescape")
         if not pattern.matches(name):

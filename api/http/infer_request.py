@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError
 from ...engine.region_tensor import RegionTensor, places_on_gpus
 from ...engine.request import InferenceRequest
@@ -33,12 +34,14 @@ class DecodedInfer:
         default_form: form of outputs that are not listed.
         in_regions: whether an input or an output is in shared memory, so that the same text may mean something else
             when it comes again.
+        model: what was found of its model, by who has the request decoded.
     """
 
     request: InferenceRequest
     forms: Mapping[str, OutputForm]
     default_form: OutputForm
     in_regions: bool = False
+    model: ModelDescription | None = None
 
 
 def header_length(text: bytes | None, body_length: int) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from ...actors.offload import LARGE_BYTES
-from ...engine.description import ModelDescription
 from ...engine.errors import UnsupportedError
 from ...engine.region_tensor import is_in_place, put_in_place
 from ...engine.request import ParameterValue
@@ -25,12 +24,12 @@ _LARGE_BYTES = 65_536
 """A single output of this size is sent from where it lies, instead of being copied behind the JSON text."""
 
 
-def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: ModelDescription) -> Answer:
+def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
     """The answer to a request that the model has answered.
 
     Args:
-        decoded: the request, for the forms in which it wants its outputs.
-        model: for labels, and for whether there is a batch dimension.
+        decoded: the request, for the forms in which it wants its outputs, and for what its model has: labels, a batch
+            dimension.
 
     Raises:
         InternalError: an output does not fit into the shared memory given for it.
@@ -45,6 +44,8 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer, model: Mode
     for tensor in response.outputs:
         form = forms.get(tensor.name, default_form)
         if form.class_count:
+            model = decoded.model
+            assert model is not None, "the request was for one"
             labels = model.labels.get(tensor.name, ())
             tensor = classify(tensor, form.class_count, labels, model.config.max_batch_size > 0)
         if form.place is not None:

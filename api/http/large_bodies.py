@@ -46,7 +46,7 @@ async def expand(context: Context, request: HttpRequest, encoding: str) -> Buffe
 
 
 async def decode(context: Context, request: HttpRequest, body: Buffer, json_length: int, version: int) -> DecodedInfer:
-    """The infer request that a body holds; see `infer_request.decode_infer`.
+    """The infer request that a body with a large text holds; see `infer_request.decode_infer`.
 
     Args:
         body: unpacked.
@@ -54,28 +54,22 @@ async def decode(context: Context, request: HttpRequest, body: Buffer, json_leng
     Raises:
         TriremeError: it holds none, or too much.
     """
-    name = request.match.name
     decoder, offload = context.decoder, context.server.offload
-    if json_length <= ON_LOOP_BYTES:
-        return decoder.decode(body, json_length, name, version)
     text = await offload(decoder.large, body, json_length, context.options.max_json_values)
     await request.hold(context.server, text.cost_bytes)
-    return await offload(decoder.decode_large, text, body, json_length, name, version)
+    return await offload(decoder.decode_large, text, body, json_length, request.match.name, version)
 
 
 async def decode_generate(
     context: Context, request: HttpRequest, model: ModelDescription, version: int
 ) -> InferenceRequest:
-    """The generate request that the body holds; see `generate_request.read_generate`.
+    """The generate request that a large body holds; see `generate_request.read_generate`.
 
     Raises:
         TriremeError: it holds none, or too much.
     """
     limit_bytes, limits = context.options.max_input_bytes, context.server.options.tensor_limits
-    body = request.body
-    if len(body) <= ON_LOOP_BYTES:
-        return read_generate(json_reader.parse(memoryview(body)), model, version, limit_bytes, limits)
-    text = await context.server.offload(LargeText, memoryview(body), context.options.max_json_values)
+    text = await context.server.offload(LargeText, memoryview(request.body), context.options.max_json_values)
     await request.hold(context.server, text.cost_bytes)
 
     def decode(document: Any) -> InferenceRequest:

@@ -51,10 +51,10 @@ class Exchange:
         self._write: Any
         if protocol == "HTTP":
             self.decoded = self._http(byte_size)
-            model = self.server.describe("identity")
+            self.decoded.model = self.server.describe("identity")
             self._module, self._write = (
                 infer_response,
-                lambda response: infer_response.encode_infer(response, self.decoded, model),
+                lambda response: infer_response.encode_infer(response, self.decoded),
             )
         else:
             self.decoded = self._grpc(byte_size)

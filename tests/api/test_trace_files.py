@@ -6,6 +6,8 @@ which of its threads is faster, this server has one of the possible orders.
 
 from __future__ import annotations
 
+import http.client
+import json
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from traced_world import World, inputs, traced_world
 from traces import events, times
 from tritonclient.utils import InferenceServerException
 
+from trireme.api.http.app import HttpApplication
 from trireme.engine.tracing import TraceConfig, TraceLevel
 
 CORE = ["model", "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"]
@@ -76,6 +79,46 @@ def test_requests_over_http(open_world: Callable[..., Any]) -> None:
         ns = times(file, trace_id)
         in_order = [ns[name] for name in OVER_HTTP if name != "model"]
         assert in_order == sorted(in_order)
+
+
+def test_requests_without_a_task_leave_the_same(
+    open_world: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a connection that stays; what is refused is not more than received here, too."""
+    paths: list[bytes] = []
+    call = HttpApplication.__call__
+
+    async def seen(self: HttpApplication, scope: Any, receive: Any, send: Any) -> None:
+        paths.append(scope["raw_path"])
+        await call(self, scope, receive, send)
+
+    monkeypatch.setattr(HttpApplication, "__call__", seen)
+    with open_world() as world:
+        connection = http.client.HTTPConnection(world.live.url)
+
+        def ask(method: str, path: str, body: str = "") -> int:
+            connection.putrequest(method, path, skip_accept_encoding=True)
+            connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body.encode())
+            response = connection.getresponse()
+            response.read()
+            return response.status
+
+        assert ask("GET", "/v2/health/live") == 200
+        paths.clear()
+        tensor = {"name": "IN", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+        bodies = [{"id": "r1", "inputs": [tensor]}, {"inputs": [tensor], "parameters": {"script": "fail:bad"}}]
+        assert [ask("POST", "/v2/models/plain/infer", json.dumps(body)) for body in bodies] == [200, 500]
+        assert ask("POST", "/v2/models/plain/infer", "{") == 500
+        assert ask("POST", "/v2/models/nothing/infer", "{}") == 404
+        connection.close()
+    assert not paths
+    file = world.file()
+    assert [events(file, trace_id) for trace_id in (1, 2, 3)] == [OVER_HTTP, OVER_HTTP, RECEIVED]
+    assert len({element["id"] for element in file}) == 3
+    ns = times(file, 1)
+    in_order = [ns[name] for name in OVER_HTTP if name != "model"]
+    assert in_order == sorted(in_order)
 
 
 def test_requests_over_grpc(open_world: Callable[..., Any]) -> None:

@@ -157,7 +157,9 @@ class FakeServer:
         if self.full is not None:
             raise self.full
 
-    async def submit(self, request: InferenceRequest, lease: Lease | None = None) -> FakeReply:
+    async def submit(
+        self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
+    ) -> FakeReply:
         if lease is not None:
             lease.close()
         if self.refusal is not None:

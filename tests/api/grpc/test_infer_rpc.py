@@ -163,7 +163,7 @@ def test_calls_that_are_over_need_no_garbage_collector(server: ScriptedServer, s
     """Looking for cycles, again and again, once took two fifths of the time of a small request."""
 
     def left_over() -> list[Any]:
-        return [each for each in gc.get_objects() if type(each) in (UnaryCall, infer._Pending)]
+        return [each for each in gc.get_objects() if type(each) in (UnaryCall, infer._InferCall)]
 
     server.until(lambda: not server.service.grpc_statistics().calls)
     gc.collect()
@@ -190,7 +190,7 @@ def test_a_defect_in_an_answer_costs_its_call_and_not_the_model(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(infer, "write_infer_response", broken)
+        patched.setattr(infer._InferCall, "encode", staticmethod(broken))
         assert ending(stub.ModelInfer, infer_request()) == (grpc.StatusCode.UNKNOWN, "Internal Server Error")
     assert values_of(stub.ModelInfer(infer_request())) == [1]
     assert server.call(server.server.model_ready, "plain")

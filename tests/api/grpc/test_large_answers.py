@@ -26,16 +26,16 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each answer: whether it was written by a task of the event loop."""
     seen: list[bool] = []
 
-    def watch(module: Any, name: str) -> None:
-        genuine = getattr(module, name)
+    def watch(place: Any, name: str) -> None:
+        genuine = getattr(place, name)
 
         def watched(*args: Any) -> Any:
             seen.append(trio.lowlevel.in_trio_task())
             return genuine(*args)
 
-        monkeypatch.setattr(module, name, watched)
+        monkeypatch.setattr(place, name, staticmethod(watched) if isinstance(place, type) else watched)
 
-    watch(infer, "write_infer_response")
+    watch(infer._InferCall, "encode")
     watch(stream_infer, "write_stream_response")
     return seen
 

@@ -22,6 +22,7 @@ from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions
 from trireme.api.sockets.transport import PlainTransport
+from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Buffer
 
 WARM = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -107,6 +108,26 @@ async def test_what_is_unusual_goes_the_long_way(gated: GatedServer, long_way: l
             await stream.send_all(request)
             assert (await responses.next()).status == 200
             assert long_way == [b"/v2/models/gated/infer"]
+
+
+async def test_forwarded_headers_take_no_task(tmp_path: Path, long_way: list[bytes]) -> None:
+    """Under the names that the client gave them; one that is reserved is refused in the same words."""
+    front = HttpOptions(header_forward_pattern="x-fwd|^priority$")
+    async with gated_server(tmp_path, front=front) as gated, await connect(gated.http) as stream:
+        gated.gate.set()
+        requests: list[InferenceRequest] = []
+        gated.server._admission._on_request = lambda request, _rows: requests.append(request)
+        responses = await warm(stream)
+        long_way.clear()
+        await stream.send_all(infer(1, headers=b"X-Fwd: a\r\nx-FWD-2: b\r\nOther: c\r\n"))
+        assert (await responses.next()).status == 200
+        assert requests[0].parameters == {"X-Fwd": "a", "x-FWD-2": "b"}
+        await stream.send_all(infer(1, headers=b"priority: 1\r\n"))
+        refused = await responses.next()
+        assert refused.status == 400
+        text = b"Header 'priority' is reserved for Triton usage and cannot be forwarded."
+        assert refused.body == b'{"error":"%b"}' % text
+        assert not long_way
 
 
 async def test_a_request_for_which_there_is_no_room_waits_and_is_one_line_of_the_log(
@@ -278,9 +299,9 @@ async def test_a_defect_costs_its_own_request(
     gated.gate.set()
     async with await connect(gated.http) as stream:
         responses = await warm(stream)
-        for broken in ("describe", "encode_infer"):
+        for broken in ("look_up", "encode"):
             with monkeypatch.context() as patch:
-                patch.setattr(immediate, broken, lambda *_: 1 / 0)
+                patch.setattr(immediate.ImmediateCall, broken, staticmethod(lambda *_: 1 / 0))
                 await stream.send_all(infer(1))
                 assert (await responses.next()).status == 500
                 assert "ZeroDivisionError" in caplog.text

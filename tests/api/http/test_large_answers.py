@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from segments import open_segments
 from trireme.actors import InferenceServer
 from trireme.api import classification, large_answers
 from trireme.api.classification import classify
-from trireme.api.http import handlers_generate, handlers_infer, immediate, json_writer
+from trireme.api.http import handlers_generate, json_writer
 from trireme.api.http.app import HttpApplication
+from trireme.api.http.infer_adapter import HttpInfer
 from trireme.api.http.options import HttpOptions
 from trireme.engine.datatypes import BYTES, FP32, FP64, INT8, DataType
 from trireme.engine.errors import InvalidArgumentError
@@ -36,18 +38,17 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     loop = threading.get_ident()
     seen: list[bool] = []
 
-    def watch(module: Any, name: str) -> None:
-        genuine = getattr(module, name)
+    def watch(place: Any, name: str, made: Callable[[Any], Any]) -> None:
+        genuine = getattr(place, name)
 
         def watched(*args: Any) -> Any:
             seen.append(threading.get_ident() == loop)
             return genuine(*args)
 
-        monkeypatch.setattr(module, name, watched)
+        monkeypatch.setattr(place, name, made(watched))
 
-    for module in (handlers_infer, immediate):
-        watch(module, "encode_infer")
-    watch(handlers_generate, "encode_generate")
+    watch(HttpInfer, "encode", staticmethod)
+    watch(handlers_generate, "encode_generate", lambda watched: watched)
     return seen
 
 

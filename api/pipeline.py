@@ -1,0 +1,348 @@
+"""The way of an inference request through a front end: decode → forward → trace → submit, then encode → send.
+
+It is the same for every protocol, traced or not, with forwarded headers or not, in a task or without one. What differs
+is in the protocol's adapter: one object for each request (`Adapter`), which knows how to read it, where its headers and
+its trace are, and how to answer it.
+
+Rules:
+ 1. Order: the trace hears that the request has come; it is decoded; headers become parameters; the trace hears what it
+    asks for; it is submitted.
+ 2. The model is looked up once, while the request is decoded, and what was found goes with the request to `submit`.
+ 3. `begin` does not wait for anything. If it would have to, for a thread or for room, that is left to the adapter's
+    owner: it calls `go_on` in a task; or it drops the adapter, has its trace forgotten, and offers the request again.
+ 4. A request that does not get as far as a reply is abandoned: its trace is left, its lease closed. Refusals are
+    raised; who called words them, in the manner of its protocol.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from ..actors import InferenceServer
+from ..actors.lease import Lease
+from ..actors.offload import Offload
+from ..actors.reply import Reply
+from ..engine.description import ModelDescription
+from ..engine.errors import TriremeError
+from ..engine.request import InferenceRequest
+from ..engine.response import InferenceResponse
+from ..engine.tracing import Tracer
+from .request_parameters import HeaderPattern
+
+T = TypeVar("T")
+F = TypeVar("F")
+
+
+class RequestTrace(Protocol):
+    """What a front end notes of a request that may be traced. A request that is not, in the end, costs nothing more."""
+
+    def decoded(self, request: InferenceRequest) -> None:
+        """The request has been read; sets its `trace`."""
+        ...
+
+    def forget(self) -> None:
+        """The request was not submitted, and will come again: as if it had not come."""
+        ...
+
+    def sending(self) -> None:
+        """A response is about to be sent."""
+        ...
+
+    def sent(self) -> None:
+        """It has been."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing more is sent, or the request was refused. Only the first time counts."""
+        ...
+
+
+class Traced:
+    """What may have a trace.
+
+    Attributes:
+        trace: None while no request could be traced.
+    """
+
+    __slots__ = ()
+    trace: RequestTrace | None
+
+    def abandon(self) -> None:
+        """See `Adapter`."""
+        if self.trace is not None:
+            self.trace.finish()
+
+
+class Adapter(Protocol):
+    """One request, as its protocol has it.
+
+    Attributes:
+        attended: the server's `attend` is called before the calling task waits for anything.
+        prompt: `begin` submits it, so that it is refused if its model has too much in flight. Otherwise `go_on` does,
+            which then waits.
+    """
+
+    attended: ClassVar[bool]
+    prompt: ClassVar[bool]
+
+    @property
+    def request(self) -> InferenceRequest | None:
+        """None until it has been decoded."""
+        ...
+
+    @property
+    def model(self) -> ModelDescription | None:
+        """What was found of its model."""
+        ...
+
+    @property
+    def lease(self) -> Lease | None:
+        """What it holds of the server-wide budget."""
+        ...
+
+    @property
+    def trace(self) -> RequestTrace | None:
+        """None while no request could be traced."""
+        ...
+
+    def received(self, tracer: Tracer) -> None:
+        """The request has come, while requests can be traced: set `trace`."""
+        ...
+
+    def decode(self) -> bool:
+        """Set `request` and `model`. False: that may take long, and is for `decode_slowly`.
+
+        Raises:
+            TriremeError: it is no request, or for no such model.
+        """
+        ...
+
+    async def decode_slowly(self) -> None:
+        """Set `request` and `model`, and `lease`, if that has become one.
+
+        Raises:
+            TriremeError: see `decode`.
+        """
+        ...
+
+    def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
+        """Make parameters of the headers whose names the pattern is found in.
+
+        Raises:
+            InvalidArgumentError: such a header has a name that means something to the server.
+        """
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """While the request waits for room or for a thread, inside the block."""
+        ...
+
+    def abandon(self) -> None:
+        """The request is refused, or its client is gone."""
+        ...
+
+
+class Pipeline:
+    """Takes requests from adapters to the server.
+
+    Args:
+        pattern: of the headers that become parameters; None for none.
+    """
+
+    __slots__ = ("_pattern", "_server", "_tracer")
+
+    def __init__(self, server: InferenceServer, pattern: HeaderPattern | None) -> None:
+        self._server = server
+        self._pattern = pattern
+        self._tracer = server.tracer
+
+    def begin(self, adapter: Adapter) -> Reply | None:
+        """Decode and submit a request, as far as that goes without waiting.
+
+        Returns:
+            None if it has to wait: see rule 3.
+
+        Raises:
+            TriremeError: the request is refused.
+        """
+        failed = True
+        try:
+            reply = None
+            if self._tracer.active:
+                adapter.received(self._tracer)
+            if adapter.decode():
+                request = adapter.request
+                assert request is not None, "it has been decoded"
+                if self._pattern is not None or adapter.trace is not None:
+                    self._complete(adapter, request)
+                if adapter.prompt:
+                    reply = self._server.submit_nowait(
+                        request, attended=adapter.attended, lease=adapter.lease, model=adapter.model
+                    )
+            failed = False
+        finally:
+            if failed:
+                adapter.abandon()
+        return reply
+
+    async def go_on(self, adapter: Adapter) -> Reply:
+        """The rest of the way for a request that `begin` gave no reply to. Waits for a thread, and for room.
+
+        Raises:
+            TriremeError: the request is refused.
+        """
+        failed = True
+        try:
+            with adapter.waiting():
+                request = adapter.request
+                if request is None:
+                    await adapter.decode_slowly()
+                    request = adapter.request
+                    assert request is not None, "it has been decoded"
+                    self._complete(adapter, request)
+                reply = await self._server.submit(request, adapter.lease, adapter.model)
+            failed = False
+        finally:
+            if failed:
+                adapter.abandon()
+        return reply
+
+    async def submit(self, adapter: Adapter) -> Reply:
+        """The whole way, waiting where need be.
+
+        Raises:
+            TriremeError: the request is refused.
+        """
+        reply = self.begin(adapter)
+        return await self.go_on(adapter) if reply is None else reply
+
+    def _complete(self, adapter: Adapter, request: InferenceRequest) -> None:
+        """What comes between a request's decoding and its submission."""
+        if self._pattern is not None:
+            adapter.forward(self._pattern, request)
+        if adapter.trace is not None:
+            adapter.trace.decoded(request)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline to {self._server}>"
+
+
+class Encoder(Traced, ABC, Generic[T]):
+    """The end of the way: what an adapter whose request gets one answer makes of it.
+
+    `encode` and `takes_long` are static methods since a small request would notice one more call.
+
+    Attributes:
+        decoded: the request, for the forms in which it wants its outputs.
+        offload: where answers are encoded that take long.
+    """
+
+    __slots__ = ()
+    decoded: Any
+    offload: Offload
+
+    @staticmethod
+    @abstractmethod
+    def encode(response: InferenceResponse, decoded: Any) -> Any:
+        """The answer.
+
+        Raises:
+            TriremeError: the response cannot be given in the form asked for.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def takes_long(response: InferenceResponse, decoded: Any) -> bool:
+        """Whether to make it on a thread."""
+
+    async def encoded(self, response: InferenceResponse) -> T:
+        """The answer; made on a thread if that takes long.
+
+        Raises:
+            TriremeError: the response cannot be given in the form asked for.
+        """
+        if self.takes_long(response, self.decoded):
+            return await self.offload(self.encode, response, self.decoded)
+        return self.encode(response, self.decoded)
+
+
+class CallbackAnswer(Encoder[T], Generic[T, F]):
+    """The same without a task: encode and send when the reply calls back.
+
+    Attributes:
+        over: nobody wants the answer any more.
+        reply: of the request, once it has been submitted.
+        send: sends an answer, from wherever it comes; must not raise.
+    """
+
+    __slots__ = ()
+    over: bool
+    reply: Reply | None
+    send: Callable[[T], None]
+
+    @abstractmethod
+    def fail(self, failure: F) -> None:
+        """Send what says that the request has failed; must not raise."""
+
+    @abstractmethod
+    def failure(self, error: TriremeError) -> F:
+        """What says so."""
+
+    @abstractmethod
+    def unexpected(self) -> F:
+        """The same if the answer could not be made: a defect, to be logged here."""
+
+    def cancel(self) -> None:
+        """The client does not want the answer any more."""
+        self.over = True
+        if self.reply is not None:
+            self.reply.cancel()
+
+    def complete(self, reply: Reply) -> None:
+        """The reply is final (`Reply.notify`)."""
+        if self.over:  # and the shared memory meant for the answer may be in use for something else
+            self.abandon()
+            return
+        try:
+            response = reply.answer()
+            if self.takes_long(response, self.decoded):
+                self.offload.later(partial(self._encode, response), self._end)
+                return
+            answer = self.encode(response, self.decoded)
+        except TriremeError as error:
+            end = partial(self.fail, self.failure(error))
+            error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
+        except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own request
+            end = partial(self.fail, self.unexpected())
+        else:
+            if self.trace is None:
+                self.send(answer)
+                return
+            end = partial(self.send, answer)
+        self._end(end)
+
+    def _encode(self, response: InferenceResponse) -> Callable[[], None]:
+        """On a thread, how to end the request: whatever goes wrong is an answer, too."""
+        try:
+            return partial(self.send, self.encode(response, self.decoded))
+        except TriremeError as error:
+            return partial(self.fail, self.failure(error))
+        except Exception:  # noqa: BLE001 - as above
+            return partial(self.fail, self.unexpected())
+
+    def _end(self, end: Callable[[], None]) -> None:
+        """The answer is ready, or it is known how the request has failed."""
+        trace = self.trace
+        if self.over:
+            self.abandon()
+        elif trace is None:
+            end()
+        else:
+            trace.sending()
+            end()
+            trace.sent()
+            trace.finish()
