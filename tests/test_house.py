@@ -82,7 +82,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "api/grpc/dispatch.py"): "a defect in a handler costs its call, not the connection",
     (
         errors_are_caught_by_name,
-        "api/grpc/infer.py",
+        "api/pipeline.py",
     ): "answers inside a model's scheduler: a defect costs the call only",
     (errors_are_caught_by_name, "api/grpc/stream_infer.py"): "the same, for answers on a stream",
     (errors_are_caught_by_name, "api/http/app.py"): "a defect in a handler costs its request, not the connection",
