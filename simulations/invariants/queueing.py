@@ -1,4 +1,4 @@
-"""Queues: nobody is overtaken, limits and deadlines hold."""
+"""Queues: no request is overtaken, limits and deadlines hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class QueueOrder(Invariant):
     (docs/reference/scheduling.md#queue-policies, docs/reference/scheduling.md#priorities). So priorities are never
     inverted, and nobody who gave up is executed."""
 
-    name = "nobody is overtaken"
+    name = "no request is overtaken"
 
     def __init__(self, complain: Complain, state: WorldState) -> None:
         super().__init__(complain)

@@ -26,7 +26,7 @@ NOTICED_AS = {
     "double-reply": "each accepted request gets exactly one final reply",
     "reordered-answers": "answers leave in order where that was asked for",
     "exceeded-batch": "batches are within their limits",
-    "inverted-priority": "nobody is overtaken",
+    "inverted-priority": "no request is overtaken",
     "forgotten-instance": "no instance is idle while work is due",
     "held-for-ever": "queues drain when faults have stopped",
     "unknown-while-stopping": "refusals say what is true",

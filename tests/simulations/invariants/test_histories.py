@@ -227,14 +227,14 @@ BAD: dict[str, tuple[str, ModelPlan, list[Event]]] = {
         [*asked(1, 1), sealed(99_000, 1, 1, reason="delay over")],
     ),
     "no drain": (LIMITS, DYNAMIC, [*asked(1, 1), sealed(1, 1, 1, reason="drain")]),
-    "overtaken": ("nobody is overtaken", DYNAMIC, [*asked(1, 1), *asked(1, 2), sealed(1, 1, 2)]),
+    "overtaken": ("no request is overtaken", DYNAMIC, [*asked(1, 1), *asked(1, 2), sealed(1, 1, 2)]),
     "priority inverted": (
-        "nobody is overtaken",
+        "no request is overtaken",
         LEVELS,
         [*asked(1, 1, level=2), *asked(1, 2, level=1), sealed(1, 1, 1)],
     ),
     "executed though given up": (
-        "nobody is overtaken",
+        "no request is overtaken",
         DYNAMIC,
         [*asked(1, 1), CancelHeard(1, 1, False), sealed(1, 1, 1)],
     ),
