@@ -41,6 +41,7 @@ from ..engine.tensor import Buffer
 from .admission import Admission
 from .budget import BudgetStatistics, InflightBudget
 from .cache_access import CacheAccess
+from .client_bytes import ClientAccounts
 from .clock import TrioClock
 from .executors import Executors, ThreadExecutors
 from .lease import Lease
@@ -119,6 +120,7 @@ class InferenceServer:
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
         self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)
+        self.client_accounts = ClientAccounts.of(options.max_inflight_bytes, options.address_share)
         self.offload = Offload()
         self._tracing = Tracing(options.tracing, clock or SystemClock())
         self.tracer = self._tracing.tracer

@@ -44,6 +44,7 @@ class ServerOptions:
         repository_poll_s: seconds between two looks at the repositories in poll mode; 0 for none.
         max_inflight_requests, max_inflight_bytes: server-wide budget of accepted, unanswered requests; at the bound,
             callers wait.
+        address_share: ``--max-address-share``, as a part of one: of what arrives, or waits to be read, for one address.
         tensor_limits: what one input may be like.
         hang_limit_s: an instance whose batch takes longer is given up and replaced, unless its model has a limit of its
             own (`execution_limit`); 0 for no limit.
@@ -81,6 +82,7 @@ class ServerOptions:
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     max_inflight_requests: int = 65_536
     max_inflight_bytes: int = 4 << 30
+    address_share: float = 0.5
     tensor_limits: TensorLimits = DEFAULT_LIMITS
     hang_limit_s: float = 300.0
     watchdog_limit_s: float = 0.0

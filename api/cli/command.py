@@ -174,6 +174,7 @@ def _server_options(flags: ParsedFlags, environment: Mapping[str, str]) -> Serve
         cache_config=_cache_config(flags),
         max_inflight_requests=flags["max-inflight-requests"],
         max_inflight_bytes=flags["max-inflight-bytes"],
+        address_share=flags["max-address-share"] / 100,
         tensor_limits=TensorLimits(flags["max-tensor-rank"], flags["max-tensor-elements"]),
         hang_limit_s=flags["hang-limit-secs"],
         watchdog_limit_s=flags["watchdog-limit-secs"],

@@ -252,7 +252,11 @@ class _GrpcEnd:
         self._application = GrpcApplication(server, settings.options, log)
         application = self._application
         self.service = GrpcService(
-            application.services, settings.service, guards=application.guards, readiness=server.readiness
+            application.services,
+            settings.service,
+            guards=application.guards,
+            readiness=server.readiness,
+            accounts=server.client_accounts,
         )
 
     async def drain(self, budget_s: float) -> float:
@@ -288,7 +292,8 @@ async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nur
     collector = ServerCollector(
         server, meter.readings, counter_latencies=settings.counter_latencies, quantiles=settings.quantiles
     )
-    await _open(HttpService(MetricsApplication(collector), settings.service), "Metrics", "Metrics Service", nursery)
+    service = HttpService(MetricsApplication(collector), settings.service, server.client_accounts)
+    await _open(service, "Metrics", "Metrics Service", nursery)
 
 
 async def _open(service: Service, name: str, title: str, nursery: trio.Nursery) -> None:

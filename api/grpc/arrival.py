@@ -83,6 +83,8 @@ class Arrival:
             return
         if framed is None and reader.announced_bytes and not self._has_room(reader.announced_bytes):
             return
+        if framed is None and self.lease is None and not self._ended:
+            return  # what is too small for a lease is consumed as a whole: until then the connection counts it
         held, self._held_bytes = self._held_bytes, 0
         connection.core.consumed(call.stream_id, held)
         if framed is None:

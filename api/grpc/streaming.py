@@ -143,7 +143,8 @@ class StreamingCall:
             self._ended = True
         if self._waiting:
             if self._reader.is_collecting and not end_stream:
-                self._release(self._held_bytes)  # what `next_message` would do, without waking it for each piece
+                if self.lease is not None:
+                    self._release(self._held_bytes)  # what `next_message` would do, without waking it for each piece
             else:
                 self._arrival.unpark()
 
@@ -209,7 +210,8 @@ class StreamingCall:
             if reader.announced_bytes:
                 await self._find_room(reader.announced_bytes)
                 continue
-            self._release(self._held_bytes)
+            if self.lease is not None:
+                self._release(self._held_bytes)
             if self._ended:
                 if not reader.is_empty:
                     raise GRPCError(Status.INTERNAL, "The request ends in the middle of a message")

@@ -29,6 +29,7 @@ from .tracing import WatchedSend, is_watched
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
+    from ...actors.client_bytes import ClientAccounts
     from ...actors.socket_readiness import Readiness
     from ..logging import Log
 
@@ -66,6 +67,11 @@ class HttpApplication:
     def readiness(self) -> Readiness:
         """Where the server watches sockets."""
         return self._context.server.readiness
+
+    @property
+    def client_accounts(self) -> ClientAccounts:
+        """Of what the server's connections hold."""
+        return self._context.server.client_accounts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: an HTTP request, or the lifespan of the application."""

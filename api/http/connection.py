@@ -16,6 +16,10 @@ sends meanwhile stays in the socket.
 
 Bodies of known length that are larger than one read bypass the parser: they are received straight into the buffer
 that the app gets. The app knows how long they are before it asks for them, and does not ask for what it will not have.
+
+What a read leaves behind of a request that is not complete, or of those behind another, is noted in the account of what
+is unfinished (`client_bytes`); a request that comes whole has nothing to do with that. When the account is full, who
+waits for the client gives up; when it nearly is, reads are small, so that those who wait for the server hold little.
 """
 
 from __future__ import annotations
@@ -28,23 +32,28 @@ import numpy as np
 import orjson
 import trio
 
+from ...actors.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
 from ..http2.frames import PREFACE
 from ..sockets.limits import Limits
 from ..sockets.pace import BodyPace
 from ..sockets.roster import Phase, Roster
-from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
+from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, linger
 from .asgi import AsgiApp
 from .exchange import Answer
 from .h1_exchange import READ_BYTES, Exchange
 from .h1_heads import HeadMemory
 from .h1_parser import Refusal, Request, RequestParser
 from .h1_response import ResponseEncoder, ResponseState, error_response, whole_response
-from .h2_connection import H2Front
+from .h2_connection import H2Front, first_bytes
 from .immediate import ImmediateCall, ImmediateInfer
 
 _LARGE_READ_BYTES = 1 << 20
 """Most that is received at once of a large body, so that other connections get their turn meanwhile."""
+
+_TIGHT_READ_BYTES = 4096
+_FEW_BYTES = 16_384
+_TOO_MUCH = "the server holds too many requests that are not complete; try again later"
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +85,9 @@ class Connection:
         "_scope",
         "_server",
         "_transport",
+        "_unfinished",
+        "_unfinished_account",
+        "_unread_account",
         "_unsent",
         "phase",
         "since_s",
@@ -97,6 +109,9 @@ class Connection:
         self._immediate = immediate if isinstance(transport, PlainTransport) and transport.listens else None
         self._call: ImmediateCall | None = None
         self._unsent: list[Buffer] = []
+        self._unfinished = False  # the account has an entry
+        self._unfinished_account = roster.accounts.unfinished
+        self._unread_account = roster.accounts.unread
         self._transport = transport
         self._roster = roster
         self._client = client
@@ -141,6 +156,16 @@ class Connection:
     def is_slow(self, now_s: float) -> bool:
         return self._pace is not None and self._pace.is_slow(now_s)
 
+    def make_way(self, account: ClientBytes) -> bool:
+        if account is self._unfinished_account:
+            if self.phase is Phase.APP and not self._parser.requests:
+                return False  # the body waits for the application
+            asks = self.phase is Phase.HEAD or self.phase is Phase.BODY
+            self._farewell = Refusal(503, _TOO_MUCH) if asks else Refusal()
+            self._parser.abandon(self._farewell)
+        self._end()
+        return True
+
     def _end(self) -> None:
         self.enter(Phase.ENDING)
         self._scope.cancel()
@@ -148,6 +173,14 @@ class Connection:
     def enter(self, phase: Phase) -> None:
         self.phase = phase
         self.since_s = self._roster.now_s
+
+    def _enter_head(self) -> None:
+        if self.phase is not Phase.HEAD:
+            self.enter(Phase.HEAD)
+
+    @property
+    def _read_bytes(self) -> int:
+        return _TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES
 
     # ---- the task ----
 
@@ -182,26 +215,14 @@ class Connection:
                 await self._hand_over(b"")
                 return
         self.enter(Phase.IDLE)
-        data = await self._first_bytes()
+        data = await first_bytes(transport, self._read_bytes, self._enter_head)
         if data.startswith(PREFACE):
             await self._hand_over(data)
             return
-        self._parser.feed(data)
+        self._take_in(data)
         while (request := await self._next_request()) is not None:
             if not await self._answer(request):
                 return
-
-    async def _first_bytes(self) -> bytes:
-        """Enough to tell HTTP/2's preface from a request; empty if the client left."""
-        data = await self._transport.receive(READ_BYTES)
-        while data and len(data) < len(PREFACE) and PREFACE.startswith(data):
-            if self.phase is not Phase.HEAD:
-                self.enter(Phase.HEAD)
-            more = await self._transport.receive(READ_BYTES)
-            if not more:
-                break
-            data += more
-        return data
 
     async def _next_request(self) -> Request | None:
         """The next request with a complete head; None when there will be none."""
@@ -216,17 +237,29 @@ class Connection:
                         await self._part(lingering=True)  # or a request that comes too late resets the last answer
                     return None
                 self.enter(Phase.IDLE)
-            elif self.phase is not Phase.HEAD:
-                self.enter(Phase.HEAD)
+            else:
+                self._enter_head()
             transport = self._transport
             if self._immediate is not None and isinstance(transport, PlainTransport) and not transport.has_more:
                 await self._listen(transport)
                 continue
-            data = await transport.receive(READ_BYTES)
+            data = await transport.receive(self._read_bytes)
             if not data:
                 return None
-            parser.feed(data)
+            self._take_in(data)
         return parser.requests.pop(0)
+
+    def _take_in(self, data: bytes) -> None:
+        self._parser.feed(data)
+        if not self._parser.requests:
+            self._count_unfinished()
+
+    def _count_unfinished(self) -> None:
+        """Notes what is held of a request that is not complete, or of those that wait behind the current one."""
+        nbytes = self._parser.held_bytes
+        if nbytes or self._unfinished:
+            self._unfinished = nbytes > 0
+            self._roster.hold(self._unfinished_account, self, nbytes)
 
     # ---- requests without the task ----
 
@@ -250,7 +283,7 @@ class Connection:
             return True  # its answer comes first; then this is looked at
         transport = self._transport
         assert isinstance(transport, PlainTransport), "only these have a listener"
-        data = transport.take_now(READ_BYTES)
+        data = transport.take_now(_TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES)
         if not data:
             return data is None
         try:
@@ -272,12 +305,13 @@ class Connection:
         if parser.failure is not None or len(parser.requests) > 1 or not self._roster.accepting:
             return False
         if not parser.requests:
-            if self.phase is not Phase.HEAD:
-                self.enter(Phase.HEAD)
+            self._enter_head()
+            self._count_unfinished()
             return True
         request = parser.requests[0]
         if not request.complete:
             self._wait_for_body()
+            self._count_unfinished()
             short = request.remaining is not None and request.remaining <= READ_BYTES
             return short and not request.expects_continue and immediate.wants(request)
         self._pace = None
@@ -289,6 +323,8 @@ class Connection:
             self._call = call
         self._roster.requests += 1
         parser.requests.clear()
+        if self._unfinished:
+            self._count_unfinished()
         return True
 
     def _respond(self, answer: Answer) -> None:
@@ -303,8 +339,12 @@ class Connection:
             return
         if self._unsent:
             self.enter(Phase.SENDING)
+            self._count_unread(self._unsent)
+        elif self._parser.between_requests:
+            self.enter(Phase.IDLE)
         else:
-            self.enter(Phase.IDLE if self._parser.between_requests else Phase.HEAD)
+            self.enter(Phase.HEAD)
+            self._count_unfinished()
         if self._unsent or transport.has_more or not self._roster.accepting:
             transport.wake()
 
@@ -312,6 +352,7 @@ class Connection:
         """Runs the app with a request. Returns whether another request may follow."""
         self._roster.requests += 1
         self.enter(Phase.APP)
+        self._count_unfinished()
         if self._pace is not None:
             self._pace.arrived(0, self._roster.now_s)  # from here on, it may be the application that waits for room
         exchange = Exchange(self, request)
@@ -351,23 +392,15 @@ class Connection:
         rest = self._transport.send_now([error_response(refusal.status, body)])
         while rest:
             rest = await self._transport.send_some(rest)
-        await self._linger()
+        await linger(self._transport)
 
     async def _part(self, *, lingering: bool) -> None:
         """Closes the connection after a complete response."""
         with contextlib.suppress(PeerGoneError):
             if lingering:
-                await self._linger()
+                self.enter(Phase.CLOSING)
+                await linger(self._transport)
             await self._transport.close_gracefully()
-
-    async def _linger(self) -> None:
-        """Takes in what the client is still sending. Closing with unread bytes would reset the connection, and the
-        client might never see the answer."""
-        self.enter(Phase.CLOSING)
-        await self._transport.send_eof()
-        while data := await self._transport.receive(READ_BYTES):
-            if len(data) == READ_BYTES:
-                await trio.lowlevel.checkpoint()
 
     # ---- used by the exchange ----
 
@@ -397,12 +430,21 @@ class Connection:
         try:
             rest = self._transport.send_now(buffers)
             if rest:
+                self._count_unread(rest)
                 while rest:
                     self.enter(Phase.SENDING)
                     rest = await self._transport.send_some(rest)
+                    self._unread_account.progressed(self)
+                self._unread_account.drop(self)
                 self.enter(Phase.APP)
         except PeerGoneError:
             await self.give_up()
+
+    def _count_unread(self, rest: list[Buffer]) -> None:
+        """Notes what the client does not take; all of it is in memory until the last of it has gone."""
+        nbytes = sum(map(len, rest))
+        if nbytes > _FEW_BYTES:  # TLS leaves all that is small for later, whatever the client does
+            self._roster.hold(self._unread_account, self, nbytes)
 
     async def read_body(self, request: Request) -> None:
         """Reads more of a body into `request.pieces`."""
@@ -417,6 +459,7 @@ class Connection:
                 await self.give_up()
             self._note_body(len(data))
             self._parser.feed(data)
+            self._count_unfinished()
             if self._parser.failure is not None and not request.complete:
                 await self.give_up(self._parser.failure)
             if len(data) == READ_BYTES:
@@ -433,8 +476,13 @@ class Connection:
         if self._pace is not None:
             self._pace.arrived(nbytes, self._roster.now_s)
 
+    def handed_over(self) -> None:
+        """The application has what has come of the body."""
+        self._parser.handed_over()
+
     async def _read_large_body(self, request: Request, remaining: int) -> None:
         self._parser.restart()
+        self._count_unfinished()  # nothing: the application has room for all of it
         filled = sum(map(len, request.pieces))
         size = filled + remaining
         buffer = np.empty(size, np.uint8).data  # not zeroed: what a client only announces costs no memory

@@ -63,6 +63,8 @@ class Exchange:
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         request.pieces = []
         self._received_all = request.complete
+        if request.remaining is None:
+            self._connection.handed_over()
         return {"type": "http.request", "body": body, "more_body": not request.complete}
 
     async def send(self, message: Message) -> None:

@@ -21,6 +21,11 @@ from ..sockets.limits import Limits
 from .h1_heads import HeadMemory
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
+_PIECE_BYTES = 64
+_FIELD_BYTES = 300
+_REQUEST_BYTES = 1024
+"""What a piece of a body, a header and a request take in memory besides what is in them, or a little more."""
+
 _NOTED_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
 
 
@@ -112,12 +117,14 @@ class RequestParser:
         "_chunk_begins",
         "_chunks",
         "_expects_continue",
+        "_fed_bytes",
         "_head_bytes",
         "_heads",
         "_hosts",
         "_limits",
         "_parser",
         "_progress",
+        "_raw_bytes",
         "_received",
         "_remaining",
         "_stalled_bytes",
@@ -132,6 +139,7 @@ class RequestParser:
         self.requests: list[Request] = []
         self.failure: Refusal | None = None
         self._received: list[tuple[bytes, bytes]] = []
+        self._fed_bytes = 0  # by the last feed
         self.restart()
 
     def restart(self) -> None:
@@ -140,6 +148,7 @@ class RequestParser:
         self._body_request: Request | None = None
         self._begun = False
         self._stalled_bytes = 0
+        self._raw_bytes = 0  # fed since the feed in which the current message began
 
     def close(self) -> None:
         """Drops the httptools parser, which refers back to this object."""
@@ -149,6 +158,26 @@ class RequestParser:
     def between_requests(self) -> bool:
         """Not one byte of a further request has been seen."""
         return not self._begun and not self._stalled_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory is taken by a message that has begun and is not complete, and by requests that nobody
+        has taken from `requests`."""
+        requests = len(self.requests)
+        if not (requests or self._begun or self._stalled_bytes):
+            return 0
+        return self._raw_bytes + _FIELD_BYTES * len(self._received) + _REQUEST_BYTES * requests
+
+    def handed_over(self) -> None:
+        """What has come of the current body is somebody else's from here on."""
+        self._raw_bytes = 0
+
+    def abandon(self, failure: Refusal) -> None:
+        """Drops what it holds. Nothing more is read."""
+        self.failure = failure
+        self.requests.clear()
+        self._received = []
+        self.restart()
 
     def feed(self, data: bytes) -> None:
         """Takes in the next bytes of the stream; never raises for what they contain."""
@@ -167,6 +196,8 @@ class RequestParser:
 
     def _parse(self, data: bytes) -> None:
         self._progress = False
+        self._fed_bytes = len(data) + _PIECE_BYTES
+        self._raw_bytes += self._fed_bytes
         pending = data
         while pending and self.failure is None and self._parser is not None:
             try:
@@ -215,6 +246,7 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         self._begun = True
+        self._raw_bytes = self._fed_bytes
         self._url = b""
         self._received = []
         self._head_bytes = 0
@@ -230,6 +262,9 @@ class RequestParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._body_request is None:
             self._received.append((name, value))  # looked at when all are there: less work for each
+            if len(self._received) > self._limits.head_fields:
+                self.failure = Refusal(431, f"request header block has more than {self._limits.head_fields} headers")
+                raise ValueError("too many headers")
             return
         self._head_bytes += len(name) + len(value) + 4  # a trailer: only counted
         if self._head_bytes > self._limits.head_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import orjson
@@ -10,6 +11,7 @@ import orjson
 from ..http2.connection import Http2Connection
 from ..http2.errors import ErrorCode
 from ..http2.events import RequestReceived
+from ..http2.frames import PREFACE
 from ..http2.group import Http2Group
 from ..http2.limits import Http2Limits, KeepaliveOptions, Rate
 from ..sockets.limits import Limits
@@ -171,6 +173,23 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         self.core.send_headers(exchange.stream_id, response_block(refusal.status, headers))
         self.core.send_data(exchange.stream_id, [body], True)
+
+
+async def first_bytes(transport: PlainTransport | TlsTransport, max_bytes: int, in_part: Callable[[], None]) -> bytes:
+    """What a client sends first: enough to tell HTTP/2's preface from a request; empty if it left.
+
+    Args:
+        max_bytes: most that is received at once.
+        in_part: called when that was not enough.
+    """
+    data = await transport.receive(max_bytes)
+    while data and len(data) < len(PREFACE) and PREFACE.startswith(data):
+        in_part()
+        more = await transport.receive(max_bytes)
+        if not more:
+            break
+        data += more
+    return data
 
 
 def _nothing_to_attend() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...actors.client_bytes import ClientAccounts
 from ..sockets.roster import Roster
 from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import PlainTransport, TlsTransport
@@ -13,15 +14,19 @@ from .h2_connection import H2Front
 
 
 class HttpService(Service):
-    """Serves an ASGI app over HTTP/1.1 and HTTP/2."""
+    """Serves an ASGI app over HTTP/1.1 and HTTP/2.
+
+    Args:
+        accounts: see `Service`; those of the server, if the app is that of one.
+    """
 
     protocols = ("h2", "http/1.1")
 
-    def __init__(self, app: AsgiApp, options: ServiceOptions) -> None:
+    def __init__(self, app: AsgiApp, options: ServiceOptions, accounts: ClientAccounts | None = None) -> None:
         readiness, self._immediate = None, None
         if isinstance(app, HttpApplication):
-            readiness, self._immediate = app.readiness, app.immediate
-        super().__init__(options, readiness)
+            readiness, self._immediate, accounts = app.readiness, app.immediate, app.client_accounts
+        super().__init__(options, readiness, accounts)
         self._app = app
         self._heads = HeadMemory()
         self._http2 = H2Front.of(app, options.limits)

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,9 +18,11 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
+from ...actors.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
 from ..sockets.roster import Phase, Roster
-from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport
+from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, linger
+from .errors import ErrorCode
 from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
 from .group import Http2Group
 from .headers import Field
@@ -32,6 +35,8 @@ _GREETING_BYTES = 24 + 9
 """HTTP/2's preface, and the header of the frame that must follow it."""
 _READ_BYTES = 65_536
 _FEW_EVENTS = 8
+_FEW_BYTES = 4096
+"""So much of what is not complete is not counted: a request may come in two reads."""
 _NOTHING = memoryview(b"")
 _ENDING = (Phase.ENDING, Phase.CLOSING)
 
@@ -76,18 +81,25 @@ class Http2Connection(ABC, Generic[H, C]):
     """
 
     __slots__ = (
+        "_asked",
         "_attend",
         "_client",
+        "_counted",
         "_dirty",
         "_group",
         "_handling",
         "_nursery",
         "_outbox",
+        "_pending_bytes",
         "_reading",
         "_received_bytes",
         "_roster",
         "_scope",
         "_transport",
+        "_unfinished_account",
+        "_unfinished_bytes",
+        "_unread_account",
+        "_unread_bytes",
         "calls",
         "core",
         "phase",
@@ -114,6 +126,11 @@ class Http2Connection(ABC, Generic[H, C]):
         self._handling = False
         self._dirty = False
         self._received_bytes = 0
+        self._asked = False  # something, since `_settle` last looked
+        self._counted = False  # the accounts may have entries
+        self._pending_bytes = self._unfinished_bytes = self._unread_bytes = 0  # when last counted
+        self._unfinished_account = roster.accounts.unfinished
+        self._unread_account = roster.accounts.unread
         self.core: Http2Server[H] = Http2Server(group.limits, parse_head, trio.current_time())
         self._outbox = Outbox(transport, self.core)
         self.calls: dict[int, C] = {}
@@ -147,6 +164,26 @@ class Http2Connection(ABC, Generic[H, C]):
 
     def is_slow(self, now_s: float) -> bool:
         return False  # calls look after their own
+
+    def make_way(self, account: ClientBytes) -> bool:
+        """The streams of which too much is unread, or the connection."""
+        pending = self.core.pending_streams() if account is self._unread_account else []
+        if account is self._unread_account and (self.blocked or not pending):
+            self._end()
+            return True
+        for stream_id in pending:
+            self.core.reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
+            call = self.calls.get(stream_id)
+            if call is not None:
+                self._roster.disconnects += 1
+                call.cancel()
+        if not pending:
+            self.core.abort(ErrorCode.ENHANCE_YOUR_CALM, "too much that is not complete")
+            self._lose_calls()
+        if not self._dirty:
+            self._dirty = True
+            self._group.flusher.add(self)
+        return True
 
     def _end(self) -> None:
         self._enter(Phase.ENDING)
@@ -288,18 +325,12 @@ class Http2Connection(ABC, Generic[H, C]):
         return 0 < len(events) <= _FEW_EVENTS
 
     async def _part(self) -> None:
-        """Closes after all has been said. What the client still sends is taken in: closing with unread bytes would
-        reset the connection, and the client might never see the last words."""
+        """Closes after all has been said."""
         self._enter(Phase.CLOSING)
         self._cancel_calls()
-        try:
+        with contextlib.suppress(PeerGoneError):
             await self._outbox.until_unblocked()
-            await self._transport.send_eof()
-        except PeerGoneError:
-            return
-        while data := await self._transport.receive(_READ_BYTES):
-            if len(data) == _READ_BYTES:
-                await trio.lowlevel.checkpoint()  # a client that sends as fast as this reads lets others run, too
+            await linger(self._transport)
 
     # ---- what the client does ----
 
@@ -313,6 +344,7 @@ class Http2Connection(ABC, Generic[H, C]):
                     if call is not None:
                         call.receive(event.data, event.flow_bytes, event.end_stream)
                 elif isinstance(event, RequestReceived):
+                    self._asked = True
                     self._open(event)
                 else:
                     self._handle_rare(event)
@@ -399,11 +431,16 @@ class Http2Connection(ABC, Generic[H, C]):
         """A client that did not read has read something: its time begins anew."""
         if self.phase is Phase.SENDING:
             self._enter(Phase.SENDING)
+            self._unread_account.progressed(self)
 
     def _settle(self) -> None:
-        """Notes what the connection is doing now, and whether it is done for good."""
+        """Notes what the connection is doing and holding now, and whether it is done for good."""
         if self.phase in _ENDING:
             return
+        core = self.core
+        unfinished, unread = core.unfinished_bytes, core.unread_bytes + self._outbox.unsent_bytes
+        if unfinished > _FEW_BYTES or unread or self._counted:
+            self._count(unfinished if unfinished > _FEW_BYTES else 0, unread)
         if self._outbox.blocked:
             phase = Phase.SENDING
         elif self.calls:
@@ -412,7 +449,22 @@ class Http2Connection(ABC, Generic[H, C]):
             phase = Phase.IDLE if self._received_bytes >= _GREETING_BYTES else Phase.HEAD
         if phase is not self.phase:
             self._enter(phase)
-        elif phase is Phase.IDLE:
-            self.since_s = self._roster.now_s  # calls may have come and gone
-        if phase is not Phase.SENDING and (self.core.terminated or self.core.idle_after_goaway):
+        elif self._asked and phase is Phase.IDLE:
+            self.since_s = self._roster.now_s  # calls have come and gone; a PING is none
+        self._asked = False
+        if phase is not Phase.SENDING and (core.terminated or core.idle_after_goaway):
             self._reading.cancel()
+
+    def _count(self, unfinished_bytes: int, unread_bytes: int) -> None:
+        """Notes what is held for the client."""
+        roster, pending = self._roster, self.core.pending_bytes
+        self._counted = unfinished_bytes > 0 or unread_bytes > 0
+        if unfinished_bytes != self._unfinished_bytes:
+            self._unfinished_bytes = unfinished_bytes
+            roster.hold(self._unfinished_account, self, unfinished_bytes)
+        if unread_bytes != self._unread_bytes:
+            self._unread_bytes = unread_bytes
+            roster.hold(self._unread_account, self, unread_bytes)
+        if pending < self._pending_bytes:
+            self._unread_account.progressed(self)
+        self._pending_bytes = pending

@@ -57,6 +57,7 @@ class Incoming(Generic[H]):
         "_streams",
         "_table_lowered",
         "_tiny_data",
+        "_unended",
         "_unread",
         "next_timer_s",
         "terminated",
@@ -85,6 +86,7 @@ class Incoming(Generic[H]):
         self._half_stream = limits.stream_window_bytes // 2
         self._events: list[Event[H]] = []
         self._unread = b""
+        self._unended = 0  # open streams whose requests are not complete
         self._leaving = False  # the client has sent GOAWAY
         self._table_lowered = False
         self._requests = self._refused = self._resets_received = self._resets_sent = 0
@@ -99,6 +101,8 @@ class Incoming(Generic[H]):
 
     def _close(self, stream: Stream) -> None:
         del self._open[stream.id]
+        if not stream.ended:
+            self._unended -= 1
         if stream.queue is not None:
             self._sender.forget(stream)
         if stream.unconsumed > stream.lent:
@@ -188,6 +192,7 @@ class Incoming(Generic[H]):
         self.terminated = True
         self.next_timer_s = math.inf
         self._open.clear()
+        self._unended = 0
         self._sender.forget_all()
 
     # ---- frames (see `reader.FrameSink`) ----
@@ -196,6 +201,9 @@ class Incoming(Generic[H]):
         if charge + left > self._connection_left:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "data exceeds the connection's window")
         self._connection_left -= charge
+        size = len(piece)
+        if size < _TINY_DATA_BYTES and not (end_stream or left):
+            (self._tiny_data if size else self._empty_frames).spend(self._now_s)
         stream = self._open.get(stream_id)
         if stream is None or stream.ended:
             self._give_back(charge)
@@ -205,21 +213,17 @@ class Incoming(Generic[H]):
             self._give_back(charge)
             self._break(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
             return
-        size = len(piece)
         stream.receive_left -= charge
+        if end_stream:
+            stream.ended = True
+            self._unended -= 1
         if stream.queue is not None and stream.queue.ending:  # answered; only the windows hold the answer back
-            stream.ended = end_stream
             self._credit(stream, charge)
             return
         if charge > size:  # nobody has to consume padding
             self._credit(stream, charge - size)
-        if end_stream:
-            stream.ended = True
-        elif not size:
-            self._empty_frames.spend(self._now_s)
+        if not (size or end_stream):
             return
-        elif size < _TINY_DATA_BYTES and not left:
-            self._tiny_data.spend(self._now_s)
         stream.unconsumed += size
         if stream.lends:
             stream.lent += size
@@ -245,6 +249,8 @@ class Incoming(Generic[H]):
         if len(self._sender.out) > self._limits.unread_pieces:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "answers are not being read")
         self._requests += 1
+        if not end_stream:
+            self._unended += 1
         self._open[stream_id] = Stream(
             stream_id, end_stream, self._limits.stream_window_bytes, self._sender.initial_window
         )
@@ -267,6 +273,7 @@ class Incoming(Generic[H]):
             self._break(stream_id, fault.code)
             return
         stream.ended = True
+        self._unended -= 1
         if stream.queue is None or not stream.queue.ending:
             self._events.append(StreamEnded(stream_id))
 

@@ -26,15 +26,17 @@ class Outbox:
 
     Attributes:
         blocked: the socket is full; a task waits for it.
+        unsent_bytes: what was to be written when it became full, all of which is in memory until the last of it is.
     """
 
-    __slots__ = ("_core", "_transport", "_unblocked", "blocked")
+    __slots__ = ("_core", "_transport", "_unblocked", "blocked", "unsent_bytes")
 
     def __init__(self, transport: Transport, core: Http2Server[Any]) -> None:
         self._transport = transport
         self._core = core
         self._unblocked = trio.lowlevel.ParkingLot()
         self.blocked = False
+        self.unsent_bytes = 0
 
     def __repr__(self) -> str:
         return f"<Outbox{' blocked' if self.blocked else ''}>"
@@ -51,6 +53,7 @@ class Outbox:
             rest = self._send(self._core.take_output())
             if rest:
                 self.blocked = True
+                self.unsent_bytes = sum(map(len, rest))
                 return rest
         return []
 
@@ -80,8 +83,10 @@ class Outbox:
                         burst = await self._transport.send_some(burst)
                         on_progress()
                 rest = self._core.take_output() if self._core.has_output else []
+                self.unsent_bytes = sum(map(len, rest))
         finally:
             self.blocked = False
+            self.unsent_bytes = 0
             self._unblocked.unpark_all()
 
     async def until_unblocked(self) -> None:

@@ -12,15 +12,17 @@ class SendQueue:
 
     Attributes:
         pending: bytes of data that wait.
+        begun: bytes of the first part that do not wait any more; they are in memory as long as the rest of it is.
         ending: the stream ends after the data, with `trailers` or, if there are none, with the last DATA frame.
     """
 
-    __slots__ = ("_first", "_parts", "ending", "pending", "trailers")
+    __slots__ = ("_first", "_parts", "begun", "ending", "pending", "trailers")
 
     def __init__(self) -> None:
         self._parts: list[memoryview] = []
         self._first = 0
         self.pending = 0
+        self.begun = 0
         self.ending = False
         self.trailers: bytes | None = None
 
@@ -38,9 +40,11 @@ class SendQueue:
             if len(part) > size:
                 out.append(part[:size])
                 self._parts[self._first] = part[size:]
+                self.begun += size
                 return
             out.append(part)
             size -= len(part)
+            self.begun = 0
             self._first += 1
         if not self.pending:
             self._parts.clear()

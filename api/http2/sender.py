@@ -38,6 +38,8 @@ class Sender:
         window: bytes of data that the connection may send.
         initial_window: that of new streams, as the client has set it.
         max_frame: the largest payload that the client takes.
+        out_bytes: of data in `out`, about.
+        pending_bytes, begun_bytes: of data in the streams' queues, and of parts of which some is still there.
         sent_payload: data, headers or window updates were sent since somebody last cleared it (gRPC's keepalive asks).
         block_prefix: goes before the next header block: a change of table size that the client has forced (RFC 7541
             §4.2).
@@ -48,16 +50,22 @@ class Sender:
         "_max_backlog",
         "_ready",
         "_tiny_frames",
+        "begun_bytes",
         "block_prefix",
         "initial_window",
         "max_frame",
         "out",
+        "out_bytes",
+        "pending_bytes",
         "sent_payload",
         "window",
     )
 
     def __init__(self, preface: bytes, control_backlog_bytes: int, tiny_frames: Budget) -> None:
         self.out: list[Buffer] = [preface]
+        self.out_bytes = 0
+        self.pending_bytes = 0
+        self.begun_bytes = 0
         self.window = frames.DEFAULT_WINDOW_BYTES
         self.initial_window = frames.DEFAULT_WINDOW_BYTES
         self.max_frame = frames.DEFAULT_FRAME_BYTES
@@ -72,6 +80,7 @@ class Sender:
         """Everything in `out`, small neighbours joined."""
         out = self.out
         self.out = []
+        self.out_bytes = 0
         self._backlog = 0
         if len(out) < 2:
             return out
@@ -107,6 +116,7 @@ class Sender:
             # The way of nearly all answers: one piece. Every client takes frames of 16 KiB.
             stream_id = stream.id
             self.window -= size
+            self.out_bytes += size
             self.sent_payload = True
             self.out.append(
                 b"".join(
@@ -144,7 +154,9 @@ class Sender:
             queue = stream.queue = SendQueue()
         if queue.ending:
             return False
+        before = queue.pending
         queue.add(parts)
+        self.pending_bytes += queue.pending - before
         queue.ending = end_stream
         if queue.pending:
             return self._push(stream, queue)
@@ -156,10 +168,15 @@ class Sender:
     def forget(self, stream: Stream) -> None:
         """The stream is gone; what it had queued is dropped."""
         self._ready.pop(stream.id, None)
+        queue = stream.queue
+        if queue is not None:
+            self.pending_bytes -= queue.pending
+            self.begun_bytes -= queue.begun
 
     def forget_all(self) -> None:
         """The connection is over; what was queued for `out` alone remains."""
         self._ready.clear()
+        self.pending_bytes = self.begun_bytes = 0
 
     def _headers_now(self, stream_id: int, block: bytes, end_stream: bool) -> None:
         self.sent_payload = True
@@ -231,7 +248,11 @@ class Sender:
         size = min(queue.pending, stream.send_window, self.window, self.max_frame)
         ends = size == queue.pending and queue.ending and queue.trailers is None
         self.out.append(FRAME_HEADER.pack(size << 8, END_STREAM if ends else 0, stream.id))
+        begun = queue.begun
         queue.take(size, self.out)
+        self.out_bytes += size
+        self.pending_bytes -= size
+        self.begun_bytes += queue.begun - begun
         stream.send_window -= size
         self.window -= size
         self.sent_payload = True

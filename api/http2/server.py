@@ -27,6 +27,7 @@ from .statistics import Http2Statistics
 from .streams import Stream
 
 _KEEPALIVE_PING = b"Trireme?"
+_STREAM_BYTES = 1024
 
 
 class Http2Server(Incoming[H]):
@@ -82,6 +83,29 @@ class Http2Server(Incoming[H]):
     def has_output(self) -> bool:
         """Whether `take_output` would give anything."""
         return bool(self._sender.out)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """About how much memory is taken by what is not complete, or has not been consumed: parts of frames and header
+        blocks, data, and the streams of requests that are not complete. Without what `hold` has let in."""
+        if self.terminated:
+            return 0
+        unconsumed = self._limits.connection_window_bytes - self._connection_left - self._connection_returned
+        return self._reader.held_bytes + unconsumed + _STREAM_BYTES * self._unended
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much memory is taken by answers that the client has not taken, as far as this has not given them away."""
+        return self._sender.pending_bytes + self._sender.begun_bytes + self._sender.out_bytes
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of data that the client's windows hold back, on all streams."""
+        return self._sender.pending_bytes
+
+    def pending_streams(self) -> list[int]:
+        """The streams on which the client's windows hold something back."""
+        return [stream.id for stream in self._open.values() if stream.queue is not None and stream.queue.pending]
 
     @property
     def output_bytes(self) -> int:

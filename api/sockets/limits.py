@@ -14,6 +14,7 @@ class Limits:
 
     Attributes:
         head_bytes: request line and headers together (trailers too); more is answered with 431.
+        head_fields: headers of a request; more are answered with 431.
         head_timeout_s: from the first byte of a request to the end of its head, answered with 408; also for a TLS
             handshake.
         idle_timeout_s: between requests. None is for ever, as in Triton.
@@ -33,6 +34,7 @@ class Limits:
     """
 
     head_bytes: int = 65_536
+    head_fields: int = 1_024
     head_timeout_s: float = 30.0
     idle_timeout_s: float | None = None
     body_timeout_s: float = 60.0

@@ -29,9 +29,11 @@ from typing import Protocol
 
 import trio
 
+from ...actors.client_bytes import ClientAccounts, ClientBytes
 from .limits import Limits
 from .shares import has_room
 
+_OWN_BYTES = 1 << 30
 _LOOKED_AT = 64
 """Connections of an address among which an idle one is looked for: a client must not be able to make this long."""
 
@@ -84,6 +86,10 @@ class Connection(Protocol):
         """In `Phase.BODY`: the body comes too slowly."""
         ...
 
+    def make_way(self, account: ClientBytes) -> bool:
+        """It holds too much (`client_bytes.Holder`)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatistics:
@@ -118,13 +124,17 @@ class ServiceStatistics:
 class Roster:
     """The open connections of one service, their coarse clock and the service's counters.
 
+    Args:
+        accounts: of what the connections hold; None for accounts of its own.
+
     Attributes:
         now_s: trio's time at the last sweep or arrival: behind the clock by at most one interval.
         accepting: cleared when the service begins to stop.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, accounts: ClientAccounts | None = None) -> None:
         self.limits = limits
+        self.accounts = ClientAccounts.of(_OWN_BYTES, limits.address_share) if accounts is None else accounts
         self.now_s = 0.0
         self.accepting = True
         self.accepted = self.dropped = self.evicted = self.refused = 0
@@ -197,11 +207,26 @@ class Roster:
             del held[connection]
             if not held:
                 del self._addresses[address]
+        self._forget(connection)
         self._announce()
+
+    def _forget(self, connection: Connection) -> None:
+        self.accounts.unfinished.drop(connection)
+        self.accounts.unread.drop(connection)
+
+    def hold(self, account: ClientBytes, connection: Connection, nbytes: int) -> None:
+        """A connection holds so many bytes in one of the accounts."""
+        if nbytes:
+            address = self._connections.get(connection)
+            if address is not None:  # else it is over
+                account.hold(connection, address, nbytes)
+        else:
+            account.drop(connection)
 
     def replace(self, connection: Connection, successor: Connection) -> None:
         """`successor` serves the client from now on."""
         address = self._connections.pop(connection)
+        self._forget(connection)
         self._connections[successor] = address
         held = self._addresses[address]
         del held[connection]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from ...actors.client_bytes import ClientAccounts
 from ...actors.socket_readiness import Readiness
 from .limits import Limits, open_file_limit, within_open_files
 from .listener import BindError, Listener, endpoint, listen
@@ -47,6 +48,7 @@ class Service(ABC):
 
     Args:
         readiness: where the sockets of clients are watched; None for one of its own.
+        accounts: see `Roster`.
 
     Attributes:
         protocols: what TLS offers by ALPN, best first.
@@ -54,10 +56,12 @@ class Service(ABC):
 
     protocols: tuple[str, ...] = ()
 
-    def __init__(self, options: ServiceOptions, readiness: Readiness | None = None) -> None:
+    def __init__(
+        self, options: ServiceOptions, readiness: Readiness | None = None, accounts: ClientAccounts | None = None
+    ) -> None:
         self._options = options
         self._readiness = readiness
-        self._roster = Roster(within_open_files(options.limits, open_file_limit()))
+        self._roster = Roster(within_open_files(options.limits, open_file_limit()), accounts)
         self._sockets: list[socket.socket] = []
         self._scope = trio.CancelScope()
         self._closed = trio.Event()

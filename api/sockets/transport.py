@@ -18,6 +18,7 @@ from ...engine.tensor import Buffer
 
 _JOIN_BYTES = 16_384
 _TLS_PIECE_BYTES = 65_536
+_LINGER_BYTES = 65_536
 
 
 class PeerGoneError(Exception):
@@ -242,6 +243,19 @@ class TlsTransport:
 
     def close(self) -> None:
         self.stream.transport_stream.socket.close()
+
+
+async def linger(transport: Transport) -> None:
+    """Says that nothing more will be sent, and takes in what the client is still sending, until it closes: closing with
+    unread bytes would reset the connection, and the client might never see the last words.
+
+    Raises:
+        PeerGoneError: the client is gone.
+    """
+    await transport.send_eof()
+    while data := await transport.receive(_LINGER_BYTES):
+        if len(data) == _LINGER_BYTES:
+            await trio.lowlevel.checkpoint()  # a client that sends as fast as this reads lets others run, too
 
 
 def drop_front(buffers: list[Buffer], count: int) -> list[Buffer]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import httptools
 import trio
 
+from trireme.actors.client_bytes import ClientAccounts
 from trireme.api.http.asgi import AsgiApp, Message, Receive, Scope, Send
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
@@ -42,10 +43,14 @@ UNHURRIED = Limits(
 
 @asynccontextmanager
 async def serving(
-    app: AsgiApp, *, limits: Limits | None = None, tls: TlsOptions | None = None
+    app: AsgiApp,
+    *,
+    limits: Limits | None = None,
+    tls: TlsOptions | None = None,
+    accounts: ClientAccounts | None = None,
 ) -> AsyncIterator[HttpService]:
     """A service of `app` on a free port of the loopback interface."""
-    service = HttpService(app, ServiceOptions(bind=("127.0.0.1:0",), limits=limits or Limits(), tls=tls))
+    service = HttpService(app, ServiceOptions(bind=("127.0.0.1:0",), limits=limits or Limits(), tls=tls), accounts)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(service.serve)

@@ -32,6 +32,7 @@ from trio.testing import MockClock
 
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.service import HttpService
+from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.tls import TlsOptions
@@ -236,6 +237,26 @@ async def test_idle_connections_are_kept() -> None:
         assert (await client.ask("GET", "/")).status == 200
         await trio.sleep(0.2)
         assert (await client.ask("GET", "/")).status == 200
+
+
+async def test_ping_is_no_request(leaping_clock: MockClock) -> None:
+    """A connection on which nothing is asked is idle, however often its client asks whether the server is there."""
+    limits = dataclasses.replace(UNHURRIED, idle_timeout_s=LONG_S)
+    async with serving(echo, limits=limits) as service, http2(service) as client:
+        assert (await client.ask("GET", "/")).status == 200
+        (connection,) = service._http2.group.connections
+        since_s = connection.since_s
+        await until(lambda: service._roster.now_s > since_s)
+        client.h2.ping(b"anyone??")
+        await client.flush()
+        answer = b""
+        while frames.ping(b"anyone??", ack=True) not in answer:
+            answer += await client.stream.receive_some()
+        assert connection.since_s == since_s
+        assert (await client.ask("GET", "/")).status == 200
+        assert connection.since_s > since_s
+        leaping_clock.jump(LONG_S + 1)
+        await until(lambda: service.statistics().timeouts == 1)
 
 
 async def test_alpn(tmp_path: Path) -> None:

@@ -123,6 +123,19 @@ def test_flood(flood: bytes, limits: Http2Limits) -> None:
     assert peer.goaway().code is ErrorCode.ENHANCE_YOUR_CALM
 
 
+@pytest.mark.parametrize("flood", [data(1), data(1, b"x")], ids=["empty data", "crumbs"])
+@pytest.mark.parametrize("answered", ["cut", "held back by its window"])
+def test_flood_on_a_stream_that_has_been_answered(flood: bytes, answered: str) -> None:
+    """What is ignored counts as well: the budget does not depend on whether the answer or the flood came first."""
+    peer = RawPeer(Http2Limits(empty_frames=FEW, tiny_data=FEW), INITIAL_WINDOW_SIZE=0)
+    peer.say(headers(1))
+    peer.server.respond(1, HEADERS, () if answered == "cut" else (b"answer",), TRAILERS)
+    peer.say(flood * 10)
+    assert not peer.server.terminated
+    peer.say(flood)
+    assert peer.goaway().code is ErrorCode.ENHANCE_YOUR_CALM
+
+
 def test_data_that_is_not_tiny_costs_nothing() -> None:
     """Nor does the last of a request, nor a large frame that comes in small pieces."""
     peer = RawPeer(Http2Limits(tiny_data=Rate(1, 0.0)))
