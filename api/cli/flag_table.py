@@ -305,8 +305,8 @@ _LIMITS = Group(
         Flag(
             "max-address-share",
             Kind("<integer>", in_range(read_int, 1, 100, "Error: --max-address-share must be between 1 and 100.")),
-            "Percentage of a port's connections that one address may hold. Behind a reverse proxy, whose address is "
-            "that of all clients: 100.",
+            "Percentage of a port's connections that one address may hold, and of what may arrive or wait to be read. "
+            "Behind a reverse proxy, whose address is that of all clients: 100.",
             50,
         ),
         Flag(
