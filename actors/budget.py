@@ -60,7 +60,7 @@ class _Waiter:
 
 
 _Queues = dict[ModelShare | None, deque[_Waiter]]
-"""By share: what waits for a share that is used up holds up nobody else. No queue is empty."""
+"""By share: what waits for a share that is used up holds up no other share. No queue is empty."""
 
 
 class InflightBudget:
@@ -131,7 +131,7 @@ class InflightBudget:
     # Plain requests.
 
     def take_nowait(self, share: ModelShare, nbytes: int) -> bool:
-        """Admit a plain request if there is room and nobody waits who comes first.
+        """Admit a plain request if there is room and no request waits that comes first.
 
         Raises:
             UnavailableError: rule 5.

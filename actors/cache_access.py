@@ -5,7 +5,7 @@ Rules:
     hears of, and to the request it is as if there were no entry.
  2. A cache that may block is asked on threads, `calls_at_once` of them. A request waits for a free one for `wait_s` at
     most, and at most `MOST_WAITING` do; then for its answer, for `timeout_s`. Who does not get it goes on without the
-    cache. A thread that nobody waits for any more counts until it comes back.
+    cache. A thread that is not waited for any more counts until it comes back.
  3. Large inputs are hashed on threads as well.
 """
 

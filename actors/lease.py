@@ -49,7 +49,7 @@ class ModelShare:
 class Lease:
     """What one request holds from the first byte of its body until its final answer.
 
-    One task at a time may wait in `grow`, and nobody may close the lease meanwhile.
+    One task at a time may wait in `grow`, and the lease must not be closed meanwhile.
 
     Attributes:
         nbytes: held now.
@@ -67,7 +67,7 @@ class Lease:
         self.submitted = False
 
     def grow_nowait(self, nbytes: int) -> bool:
-        """Take more bytes for this request, if there is room and nobody waits who comes first."""
+        """Take more bytes for this request, if there is room and no request waits that comes first."""
         assert not self._closed, "a closed lease cannot grow"
         return self._budget.grow_nowait(self, nbytes)
 

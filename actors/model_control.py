@@ -3,7 +3,7 @@
 
 Rules:
  1. Operations on models that need each other go one after the other, those on others side by side (`NameLocks`).
- 2. Whoever asked for an operation may go away: it is carried out all the same, in the server's own tasks.
+ 2. The caller of an operation may go away: it is carried out all the same, in the server's own tasks.
  3. A model is loaded after its members, and an ensemble is loaded again when one of its members was.
  4. What is loaded with a configuration or files of the request stays so until the repository has something newer.
  5. A model of which nothing has changed but its instance groups and version policy stays loaded
@@ -168,7 +168,7 @@ class ModelControl:
         """Begin to unload a model and the ensembles that need it; one that is not there is as good as unloaded.
 
         Args:
-            unload_dependents: also the members that nobody has asked for by name and nobody else needs.
+            unload_dependents: also the members that were not loaded by name and that no other model needs.
 
         Raises:
             UnavailableError: not in this control mode.
@@ -283,7 +283,7 @@ class ModelControl:
         """Unload a model for good, and for the time being the ensembles that need it: they come back when it does.
 
         Args:
-            with_members: also those that nobody has asked for by name and nobody else needs.
+            with_members: also those that were not loaded by name and that no other model needs.
         """
         member_ids = self._members_of(identity)
         for dependent in reversed(self._dependencies().dependents(identity)):

@@ -21,7 +21,7 @@ class NameLocks:
 
     @asynccontextmanager
     async def hold(self, names: frozenset[str]) -> AsyncIterator[None]:
-        """Wait until nobody who came earlier holds or wants one of `names`."""
+        """Wait until no earlier operation holds or wants one of `names`."""
         ticket = _Ticket(names)
         self._line.append(ticket)
         try:

@@ -1,6 +1,7 @@
 """Work on large bodies and tensors, off the event loop.
 
-The loop serves everybody, so what takes time in proportion to a client's bytes is done on a thread once there are many:
+The loop serves all clients, so what takes time in proportion to a client's bytes is done on a thread once there are
+many:
 reading and writing JSON, compression, copies of shared memory. A thread alone does not help where one C call holds the
 interpreter's lock all the time; such work is done in pieces as well, so that the loop gets its turn in between.
 """

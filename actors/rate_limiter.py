@@ -57,7 +57,7 @@ class RateLimiter:
         self._grant()
 
     def withdraw(self, key: Key) -> bool:
-        """An instance has no work any more, and holds up nobody from now on. False if it has been granted already."""
+        """An instance has no work any more, and holds up no other from now on. False if it has been granted already."""
         if self._core.state(key) is not GrantState.WAITING:
             return False
         self._core.withdraw(key)
@@ -158,7 +158,7 @@ class Permits:
         self._executing.add(instance)
 
     def give_back(self, core: SchedulerCore) -> None:
-        """Whoever was granted and got no batch rests again."""
+        """Instances that were granted and got no batch rest again."""
         while self._granted:
             instance, _ = self._granted.popitem()
             core.instance_paused(instance)

@@ -1,8 +1,8 @@
-"""What models say of themselves when somebody asks whether they are ready (docs/reference/python-backend.md#readiness).
+"""The models' own readiness checks (docs/reference/python-backend.md#readiness).
 
 Rules:
  1. An instance is asked once at a time. Who asks meanwhile waits for the same answer.
- 2. Nobody waits longer than `LIMIT_S`; after that the instance counts as not ready. The question stays open, and who
+ 2. No caller waits longer than `LIMIT_S`; after that the instance counts as not ready. The question stays open, and who
     asks later waits for its answer.
  3. An instance that dies has answered: it is not ready.
  4. Why an instance is not ready is logged, when that changes.

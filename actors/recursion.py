@@ -1,4 +1,4 @@
-"""A model that asks itself, at once or through others, and has nobody left who could answer.
+"""A model that asks itself, at once or through others, and has no instance left that could answer.
 
 Rule: a request that all instances of its model wait for (because they made it, or made the one that it was made for)
 could never be executed. It is refused, whether a model makes it or an ensemble that a model asks.

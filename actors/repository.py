@@ -64,7 +64,7 @@ class Repository:
         self._scan = Scan(())
         self._watchers = trio.lowlevel.ParkingLot()
 
-    # Changing what is served. Whoever calls this sees to it that nobody else changes the same model meanwhile.
+    # Changing what is served. The caller sees to it that no other task changes the same model meanwhile.
 
     def look_at(self, scan: Scan) -> None:
         """What the repositories hold now; the index lists that."""
@@ -163,7 +163,7 @@ class Repository:
             if not model.ended:
                 model.retire()
             elif model.reason != UNLOADED and shown[model.version] is model:
-                del shown[model.version]  # it failed once, and nobody asks for it any more
+                del shown[model.version]  # it failed once, and is not asked for any more
                 self._forget_found()
 
     async def _keep(self, models: Sequence[Model], *, task_status: trio.TaskStatus[None]) -> None:
@@ -207,7 +207,7 @@ class Repository:
         return [each.version for each in self._versions(identity) if each.ready]
 
     def _changed(self, model: Model) -> None:
-        """A version entered another state: remember who is latest, and tell whoever watches."""
+        """A version entered another state: remember which is latest, and notify the watchers."""
         match model.state:
             case ModelState.LOADING:
                 logger.info("loading: %s:%d", model.id, model.version, extra=about(model.id))

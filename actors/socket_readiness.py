@@ -49,7 +49,7 @@ class Watch(Protocol):
     listens: bool
 
     async def wait(self) -> None:
-        """Wait until the socket can be read, or somebody calls `wake`. May return too early, too."""
+        """Wait until the socket can be read, or `wake` is called. May return too early, too."""
         ...
 
     def wake(self) -> None:
@@ -61,7 +61,7 @@ class Watch(Protocol):
         ...
 
     def close(self) -> None:
-        """The socket is about to be closed, or given to somebody else."""
+        """The socket is about to be closed, or handed to another owner."""
         ...
 
 
@@ -69,7 +69,7 @@ class Readiness:
     """Watches sockets.
 
     Args:
-        start_soon: starts `keep_waking` when the first socket is to be watched; None if somebody else does.
+        start_soon: starts `keep_waking` when the first socket is to be watched; None if another task does.
         use_epoll: False leaves the waiting to trio.
 
     Attributes:

@@ -1,6 +1,6 @@
 """The trace exporter: an actor that sends spans to an OpenTelemetry collector, by OTLP over HTTP.
 
-The library's own batch processor is not used: it has a thread of its own that nobody here could supervise, wait for in
+The library's own batch processor is not used: it has a thread of its own that nothing here could supervise, wait for in
 a shutdown, or see. Its exporter is, from a thread that this actor lends it for each export.
 
 Rules:

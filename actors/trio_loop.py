@@ -1,8 +1,8 @@
 """The event loop of Python models that run in the server's process: trio's, in a run of its own on a thread of the
 model's.
 
-Coroutines of users neither share the server's run, where one that computes would hold up everybody, nor see its tasks.
-What they wait for is brought about by other threads, and wakes them through trio's token.
+Coroutines of users neither share the server's run, where one that computes would hold up all clients, nor see its
+tasks. What they wait for is brought about by other threads, and wakes them through trio's token.
 """
 
 from __future__ import annotations

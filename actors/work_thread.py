@@ -1,7 +1,7 @@
 """A thread of an instance's own: one piece of work after the other, results back on the event loop.
 
-A thread cannot be killed. When nobody waits for it any more (a batch outlived the hang limit, or the server's time to
-stop is up), it is abandoned: it ends by itself when the backend returns, and nobody listens.
+A thread cannot be killed. When it is not waited for any more (a batch outlived the hang limit, or the server's time to
+stop is up), it is abandoned: it ends by itself when the backend returns, and its result is dropped.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def _serve(pieces: SimpleQueue[Piece | None], token: trio.lowlevel.TrioToken) ->
             token.run_sync_soon(piece.done, result)
         except trio.RunFinishedError:
             return
-        del piece, result  # whoever waits for the next one does not hold on to the data of the last one
+        del piece, result  # while waiting for the next one, the data of the last one is not held
 
 
 def result_of(piece: Piece) -> outcome.Outcome[object]:
     """Do a piece of work."""
     try:
         return outcome.Value(piece.work())
-    except Exception as error:  # noqa: BLE001 - carried to whoever waits for it
+    except Exception as error:  # noqa: BLE001 - carried to the task that waits for it
         return outcome.Error(error)
     except BaseException as error:  # noqa: BLE001 - a backend called sys.exit(), or worse: that is its instance's end
         return outcome.Error(ExecutorDiedError(f"the backend ended its thread ({last_word(error)})"))

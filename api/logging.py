@@ -145,7 +145,7 @@ class LineHandler(logging.Handler):
         self.console = console
         self._lines: queue.Queue[tuple[bool, bool, str, logging.LogRecord | None] | None] = queue.Queue(max_waiting)
         self._dropped = 0
-        self._put_characters = 0  # written by whoever logs, under the handler's lock,
+        self._put_characters = 0  # written by the threads that log, under the handler's lock,
         self._taken_characters = 0  # and by the thread: no two write the same
         self._thread = threading.Thread(target=self._write_all, name="trireme log", daemon=True)
         self._thread.start()
@@ -173,7 +173,7 @@ class LineHandler(logging.Handler):
             self._dropped += line.count("\n") + 1
 
     def close(self) -> None:
-        """Write what is waiting, for a limited time (nobody may be reading), and end the thread."""
+        """Write what is waiting, for a limited time (the console may not be read), and end the thread."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=CLOSE_LIMIT_S)
             self._thread.join(CLOSE_LIMIT_S)

@@ -274,7 +274,7 @@ class CallbackAnswer(Encoder[T], Generic[T, F]):
     """The same without a task: encode and send when the reply calls back.
 
     Attributes:
-        over: nobody wants the answer any more.
+        over: the answer is not needed any more.
         reply: of the request, once it has been submitted.
         send: sends an answer, from wherever it comes; must not raise.
     """

@@ -250,7 +250,7 @@ def continuations(index: int) -> bytes:
 
 
 def smuggled(server: Server) -> str:
-    """A request that asks to go on in HTTP/2, where nobody in front of the server reads along."""
+    """A request that asks to go on in HTTP/2, where no proxy in front of the server reads along."""
     upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
     with socket.create_connection(("127.0.0.1", server.http_port), 5) as client:
         client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\n")
@@ -326,7 +326,7 @@ def stop_with_idle_connection(server: Server) -> str:
 
 
 def nothing(_server: Server) -> str:
-    """For comparison: what the second client sees when nobody attacks."""
+    """For comparison: what the second client sees without an attack."""
     time.sleep(2)
     return ""
 

@@ -57,7 +57,7 @@ def measure(
     options: argparse.Namespace,
     model: str = MODEL,
 ) -> Run:
-    """One run; another one if perf_analyzer hangs, which it does now and then, whoever serves.
+    """One run; another one if perf_analyzer hangs, which it does now and then, with either server.
 
     Raises:
         SystemExit: it hangs every time.

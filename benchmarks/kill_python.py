@@ -230,7 +230,7 @@ def holdings(server: Server) -> dict[str, int]:
 def maps_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/maps").read_text()
-    except OSError:  # it has gone, or is somebody else's
+    except OSError:  # it has gone, or is another user's
         return ""
 
 

@@ -235,7 +235,7 @@ def _judged(overlay: Overlay, command: Sequence[str], cpu_s: int, marks: tuple[s
 
 
 def _end(judge: subprocess.Popen[str]) -> None:
-    """Its session's number is its own, so nobody else is hit."""
+    """Its session's number is its own, so no other process is hit."""
     try:
         os.killpg(judge.pid, signal.SIGKILL)
     except ProcessLookupError:

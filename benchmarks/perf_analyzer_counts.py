@@ -78,7 +78,7 @@ def difference(after: Counts, before: Counts) -> Counts:
 def count(
     options: argparse.Namespace, server: Server, model: str, concurrency: int, protocol: Protocol
 ) -> dict[str, Counts]:
-    """Run perf_analyzer, several times if it hangs; everybody's counts.
+    """Run perf_analyzer, several times if it hangs; the counts of all.
 
     Raises:
         SystemExit: it hangs every time.
@@ -110,7 +110,7 @@ def count(
 
 
 def agree(rows: dict[str, Counts]) -> bool:
-    """Whether everybody counted the same, but for requests answered before perf_analyzer began to ask the server."""
+    """Whether all counted the same, but for requests answered before perf_analyzer began to ask the server."""
     exact = (ASKED, CLIENT, STATISTICS, METRICS)
     if any(len({rows[row][name] for row in exact if name in rows[row]}) != 1 for name in NAMES):
         return False

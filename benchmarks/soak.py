@@ -126,7 +126,7 @@ def soak(minutes: float, rest_s: float, only: Sequence[str], seed: int) -> tuple
     """Run it.
 
     Args:
-        rest_s: how long nobody comes, before the load and after it.
+        rest_s: how long there is no load, before it and after it.
 
     Returns:
         The run, and what was found when all clients had gone.

@@ -43,7 +43,7 @@ WRONG_HEADS = (
 
 
 class Clients:
-    """Everybody who wants something of one server.
+    """All clients of one server.
 
     Args:
         repository: the server's, whose files the operator touches.
@@ -310,7 +310,7 @@ class Clients:
 
     async def unload_and_load(self) -> None:
         await self._grpc.unload_model("spare")
-        while await self._grpc.is_model_ready("spare"):  # noqa: ASYNC110 - the server tells nobody
+        while await self._grpc.is_model_ready("spare"):  # noqa: ASYNC110 - the server sends no notice
             await asyncio.sleep(0.01)
         await self._grpc.load_model("spare")
 

@@ -2,7 +2,7 @@
 
 What comes out is committed, so that running Trireme needs no compiler; run this after any change to a `.proto`:
 
-- a descriptor set each (`.pb`), for whoever asks what a message looks like: the reader of configurations, reflection;
+- a descriptor set each (`.pb`), for those that ask what a message looks like: the reader of configurations, reflection;
 - `messages/`, betterproto2's classes and service bases, a package for each protobuf package.
 """
 

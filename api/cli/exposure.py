@@ -1,4 +1,4 @@
-"""What a server lets everybody do who reaches it: said at start, so that nobody has to find out."""
+"""What a server lets every client do: logged at start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .flags import ParsedFlags
 
 
 def open_management(flags: ParsedFlags) -> Iterator[str]:
-    """One line if models can be loaded over the network by whoever asks; see docs/security.md."""
+    """One line if every client on the network can load models; see docs/security.md."""
     if flags["model-control-mode"] != "explicit":
         return
     places = [

@@ -335,7 +335,7 @@ _LIMITS = Group(
             "watchdog-limit-secs",
             FLOAT,
             "Seconds for which the event loop may be held up before the server counts as not ready, until the loop has "
-            "recovered; 0 if nobody is to watch it. More than 1 s is always logged.",
+            "recovered; 0 for no watchdog. More than 1 s is always logged.",
             10.0,
         ),
         Flag(

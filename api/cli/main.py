@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _threads_given_up() -> bool:
     """Whether a thread may still be inside of a backend: one of an instance that hung, or did not end in time.
 
-    Daemon threads are those of instances, that of a log which nobody reads, and trio's idle ones, which hold nothing.
+    Daemon threads are those of instances, that of a log which is not read, and trio's idle ones, which hold nothing.
     """
     return any(each.daemon and not each.name.startswith("Trio thread") for each in threading.enumerate())
 
@@ -57,6 +57,6 @@ def _leave(exit_code: int) -> NoReturn:
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # closed, or not read any more
             stream.flush()
     os._exit(exit_code)

@@ -54,7 +54,7 @@ _FEW_OPEN_FILES = 16_384
 
 
 class _StartError(Exception):
-    """The server cannot start; whoever raised this has logged why."""
+    """The server cannot start; why has been logged."""
 
 
 def serve(words: Sequence[str]) -> int:
@@ -186,7 +186,7 @@ def _tell_wide_fields() -> None:
 def _open_request_log(
     command: ServeCommand, stack: contextlib.AsyncExitStack
 ) -> Callable[[InferenceRequest, int], None] | None:
-    """What to tell of each request; None where nobody wants to know.
+    """What is called with each request; None without a request log.
 
     Raises:
         InvalidArgumentError: the file cannot be opened.

@@ -37,7 +37,7 @@ class Arrival:
         connection: that it comes on.
 
     Attributes:
-        lease: what the message holds of the server-wide budget; None if it needs none, or somebody has taken it over.
+        lease: what the message holds of the server-wide budget; None if it needs none, or it was taken over.
         waiting: of the task in which the call waits, for room or for a thread; None if it does not.
     """
 
@@ -124,7 +124,7 @@ class Arrival:
         self._call.fail(Status.DEADLINE_EXCEEDED, TOO_SLOW)
 
     def take_lease(self) -> Lease | None:
-        """The lease, for whoever closes it."""
+        """The lease; the caller closes it."""
         lease, self.lease = self.lease, None
         return lease
 
@@ -132,7 +132,7 @@ class Arrival:
         """The call is over."""
         self._stop_watching()
         if self.waiting is not None:
-            self.waiting.cancel()  # nobody may close a lease that grows: that task does
+            self.waiting.cancel()  # only the task that grows a lease may close it then
         elif self.lease is not None and not self.lease.submitted:
             self.lease.close()
 

@@ -1,9 +1,9 @@
 """A call with one request message, answered by a function: no task, no coroutine, nothing but this object.
 
 States: collecting the message, begun, over. A call is over when it has been answered, cancelled by its client, or out
-of time; from then on `answer` and `fail` do nothing, so whoever took it over need not know.
+of time; from then on `answer` and `fail` do nothing, so the handler need not know.
 
-A call that is over holds nothing and is held by nobody: what is left of it goes without the garbage collector.
+A call that is over holds nothing and is not referred to: what is left of it goes without the garbage collector.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class UnaryCall:
         return None if self._arrival is None else self._arrival.lease
 
     def take_lease(self) -> Lease | None:
-        """`lease`, for whoever closes it."""
+        """`lease`; the caller closes it."""
         return None if self._arrival is None else self._arrival.take_lease()
 
     def _end(self, connection: CallHost) -> None:

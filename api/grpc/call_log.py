@@ -1,6 +1,6 @@
 """The lines of a call's life in verbose logs, worded as Triton words them: tools look for them.
 
-Triton numbers its states only in debug builds; in all others every number is 0, as here. Level 1 tells what becomes of
+Triton numbers its states only in debug builds; in all others every number is 0, as here. Level 1 tells the steps of
 calls, level 2 when the state that belongs to one comes and goes as well.
 """
 
@@ -102,7 +102,7 @@ def stream_request_begins() -> None:
 
 
 def stream_request_ends(cancelled: bool = False) -> None:
-    """The last answer to a request on a stream has been sent; or nobody waits for it any more."""
+    """The last answer to a request on a stream has been sent; or the client is gone."""
     if cancelled:
         log.debug(
             "ModelStreamInferHandler::StreamInferResponseComplete, 0, skipping response generation as grpc "

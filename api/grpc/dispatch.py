@@ -123,7 +123,7 @@ class Dispatcher:
         try:
             on_cancel()
         except Exception:
-            # The same boundary: whoever cancels is a connection, or the task of all deadlines.
+            # The same boundary: the caller is a connection, or the task of all deadlines.
             log.exception("error while cancelling a call")
 
     async def run(self, call: StreamingCall, peer: Peer) -> None:

@@ -1,11 +1,11 @@
 """Messages in a stream of bytes: a flag, a length, and as many bytes (gRPC over HTTP/2, Length-Prefixed-Message).
 
-Rule 1: Nothing is taken apart before somebody asks for it. What lies here waiting has not been used up, so that flow
-        control stops a client that sends faster than its messages are wanted, and thousands of empty messages cost no
-        more than their bytes.
+Rule 1: Nothing is taken apart before it is asked for. What lies here waiting has not been used up, so that flow control
+        stops a client that sends faster than its messages are wanted, and thousands of empty messages cost no more than
+        their bytes.
 Rule 2: A message that came in one piece is a slice of that piece. Any other is collected in a buffer of its announced
-        size, which is made when whoever reads has found room for it (`announced_bytes`, `collect`). Until then what
-        comes is kept as it is.
+        size, which is made when the reader has found room for it (`announced_bytes`, `collect`). Until then what comes
+        is kept as it is.
 Rule 3: What breaks the format, or is too large, is an error at that message; the ones before it are still handed out.
 """
 

@@ -39,7 +39,7 @@ class WireInput:
     """An input.
 
     Attributes:
-        prepared: what `contents` are when sent raw, or why they cannot be; None if nobody has made it yet.
+        prepared: what `contents` are when sent raw, or why they cannot be; None if it has not been made yet.
     """
 
     name: str = ""

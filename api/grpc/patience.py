@@ -54,7 +54,7 @@ class Patience:
             self._give_up()
 
     def stop(self) -> None:
-        """The message is there, or nobody wants it any more."""
+        """The message is there, or not needed any more."""
         self._give_up = None
         if self._entry is not None:
             self._deadlines.remove(self._entry)

@@ -132,7 +132,7 @@ class Stream(StreamIterator[Any]):
         return await self._offload(self._codec.decode, cast(bytes, payload), request_type)
 
     def take_lease(self) -> Lease | None:
-        """What the last message holds of the server-wide budget, for whoever closes it. Not in grpclib."""
+        """What the last message holds of the server-wide budget; the caller closes it. Not in grpclib."""
         return self._call.take_lease()
 
     def admitted(self) -> None:

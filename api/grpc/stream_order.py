@@ -62,7 +62,7 @@ class StreamOrder(Generic[T]):
         max_bytes: bytes of unsent answers from which on no request is admitted.
 
     Attributes:
-        half_closed: no request follows. Set by whoever reads the stream.
+        half_closed: no request follows. Set by the stream's reader.
     """
 
     __slots__ = ("_in_order", "_max_bytes", "_max_open", "_open", "_ready", "_unsent_bytes", "half_closed")

@@ -53,8 +53,8 @@ class StreamingCall:
         lease: what that holds of the server-wide budget.
 
     Attributes:
-        lease: what the last message that was asked for holds of the server-wide budget; None if it came without, or
-            somebody has taken it over.
+        lease: what the last message that was asked for holds of the server-wide budget; None if it came without, or it
+            was taken over.
         waiting_bytes: of a request that came without a lease, and waits for room.
         scope: of the task that serves the call.
         over: nothing more goes out.
@@ -261,7 +261,7 @@ class StreamingCall:
             return await unpack(unpacking, self.lease, connection.offload)
 
     def take_lease(self) -> Lease | None:
-        """What the last message holds of the server-wide budget, for whoever closes it."""
+        """What the last message holds of the server-wide budget; the caller closes it."""
         lease, self.lease = self.lease, None
         return lease
 

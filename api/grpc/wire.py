@@ -1,8 +1,8 @@
 """Protobuf's wire format: fields of a message, one after the other, without a schema.
 
-A field is a tag (its number, and how its payload is delimited) and the payload. Whoever reads compares tags: a known
-number under another wire type is an unknown field, as it is for protobuf. What is refused, and what is not (excess
-bits, lengths spelt in more bytes than needed), follows protobuf's C reader.
+A field is a tag (its number, and how its payload is delimited) and the payload. Readers compare tags: a known number
+under another wire type is an unknown field, as it is for protobuf. What is refused, and what is not (excess bits,
+lengths spelt in more bytes than needed), follows protobuf's C reader.
 """
 
 from __future__ import annotations

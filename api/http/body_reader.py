@@ -48,7 +48,7 @@ class BodyReader:
         uncounted_bytes: a body of announced length that is no larger needs none.
 
     Attributes:
-        lease: the room that has been taken, for whoever goes on with the request, or to be closed.
+        lease: the room that has been taken; goes on with the request, or is closed.
     """
 
     __slots__ = ("_make_lease", "_parts", "_receive", "_terms", "_total", "_uncounted_bytes", "lease")

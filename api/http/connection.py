@@ -120,7 +120,7 @@ class Connection:
         self._parser = RequestParser(roster.limits, heads=heads)
         self._encoder: ResponseEncoder | None = None
         self._farewell: Refusal | None = None
-        self._pace: BodyPace | None = None  # of the body that the client is keeping somebody waiting for
+        self._pace: BodyPace | None = None  # of the body that the application waits for
         self.phase = Phase.IDLE
         self.since_s = roster.now_s
 

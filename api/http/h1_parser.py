@@ -47,7 +47,7 @@ class Request:
         keep_alive: whether the client lets the connection live on.
         expects_continue: the client waits for ``100 Continue`` before it sends the body.
         remaining: bytes of the body yet to come; None for a chunked body.
-        pieces: arrived pieces of the body; whoever takes them clears the list.
+        pieces: arrived pieces of the body; their taker clears the list.
         complete: the whole body has arrived.
     """
 

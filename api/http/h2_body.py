@@ -155,7 +155,7 @@ class RequestBody:
             self._pace.arrived(0, trio.current_time())
 
     async def drop(self, limit_bytes: int) -> None:
-        """Waits for the end. Nobody wants what still comes; the client may send so many bytes of it."""
+        """Waits for the end. What still comes is dropped; the client may send so many bytes of it."""
         self._buffer = None
         self._dropping = True
         while not self._ended:
@@ -167,7 +167,7 @@ class RequestBody:
 
     @property
     def unconsumed(self) -> int:
-        """Bytes that have come and that nobody has asked for."""
+        """Bytes that have come and have not been asked for."""
         return self._unconsumed
 
     @property

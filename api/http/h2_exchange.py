@@ -2,7 +2,7 @@
 
 Rule 1: `send` returns when the client's windows, and its socket, have let through what was sent. A client that lets
         nothing through for `Limits.write_timeout_s` loses the stream.
-Rule 2: Whoever ends an exchange from outside cancels its scope. The app sees trio's `Cancelled`, as over HTTP/1.1.
+Rule 2: An exchange is ended from outside by cancelling its scope. The app sees trio's `Cancelled`, as over HTTP/1.1.
 Rule 3: What comes before the app asks for it, beyond `_LENT_BYTES`, does not count against the connection's window:
         streams that wait for room in the server-wide budget must not keep the others of their connection from going on.
 Rule 4: A response that is complete before its request is ended a little later: the end makes the server reset the
@@ -37,7 +37,7 @@ class Exchange:
     Attributes:
         scope: of the app.
         state: how much of the response has been sent.
-        gone: nobody wants the response any more.
+        gone: the response is not needed any more.
         refusal: what to answer instead of the app, once it has unwound.
     """
 

@@ -133,7 +133,7 @@ def _load_headers(context: Context, request: HttpRequest) -> Callable[[], Header
 
 
 class _Generation(StreamedAnswer):
-    """What a model responds. Whoever stops sending it before its end cancels the request.
+    """What a model responds. If sending stops before its end, the request is cancelled.
 
     Args:
         more_headers: those that the answer is to begin with, besides its own.

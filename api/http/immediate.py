@@ -39,7 +39,7 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
         send: gets the answer, from wherever it comes; does not raise.
 
     Attributes:
-        over: it is answered, or nobody wants the answer any more.
+        over: it is answered, or the answer is not needed any more.
         media: content type of a refusal.
     """
 

@@ -139,7 +139,7 @@ class LargeDocument:
         self._arrays = arrays
 
     def check(self) -> None:
-        """Read the arrays that nobody has read.
+        """Read the arrays that have not been read.
 
         Raises:
             OddTextError: one is no JSON, or not plain.

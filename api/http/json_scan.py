@@ -9,7 +9,7 @@ are brackets, commas and colons outside of strings. That takes 0.3 ms for each `
 * which members are large arrays without objects in them, as the data of a tensor is, where they begin and end, and
   after which commas they can be cut (`Run`).
 
-Nothing is checked here: what is no JSON gives numbers that mean nothing, and is refused by whoever reads it.
+Nothing is checked here: what is no JSON gives numbers that mean nothing, and is refused by the reader.
 """
 
 from __future__ import annotations

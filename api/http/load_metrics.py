@@ -1,4 +1,4 @@
-"""The ORCA header: how full a language model's cache is, told with its answers to whoever asks
+"""The ORCA header: how full a language model's cache is, sent with its answers on request
 (docs/reference/generate.md#load-metrics-header).
 
 A load balancer may ask for it with each request. The numbers are those of a family of custom metrics that the backend

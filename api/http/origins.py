@@ -1,6 +1,6 @@
 """Requests that a web page makes a browser send, and how they are told from those of programs.
 
-A page of any site can have the browser of whoever looks at it send a POST to this server, with any body and a simple
+A page of any site can have the browser that shows it send a POST to this server, with any body and a simple
 Content-Type, from inside the network. It cannot keep the browser from saying so, by ``Origin`` and ``Sec-Fetch-Site``,
 which programs (tritonclient, curl, perf_analyzer) do not send.
 

@@ -211,7 +211,7 @@ class Http2Connection(ABC, Generic[H, C]):
         """The connection's life. Raises nothing but cancellation from outside.
 
         Args:
-            received: what the client has sent to who has accepted the connection, and shaken hands; None if nobody has.
+            received: what the client has sent to who has accepted the connection, and shaken hands; None if none has.
         """
         self._group.connections.add(self)
         try:

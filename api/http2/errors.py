@@ -56,4 +56,4 @@ class StreamFault(Exception):
 
 
 class Farewell(Exception):
-    """The client has sent GOAWAY, and nothing is open any more: nobody is interested in what else it may have sent."""
+    """The client has sent GOAWAY, and nothing is open any more: what else it has sent is ignored."""

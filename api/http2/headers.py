@@ -2,7 +2,7 @@
 
 Rule 1: A block that cannot be decoded leaves both sides with different tables: the connection is at fault.
 Rule 2: A list that is malformed, or too large, costs its stream. One that is far too large costs the connection.
-Rule 3: Every block is decoded, whatever becomes of its stream, because it may change the table.
+Rule 3: Every block is decoded, even if its stream is refused, because it may change the table.
 Rule 4: As long as no block changes the dynamic table, equal blocks mean equal lists, and a dictionary knows them.
 """
 

@@ -220,7 +220,7 @@ class Incoming(Generic[H]):
         if stream.queue is not None and stream.queue.ending:  # answered; only the windows hold the answer back
             self._credit(stream, charge)
             return
-        if charge > size:  # nobody has to consume padding
+        if charge > size:  # padding is consumed at once
             self._credit(stream, charge - size)
         if not (size or end_stream):
             return

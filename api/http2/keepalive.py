@@ -68,7 +68,7 @@ class Keepalive:
         now_s: when the connection began.
 
     Attributes:
-        heard_s: when something was last received; whoever receives sets it.
+        heard_s: when something was last received; set by the receiver.
         peer: what is known of the client.
     """
 

@@ -1,7 +1,7 @@
 """Writes what a connection's HTTP/2 core has to say.
 
-Rule 1: The core is asked for output when all that it gave before has been written. So whoever does not read is noticed
-        by the core, and nothing is copied or kept twice.
+Rule 1: The core is asked for output when all that it gave before has been written. So a client that does not read is
+        noticed by the core, and nothing is copied or kept twice.
 Rule 2: What the socket does not take at once is written by a task of its own. While it waits the outbox is `blocked`:
         handlers do not send, the reader reads on.
 """

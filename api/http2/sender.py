@@ -40,7 +40,7 @@ class Sender:
         max_frame: the largest payload that the client takes.
         out_bytes: of data in `out`, about.
         pending_bytes, begun_bytes: of data in the streams' queues, and of parts of which some is still there.
-        sent_payload: data, headers or window updates were sent since somebody last cleared it (gRPC's keepalive asks).
+        sent_payload: data, headers or window updates were sent since it was last cleared (gRPC's keepalive asks).
         block_prefix: goes before the next header block: a change of table size that the client has forced (RFC 7541
             §4.2).
     """

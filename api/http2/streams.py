@@ -14,7 +14,7 @@ Rule 5: Nothing is remembered of streams that the client knows to be closed (CLO
       │           └────── answered, or reset by the server ─────▶ CUT
       └─ HEADERS with END_STREAM ─────▶ ENDED
 
-`MISFITS` says what becomes of a frame that does not fit the state of its stream. What is not in it is legal.
+`MISFITS` says how a frame is treated that does not fit the state of its stream. What is not in it is legal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class State(Enum):
 
 
 class Verdict(Enum):
-    """What becomes of a frame that does not fit."""
+    """How a frame that does not fit is treated."""
 
     IGNORE = "ignore"
     RESET_STREAM = "reset stream"

@@ -89,7 +89,7 @@ class _Gpu:
         return self._ask("device", lambda: self._nvml.nvmlDeviceGetHandleByIndex(self._index))
 
     def _energy_joules(self, energy_mj: int | None) -> float | None:
-        """Used since the first reading. A counter does not vanish while nobody answers; nor does it fall when the
+        """Used since the first reading. A counter does not vanish while NVML does not answer; nor does it fall when the
         driver begins anew."""
         if energy_mj is not None:
             if self._last_energy_mj is not None:

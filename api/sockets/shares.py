@@ -7,7 +7,7 @@ Rule 3: When less than `_RESERVE` of the places are free, it holds no more than 
 Rule 4: Who has too many may replace one of its own in which nothing is asked. So who only looks whether the server is
         there gets in, even from an address that holds what it may.
 
-Of IPv6, the first 64 bits are the address: the others are for whoever has those to choose.
+Of IPv6, the first 64 bits are the address: the others are chosen by the owner of those.
 """
 
 from __future__ import annotations

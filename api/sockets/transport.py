@@ -121,7 +121,7 @@ class PlainTransport:
         return self._watch.listens
 
     async def wait(self) -> None:
-        """Wait until there may be something to read, or somebody calls `wake`."""
+        """Wait until there may be something to read, or `wake` is called."""
         await self._watch.wait()
 
     def wake(self) -> None:
