@@ -23,7 +23,7 @@ def open_management(flags: ParsedFlags) -> Iterator[str]:
     if places:
         code = ", and with them code that this server runs" if flags["allow-code-upload"] else ""
         yield (
-            f"whoever reaches {' or '.join(places)} can load models{code}: restrict this by --http-address and "
+            f"clients that reach {' or '.join(places)} can load models{code}: restrict this by --http-address and "
             "--grpc-address, by --http-restricted-api and --grpc-restricted-protocol (model-repository), or by "
             "--allow-code-upload=false"
         )

@@ -17,9 +17,8 @@ sends meanwhile stays in the socket.
 Bodies of known length that are larger than one read bypass the parser: they are received straight into the buffer
 that the app gets. The app knows how long they are before it asks for them, and does not ask for what it will not have.
 
-What a read leaves behind of a request that is not complete, or of those behind another, is noted in the account of what
-is unfinished (`client_bytes`); a request that comes whole has nothing to do with that. When the account is full, who
-waits for the client gives up; when it nearly is, reads are small, so that those who wait for the server hold little.
+What a read leaves of a request that is not complete, or of those behind another, is counted as unfinished
+(`client_bytes`). At the limit, connections that wait for their clients close; shortly before, reads are small.
 """
 
 from __future__ import annotations
@@ -301,7 +300,7 @@ class Connection:
         """Begins the request that has come, or waits for the rest of it. False: that is for the task."""
         parser = self._parser
         immediate = self._immediate
-        assert immediate is not None, "else nobody listens"
+        assert immediate is not None, "else there is no listener"
         if parser.failure is not None or len(parser.requests) > 1 or not self._roster.accepting:
             return False
         if not parser.requests:

@@ -161,15 +161,15 @@ class RequestParser:
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory is taken by a message that has begun and is not complete, and by requests that nobody
-        has taken from `requests`."""
+        """About how much memory is taken by a message that has begun and is not complete, and by those in
+        `requests`."""
         requests = len(self.requests)
         if not (requests or self._begun or self._stalled_bytes):
             return 0
         return self._raw_bytes + _FIELD_BYTES * len(self._received) + _REQUEST_BYTES * requests
 
     def handed_over(self) -> None:
-        """What has come of the current body is somebody else's from here on."""
+        """What has come of the current body is not held here from now on."""
         self._raw_bytes = 0
 
     def abandon(self, failure: Refusal) -> None:

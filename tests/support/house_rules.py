@@ -22,6 +22,7 @@ MAY_IMPORT = {
 
 LIBRARY = tuple(MAY_IMPORT)
 FOLDERS = (*LIBRARY, "tests", "benchmarks", "model_repository")
+PLAIN = ("engine", "api", "benchmarks", "proto", "docs", "README.md", "CONTRIBUTING.md", "ROADMAP.md", "CHANGELOG.md")
 
 EVENT_LOOPS_AND_SOCKETS = {"trio", "anyio", "httptools", "h2", "socket", "ssl", "select", "selectors"}
 ASYNCIO = {"asyncio", "trio_asyncio", "uvloop", "aiohttp", "grpclib.server"}
@@ -204,10 +205,27 @@ LEFT_UNDONE = re.compile(r"\b(?:TO[D]O|FIX[M]E|X[X]X|HAC[K]|NotImplemented[E]rro
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:wor[k]|far[m]|roo[t]|hom[e]/\w+|tm[p]/\w+/)\b|index-ur[l]|~/\.?[a-z]")
 
 
+RIDDLE = re.compile(
+    r"\b(?:whoeve[r]|whomeve[r]|nobod[y]|everybod[y]|somebod[y]|in one breat[h]|hears? the new[s]"
+    r"|(?:leave|leaves|left) wor[d]|wor[d] (?:is )?left|what becomes o[f])\b",
+    re.IGNORECASE,
+)
+"""Turns that hide who acts or what happens. A comment names the client, task, thread or model that is meant."""
+
+
 def nothing_is_left_undone(source: Source) -> Violations:
     for number, line in enumerate(source.text.splitlines(), start=1):
         if match := LEFT_UNDONE.search(line):
             yield number, f"says {match.group()}"
+
+
+def words_are_plain(source: Source) -> Violations:
+    """No riddles in what the server is made of, nor in its documents; texts that clients may know stay as they are."""
+    if source.folder not in PLAIN:
+        return
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        if match := RIDDLE.search(line):
+            yield number, f"says {match.group()!r}; name what is meant"
 
 
 def no_machine_paths(source: Source) -> Violations:
@@ -344,6 +362,7 @@ RULES: tuple[Rule, ...] = (
     files_are_short,
     functions_are_short,
     nothing_is_left_undone,
+    words_are_plain,
     no_machine_paths,
     errors_are_caught_by_name,
     time_and_chance_are_injected,

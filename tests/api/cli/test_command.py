@@ -403,7 +403,7 @@ def test_flags_without_effect_are_warned_about_once_each_and_only_if_they_ask_fo
 
 
 OPEN = (
-    "whoever reaches {} can load models{}: restrict this by --http-address and --grpc-address, by "
+    "clients that reach {} can load models{}: restrict this by --http-address and --grpc-address, by "
     "--http-restricted-api and --grpc-restricted-protocol (model-repository), or by --allow-code-upload=false"
 )
 CODE = ", and with them code that this server runs"

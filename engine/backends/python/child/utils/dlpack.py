@@ -134,7 +134,7 @@ def array(source: Any) -> tuple[np.ndarray, bool]:
     name = _get_name(given)
     if name not in (_NAME, _VERSIONED_NAME):
         raise TritonModelException(
-            f"The capsule is named '{(name or b'').decode()}'; expected a DLPack capsule that nobody has used yet."
+            f"The capsule is named '{(name or b'').decode()}'; expected a DLPack capsule that has not been used yet."
         )
     address = _get_pointer(given, name)
     versioned = name == _VERSIONED_NAME

@@ -161,7 +161,7 @@ def test_bytes_are_refused() -> None:
 def test_capsule_is_used_once() -> None:
     capsule = np.arange(3).__dlpack__()
     Tensor.from_dlpack("a", capsule)
-    with pytest.raises(TritonModelException, match=r"used_dltensor.*expected a DLPack capsule that nobody has used"):
+    with pytest.raises(TritonModelException, match=r"used_dltensor.*expected a DLPack capsule that has not been used"):
         Tensor.from_dlpack("a", capsule)
 
 
