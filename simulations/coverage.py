@@ -44,7 +44,7 @@ from .invariants.state import WorldState
 from .plan import Fault
 
 REACHABLE = (
-    *(f"sealed: {reason.value}" for reason in SealReason if reason is not SealReason.SHAPE),
+    *(f"sealed: {reason.value}" for reason in SealReason),
     *(f"fault: {fault.value}" for fault in Fault if fault is not Fault.NONE),
     "fault: start fails",
     "fault: start on a sick GPU",

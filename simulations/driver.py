@@ -27,6 +27,7 @@ from .history import Recorder, error_text
 from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, RequestPlan
 from .readers import Reader, record_taken, when_final
 from .rows import held
+from .shapes import Shapes, extra_input, extra_value
 
 
 class Driver:
@@ -205,9 +206,9 @@ class Driver:
             )
         elif not self._graphs.remembers(plan.model):
             said = [output.array for output in sorted(response.outputs, key=lambda each: each.name)]
-            truth = self._graphs.answers(plan.model, self._requests.held(plan))
+            truth = self._graphs.answers(plan.model, *self._requests.held(plan))
             if [array.tobytes() for array in said] != [array.tobytes() for array in truth]:
-                rows = [[array.reshape(-1, 4)[:, 0].tolist() for array in arrays] for arrays in (said, truth)]
+                rows = [[np.atleast_2d(array)[:, 0].tolist() for array in arrays] for arrays in (said, truth)]
                 self._misled(f"request {plan.number} to '{plan.model}' was answered {rows[0]}; right is {rows[1]}")
 
     def _answered(self, plan: RequestPlan, error: str) -> None:
@@ -257,16 +258,22 @@ class _Requests:
 
     def __init__(self, plan: Plan) -> None:
         self._unbatched = {model.name for model in plan.models if not model.max_batch_size} | {UNKNOWN_MODEL}
+        self._shapes = {model.name: model.shapes for model in plan.models}
         self._counts = {model.name: model.inputs for model in plan.models} | {UNKNOWN_MODEL: 1}
 
-    def held(self, plan: RequestPlan) -> np.ndarray:
-        """What each input holds."""
-        return held(plan.number, (4,) if plan.model in self._unbatched and plan.rows == 1 else (plan.rows, 4))
+    def held(self, plan: RequestPlan) -> tuple[np.ndarray, np.ndarray | int]:
+        """What each input holds, and what `EXTRA` adds to that."""
+        is_row = plan.model in self._unbatched and plan.rows == 1
+        array = held(plan.number, (plan.width,) if is_row else (plan.rows, plan.width))
+        return array, extra_value(self._shapes.get(plan.model, Shapes.FIXED), plan.extra, array)
 
     def make(self, plan: RequestPlan) -> InferenceRequest:
-        array = self.held(plan)
+        array, _ = self.held(plan)
         count = self._counts[plan.model]
         inputs = [Tensor(f"INPUT{index}", FP32, array.shape, array=array) for index in range(count)]
+        extra = extra_input(self._shapes.get(plan.model, Shapes.FIXED), plan.extra, array)
+        if extra is not None:
+            inputs.append(extra)
         return InferenceRequest(
             plan.model,
             id=str(plan.number),

@@ -55,7 +55,7 @@ class FaultyModels:
         self._recorder = recorder
         self._turns: Counter[int] = Counter()  # by request, how often it was executed
         self._streams = Streams(clock, recorder, self._turns, self._strikes)
-        self._rows = {model.name: ModelRows(model.config()) for model in plan.models if not model.steps}
+        self._rows = {model.name: ModelRows(model.config(), misled) for model in plan.models if not model.steps}
         self._starts = dict.fromkeys((model.name for model in plan.models), 0)
         self.models = [
             SimulatedModel(

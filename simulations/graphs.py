@@ -151,11 +151,12 @@ class Graphs:
                 power * 10, path * 10 + number, self.ensembles[model].steps[number - 1].model, whole=False
             )
 
-    def answers(self, model: str, value: Value) -> list[Value]:
-        """What a model's outputs are for an input of this value, in their order. Its inputs are all the same."""
+    def answers(self, model: str, value: Value, extra: Any = 0) -> list[Value]:
+        """What a model's outputs are for an input of this value, in their order. Its inputs are all the same, but for
+        what `extra` says there."""
         plan = self._models[model]
         if not plan.steps:
-            return [answer(0, [value] * plan.inputs)]
+            return [answer(extra, [value] * plan.inputs)]
         tensors = [value]
         for step in plan.steps:
             inputs = [tensors[number] for number in step.takes]

@@ -31,6 +31,7 @@ from ..engine.errors import InvalidArgumentError
 from ..engine.request import LATEST
 from .models import BACKEND
 from .records import record
+from .shapes import WIDTH, Shapes, with_shapes
 
 UNKNOWN_MODEL = "unknown"
 """Name of a model that no server has."""
@@ -172,6 +173,7 @@ class ModelPlan:
         max_inflight: of an ensemble, how many requests each step may have in flight; 0 for any number.
         gpus: the numbers of those that it is on, with so many instances on each; empty for none.
         credits: of such a model, batches that an instance may have in flight, where no resources are shared.
+        shapes: what requests to it may differ in.
     """
 
     name: str
@@ -197,6 +199,7 @@ class ModelPlan:
     heeds: bool = False
     gpus: tuple[int, ...] = ()
     credits: int = 2
+    shapes: Shapes = Shapes.FIXED
 
     @property
     def iterative(self) -> bool:
@@ -215,8 +218,8 @@ class ModelPlan:
             name=self.name,
             backend=BACKEND,
             max_batch_size=self.max_batch_size,
-            input=tuple(ModelInput(f"INPUT{index}", FP32, (4,)) for index in range(self.inputs)),
-            output=(ModelOutput("OUTPUT0", FP32, (4,)),),
+            input=tuple(ModelInput(f"INPUT{index}", FP32, (WIDTH,)) for index in range(self.inputs)),
+            output=(ModelOutput("OUTPUT0", FP32, (WIDTH,)),),
             instance_group=(
                 InstanceGroup(self.name, "KIND_GPU" if self.gpus else "KIND_CPU", self.instances, self.gpus),
             ),
@@ -231,7 +234,8 @@ class ModelPlan:
             self._fill_in(message.sequence_batching, self.sequences)
         message.model_transaction_policy.decoupled = self.decoupled
         stateful = self.sequences is not None
-        return replace(config, has_sequence_batching=stateful, decoupled=self.decoupled, message=message)
+        config = replace(config, has_sequence_batching=stateful, decoupled=self.decoupled, message=message)
+        return with_shapes(config, self.shapes)
 
     def _ensemble_config(self) -> ModelConfig:
         message = ModelConfigMessage(name=self.name, platform="ensemble", max_batch_size=self.max_batch_size)
@@ -300,6 +304,8 @@ class RequestPlan:
         answer_ns: the time between two of them.
         apart: that there are no more answers is said after the last one, not with it.
         pause_ns: the time that its client takes over an answer of a decoupled model.
+        width: the size of its rows, to a model that lets it vary.
+        extra: what it gives as `EXTRA`, to a model that has such an input; see `shapes`.
         extra_ns: what it adds to the time of its batch, or of each of its steps'.
         sequence, start, end: correlation id (0 for none), and whether it begins or ends the sequence.
     """
@@ -325,6 +331,8 @@ class RequestPlan:
     answer_ns: int = 0
     apart: bool = False
     pause_ns: int = 0
+    width: int = WIDTH
+    extra: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ and ``python -m trireme.simulations --plant``, use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, cast
@@ -32,7 +32,8 @@ from ..engine.gpu.flights import Flights
 from ..engine.gpu.pipeline import Flight, Pipeline
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceRequest
-from ..engine.scheduling.batch import BatchLayout
+from ..engine.scheduling.batch import BatchLayout, _ScatterLayout
+from ..engine.scheduling.compatibility import Compatibility
 from ..engine.scheduling.core import Action, InstanceId, Wait, WaitUntil
 from ..engine.scheduling.dynamic import DynamicBatcher
 from ..engine.scheduling.formation import Formation
@@ -109,11 +110,11 @@ def _held_for_ever(original: Any, release: OrderedRelease, job: Job, outcome: Ou
     return [] if job.cancelled and isinstance(outcome, TriremeError) else original(release, job, outcome, final)
 
 
-def _unknown_while_stopping(original: Any, admission: Admission, request: InferenceRequest) -> Any:
+def _unknown_while_stopping(original: Any, admission: Admission, request: InferenceRequest, *rest: Any) -> Any:
     """A server that stops no longer knows its models."""
     if admission.stopping:
         raise NotFoundError(f"Request for unknown model: '{request.model_name}' is not found")
-    return original(admission, request)
+    return original(admission, request, *rest)
 
 
 def _healthy_corpse(original: Any, repository: Repository, name: str, *version: int) -> bool:
@@ -329,6 +330,20 @@ def _swapped_phases(
     original(statistics, rows, (start, start + end - output, start + end - infer, end), *rest, **options)
 
 
+def _names_alone(original: Any, compatibility: Compatibility, job: Job) -> Hashable:
+    """Who gives the same inputs may share a batch, whatever is in a shape tensor."""
+    contents, compatibility._contents = compatibility._contents, ()
+    try:
+        return original(compatibility, job)
+    finally:
+        compatibility._contents = contents
+
+
+def _cut_from_the_end(original: Any, layout: Any, array: np.ndarray, jobs: Sequence[Job]) -> Any:
+    """A flat output is cut up from its end."""
+    return original(layout, array, jobs[::-1])[::-1]
+
+
 def _rows_of_a_neighbour(original: Any, layout: BatchLayout, jobs: Sequence[Job], outputs: Sequence[Any]) -> Any:
     """In a batch of three or more, the last two get each other's rows."""
     shares = original(layout, jobs, outputs)
@@ -381,6 +396,8 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "padding-of-a-client": (NullJob, "__init__", _padding_of_a_client),
     "swapped-durations": (ModelStatistics, "record_successes", _swapped_durations),
     "swapped-phases": (ModelStatistics, "record_execution", _swapped_phases),
+    "names-alone": (Compatibility, "signature", _names_alone),
+    "cut-from-the-end": (_ScatterLayout, "split", _cut_from_the_end),
     "rows-of-a-neighbour": (BatchLayout, "split", _rows_of_a_neighbour),
     "sickness-unnoticed": (Flights, "overdue", _sickness_unnoticed),
 }

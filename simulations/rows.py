@@ -7,6 +7,8 @@ for each of its rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from ..engine.config.model import ModelConfig
@@ -18,6 +20,7 @@ from ..engine.scheduling.sequence.state import keep_states
 from ..engine.tensor import Tensor
 from .graphs import answer
 from .plan import NEW_SUM, SUM, ControlKind
+from .shapes import COUNTS, EXTRA
 
 ROW = 1_000
 """How much more the rows of a request hold, each than the one before it."""
@@ -34,9 +37,14 @@ def held(number: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class ModelRows:
-    """What one model does with the rows of its batches."""
+    """What one model does with the rows of its batches.
 
-    def __init__(self, config: ModelConfig) -> None:
+    Args:
+        misled: called with a text when it is told wrong numbers of elements.
+    """
+
+    def __init__(self, config: ModelConfig, misled: Callable[[str], None]) -> None:
+        self._misled = misled
         self._layout = BatchLayout(config)
         self._batching = config.max_batch_size > 0
 
@@ -45,8 +53,16 @@ class ModelRows:
         jobs, inputs = self._layout.gather(batch.jobs)
         sums = inputs.get(SUM)
         found = [0.0] * len(jobs) if sums is None else [float(each) for each in np.ravel(sums)]
-        output = answer(0 if sums is None else sums, [inputs[name] for name in inputs if name.startswith("INPUT")])
+        if COUNTS in inputs:
+            self._look_at_counts(batch, inputs[COUNTS])
+        output = _total(0 if sums is None else sums, inputs)
         return [tensors[0] for _, tensors in self._layout.split(jobs, [output])], found
+
+    def _look_at_counts(self, batch: ExecutionBatch, told: np.ndarray) -> None:
+        counts = [float(job.inputs["INPUT0"].array.size) for job in batch.jobs]
+        truth = [sum(counts[: index + 1]) for index in range(len(counts))]
+        if told.tolist() != truth:
+            self._misled(f"{batch!r} has {truth} elements, job by job; its model was told {told.tolist()}")
 
     def keep(self, jobs: list[Job], outputs: list[Tensor]) -> None:
         """Keep the new sums of these jobs, together."""
@@ -56,9 +72,15 @@ class ModelRows:
 
 def answer_alone(job: Job) -> Tensor:
     """The output of a job that is executed by itself."""
-    arrays = [tensor.array for name, tensor in job.inputs.items() if name.startswith("INPUT")]
-    output = answer(0, arrays)
+    output = _total(0, {name: tensor.array for name, tensor in job.inputs.items()})
     return Tensor("OUTPUT0", FP32, output.shape, array=output)
+
+
+def _total(state: np.ndarray | int, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """What is answered to these inputs, FP32 of the shape of the first."""
+    if EXTRA in inputs:
+        state = state + inputs[EXTRA].astype(np.float32)
+    return answer(state, [inputs[name] for name in inputs if name.startswith("INPUT")])
 
 
 def stray_data(job: Job) -> str:

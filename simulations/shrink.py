@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from .plan import Fault, Manner, ModelPlan, Plan, RequestPlan
+from .shapes import WIDTH, Shapes
 
 PLAYS = 2_000
 """Most plans that are tried."""
@@ -143,6 +144,7 @@ def _with_simpler_model(plan: Plan, index: int) -> Iterator[Plan]:
 def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, failing_starts=())
     yield replace(model, instances=1)
+    yield replace(model, shapes=Shapes.FIXED)
     yield replace(model, gpus=())
     yield replace(model, gpus=model.gpus[:1])
     yield replace(model, credits=1)
@@ -198,6 +200,7 @@ def _simpler_request(request: RequestPlan) -> Iterator[RequestPlan]:
     yield replace(request, give_up_ns=0)
     yield replace(request, manner=Manner.LISTENS)
     yield replace(request, extra_ns=0)
+    yield replace(request, width=WIDTH, extra=0)
     yield replace(request, timeout_us=0)
     yield replace(request, priority=0)
     yield replace(request, rows=1)

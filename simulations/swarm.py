@@ -30,6 +30,7 @@ from .plan import (
     SequencesPlan,
     StepPlan,
 )
+from .reshaped import reshaped
 from .workloads import Arrival, bursty, closed_loop, poisson, sequences
 
 MS = 1_000_000
@@ -97,7 +98,7 @@ FAULTS = tuple(fault for fault in Fault if fault not in (Fault.NONE, *GPU_FAULTS
 
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return moved_to_gpus(_Draw(seed).plan())
+    return reshaped(moved_to_gpus(_Draw(seed).plan()))
 
 
 class _Draw:

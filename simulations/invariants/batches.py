@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...engine.execution import SealReason
+from ...engine.scheduling.compatibility import Compatibility
 from ..events import BatchSealed
 from ..history import Handlers
 from .base import Complain, Invariant
@@ -56,8 +57,10 @@ class BatchLimits(Invariant):
                 return not delay_ns and not view.stopping
             case SealReason.DRAIN:
                 return view.stopping
-            case SealReason.SHAPE | SealReason.UNBATCHED:
-                return False  # simulated models have fixed shapes
+            case SealReason.SHAPE:
+                return Compatibility.of(view.config) is not None
+            case SealReason.UNBATCHED:
+                return False
 
     def _next_does_not_fit(self, batch: BatchSealed, view: ModelView, largest: int) -> bool:
         taken = len(batch.requests)

@@ -22,13 +22,13 @@ FIRST_SEEDS = {
 """Where to begin with those that take long to meet; none does it from seed 1 on within 50 seeds."""
 
 NOTICED_AS = {
-    "lost-reply": "queues drain when faults have stopped",
+    "lost-reply": "answers leave when they may, neither before nor after",
     "double-reply": "each accepted request gets exactly one final reply",
     "reordered-answers": "answers leave in order where that was asked for",
     "exceeded-batch": "batches are within their limits",
     "inverted-priority": "no request is overtaken",
     "forgotten-instance": "no instance is idle while work is due",
-    "held-for-ever": "queues drain when faults have stopped",
+    "held-for-ever": "answers leave when they may, neither before nor after",
     "unknown-while-stopping": "refusals say what is true",
     "healthy-corpse": "a model is ready if and only if all of it is alive",
     "reordered-sequence": "sequences are executed in order on one instance",

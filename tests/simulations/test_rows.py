@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
+import pytest
 
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
@@ -33,7 +34,7 @@ def test_each_row_of_a_request_holds_something_else() -> None:
 
 def test_a_batch_is_cut_up_as_it_was_put_together() -> None:
     jobs = [job(1, 2), job(2, 1), job(3, 3)]
-    outputs, found = ModelRows(CONFIG).execute(ExecutionBatch(jobs, "m_0", SystemClock()))
+    outputs, found = ModelRows(CONFIG, pytest.fail).execute(ExecutionBatch(jobs, "m_0", SystemClock()))
     assert [output.array[:, 0].tolist() for output in outputs] == [[2, 1002], [3], [4, 1004, 2004]]
     assert found == [0, 0, 0]
     assert [answer_alone(each).array.tolist() for each in jobs] == [output.array.tolist() for output in outputs]
