@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 
 def first_error(group: BaseExceptionGroup) -> BaseException:
     """The first exception in it that is an `Exception`: one is enough, and the others often say the same. The group
@@ -15,3 +17,10 @@ def first_error(group: BaseExceptionGroup) -> BaseException:
             else:
                 leaves.append(part)
     return next((leaf for leaf in leaves if isinstance(leaf, Exception)), group)
+
+
+def is_cancelled(error: BaseException | None) -> bool:
+    """Whether it says that its task is cancelled, and nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from ..engine.backends.interface import ModelInstance, ProcessInstance, StreamInstance
+from ..engine.cancellation import Cancellation
 from ..engine.errors import InternalError, backend_failure
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.placement import Placement
@@ -87,6 +88,11 @@ class Executors(Protocol):
 
     async def offload(self, work: Callable[[], T]) -> T:
         """Run loading work (reading files, building models) without holding up the event loop."""
+        ...
+
+    async def offload_cancellable(self, work: Callable[[Cancellation], T], unwanted: Callable[[T], None]) -> T:
+        """`offload`, for work that may hang. When this is cancelled, the work is told so, and nobody waits for it; a
+        result that it has all the same goes to `unwanted`, on the work's thread."""
         ...
 
     async def briefly(self, work: Callable[[], T]) -> T:
@@ -198,6 +204,22 @@ class ThreadExecutors:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await run_on_thread(_survive, work, limiter=self._limiter)
+
+    async def offload_cancellable(self, work: Callable[[Cancellation], T], unwanted: Callable[[T], None]) -> T:
+        cancellation = Cancellation()
+        made: list[T] = []
+
+        def attempt() -> None:
+            made.append(work(cancellation))
+            if not cancellation.complete():
+                unwanted(made.pop())
+
+        try:
+            await run_on_thread(_survive, attempt, limiter=self._limiter, abandon_on_cancel=True)
+        except trio.Cancelled:
+            if cancellation.cancel():
+                raise
+        return made.pop()
 
     async def briefly(self, work: Callable[[], T]) -> T:
         return await run_on_thread(_survive, work)

@@ -141,7 +141,7 @@ class Instance:
         place, name, device = self.spec.kind.removeprefix("KIND_"), self.spec.name, self.spec.device_id
         logger.info("TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)", name, place, device)
         logger.debug("Creating instance %s on %s", name, place)
-        copy = await self._executor.run(lambda: self._model.create_instance(self.spec))
+        copy = await self._executor.run(self._make)
         text = "TRITONBACKEND_ModelInstanceInitialize: instance initialization successful %s (device %d)"
         logger.debug(text, name, device)
         if isinstance(copy, ProcessInstance) and copy.checks_itself:
@@ -175,6 +175,12 @@ class Instance:
         self._executor.close()
         self.state = InstanceState.STOPPED
         self.stopped.set()
+
+    def _make(self) -> ModelInstance:
+        copy = self._model.create_instance(self.spec)
+        if self.state is InstanceState.DEAD:  # it took so long that nobody waits any more
+            copy.close()
+        return copy
 
     async def _serve(self, copy: ModelInstance, beside: trio.Nursery | None) -> None:
         """Execute batches until told to stop, and no batch is held any more.

@@ -137,12 +137,19 @@ class Instances:
                 await seat.gone.wait()
         return error
 
+    def end_start(self) -> None:
+        """Give up instances that are wanted for the first time and still start."""
+        for seat in self._seats:
+            if not seat.was_up:
+                seat.give_up()
+
     async def close(self) -> None:
-        """Stop all of them, each when the batch in its hands is done."""
+        """Stop all of them, each when the batch in its hands is done; one that still starts, at once."""
         self._closing = True
         for seat in self._seats:
             if seat.instance is not None:
                 seat.instance.stop()
+                seat.give_up()
         for seat in list(self._seats):
             if seat.instance is not None:
                 await seat.instance.stopped.wait()
@@ -171,19 +178,29 @@ class Instances:
         options = self._surroundings.options
         now_s = self._surroundings.clock.now_s
         policy = RestartPolicy(options.restart_limit, options.restart_window_s)
-        started = Once(task_status, lambda: policy.started(now_s()))
+
+        def on_started() -> None:
+            seat.was_up = True
+            policy.started(now_s())
+
+        started = Once(task_status, on_started)
         suspects: Sequence[Job] = ()
+        last_words = stopping_error()
         while True:
             instance = seat.instance = self._make(seat.order, suspects)
+            seat.life = trio.CancelScope()
             death: Exception | None = None
             try:
-                await instance.run(task_status=started)
-                return
+                with seat.life:
+                    await instance.run(task_status=started)
+                    return
+                seat.error = last_words = stopping_error()
+                break
             except Exception as error:  # noqa: BLE001 - supervision: a child's crash is handled here, by policy
                 death = error.with_traceback(None)  # whose frames hold all that the instance had
             finally:
                 if death is None and instance.state is not InstanceState.STOPPED:
-                    instance.bury(stopping_error())
+                    suspects = instance.bury(stopping_error())
             # Not amid the handling: what is raised because of this, and kept, would refer to it.
             assert death is not None, "whatever else it is goes on to its supervisor"
             stays = started.done and not (seat.leaving or self._closing)
@@ -192,12 +209,12 @@ class Instances:
             suspects = instance.bury(last_words, isolates=isolates)
             delay_s = self._next_step(seat, death, policy, started.done)
             if delay_s is None:
-                started.started()
                 break
             await trio.sleep(delay_s)
             if seat.leaving or self._closing:
                 break
             self._restarts += 1
+        started.started()
         self._scheduler.refuse_suspects(suspects, last_words)
 
     def _next_step(self, seat: _Seat, error: Exception, policy: RestartPolicy, was_up: bool) -> float | None:
@@ -248,6 +265,8 @@ class _Seat:
     Attributes:
         error: why it could not be made at all.
         death: what its instance died of last; empty if none has.
+        life: ends with its instance.
+        was_up: it has had an instance that could execute batches.
         leaving: it is not wanted any more.
         gone: and it has left.
     """
@@ -257,8 +276,15 @@ class _Seat:
         self.instance: Instance | None = None
         self.error: TriremeError | None = None
         self.death = ""
+        self.life = trio.CancelScope()
+        self.was_up = False
         self.leaving = False
         self.gone = trio.Event()
+
+    def give_up(self) -> None:
+        """End an instance that still starts."""
+        if self.instance is not None and self.instance.state is InstanceState.STARTING:
+            self.life.cancel()
 
     @property
     def alive(self) -> bool:

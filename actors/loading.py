@@ -6,18 +6,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import rapidjson
 
 from ..engine.backends.interface import LoadedModel
+from ..engine.cancellation import Cancellation
 from ..engine.config.build import config_json, config_text, with_runtime
 from ..engine.config.ensemble import with_decoupled
 from ..engine.config.instance_groups import leaves_kind_open
 from ..engine.config.model import ModelConfig
 from ..engine.config.sequence import sequence_batching
 from ..engine.ensemble import EnsemblePlan
-from ..engine.errors import InvalidArgumentError
+from ..engine.errors import InternalError, InvalidArgumentError, TriremeError
 from ..engine.execution_limit import execution_limit_s
 from ..engine.gpu.discovery import Gpus
 from ..engine.gpu.load_guard import LoadGuard
@@ -68,10 +70,45 @@ class LoadedEnsemble:
     plan: EnsemblePlan
 
 
+async def load(
+    source: ModelSource, config: ModelConfig, version: int, surroundings: Surroundings, members: Sequence[Model] | None
+) -> LoadedInstances | LoadedEnsemble:
+    """Load one version on a thread. When this is cancelled nobody waits for the thread; what a backend can end of what
+    it waits for is ended.
+
+    Args:
+        members: the model of each step, loaded, if it is an ensemble.
+
+    Raises:
+        TriremeError: it cannot be loaded.
+    """
+    executors = surroundings.executors
+    try:
+        if members is not None:
+            return await executors.offload(partial(load_ensemble, source, config, members))
+        work = partial(load_instances, source, config, version, surroundings)
+        return await executors.offload_cancellable(work, _close_unwanted)
+    except TriremeError:
+        raise
+    except Exception as error:
+        raise InternalError(f"{type(error).__name__}: {error}") from error
+
+
+def _close_unwanted(loaded: LoadedInstances) -> None:
+    try:
+        loaded.model.close()
+    except Exception:
+        # A backend's code, on a thread that nobody waits for.
+        logger.exception("closing model '%s', whose load was given up, failed", loaded.config.name)
+
+
 def load_instances(
-    source: ModelSource, config: ModelConfig, version: int, surroundings: Surroundings
+    source: ModelSource, config: ModelConfig, version: int, surroundings: Surroundings, cancellation: Cancellation
 ) -> LoadedInstances:
     """Complete the configuration from the model's files, and have the backend load them.
+
+    Args:
+        cancellation: of the load, for what the backend can end.
 
     Raises:
         TriremeError: it cannot be loaded.
@@ -82,7 +119,7 @@ def load_instances(
     config = with_runtime(config, backend.runtime)
     gpus = gpus_for(config, surroundings)
     config = source.place(config, gpus)
-    files = replace(files, capabilities=gpus.capabilities)
+    files = replace(files, capabilities=gpus.capabilities, cancellation=cancellation)
     completion = backend.auto_complete(config, files) if surroundings.options.auto_complete else None
     config = source.prepare(config, completion, gpus)
     _tell_completed(config, surroundings)

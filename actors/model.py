@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import trio
 
@@ -24,7 +24,7 @@ from ..engine.cache.fingerprint import fingerprint
 from ..engine.config.in_place import adopt
 from ..engine.config.model import ModelConfig
 from ..engine.config.rate_limiter import rate_limits
-from ..engine.description import IndexEntry, ModelDescription, ModelState
+from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ModelState
 from ..engine.errors import InternalError, TriremeError, unframed
 from ..engine.instance_orders import InstanceOrder, instance_orders
 from ..engine.latencies import RecentLatencies, first_response_histogram
@@ -38,7 +38,7 @@ from ..engine.validation import RequestValidator
 from .cached import CachedDoor, Door
 from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once, stopping_error
-from .loading import LoadedEnsemble, LoadedInstances, gpus_for, load_ensemble, load_instances
+from .loading import LoadedEnsemble, LoadedInstances, gpus_for, load
 from .members import AnsweringModel, FindModel, Members
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
@@ -49,22 +49,6 @@ logger = logging.getLogger("trireme.model")
 
 UNLOADED = "unloaded"
 """The reason of a version that is unavailable because it was told to stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelActorStatistics:
-    """`abandoned` counts the instances whose thread was given up because a batch hung; `restarts`, all rebirths."""
-
-    name: str
-    version: int
-    state: ModelState
-    reason: str
-    instances_alive: int
-    instances: int
-    restarts: int
-    abandoned: int
-    inflight: int
-    namespace: str = ""
 
 
 class Model:
@@ -114,6 +98,7 @@ class Model:
         self._failure: TriremeError | None = None
         self._end = trio.Event()
         self._loaded = False
+        self._loading = trio.CancelScope()
         self._stopping = False
         self._finishes_sequences = False
         self._ends_sequences = False
@@ -266,6 +251,14 @@ class Model:
         if self.state is ModelState.READY:
             self._enter(ModelState.UNLOADING)
         self._wind_down()
+        if not self._loaded:
+            self._loading.cancel()
+            self.end_resize()
+
+    def end_resize(self) -> None:
+        """Give up instances that are still being made, but for those that are made again."""
+        if self._instances is not None:
+            self._instances.end_start()
 
     def hold(self) -> None:
         """An ensemble needs this version."""
@@ -333,6 +326,7 @@ class Model:
             status.started()
         else:
             self._enter(ModelState.UNAVAILABLE, UNLOADED)
+            status.started()
 
     async def _live(self, status: Once) -> None:
         """From loading to the end, unless loading fails."""
@@ -351,6 +345,8 @@ class Model:
             loaded = await self._load()
         except TriremeError as error:
             self._failure = unframed(error)  # and not what was loaded until then
+            return
+        if loaded is None:
             return
         try:
             async with trio.open_nursery() as nursery:
@@ -375,20 +371,20 @@ class Model:
             # A backend's code: what it cannot give back is lost, but nothing else is.
             logger.exception("closing model '%s' version %d failed", self.name, self.version, extra=about(self.id))
 
-    async def _load(self) -> LoadedInstances | LoadedEnsemble:
-        surroundings = self._surroundings
-        offload = surroundings.executors.offload
-        source, config = self.source, self.config
-        try:
-            if config.has_ensemble_scheduling:
-                members = self._members = Members(config, self._find, self._answering)
-                loaded = await offload(lambda: load_ensemble(source, config, members.steps))
-            else:
-                loaded = await offload(lambda: load_instances(source, config, self.version, surroundings))
-        except TriremeError:
-            raise
-        except Exception as error:
-            raise InternalError(f"{type(error).__name__}: {error}") from error
+    async def _load(self) -> LoadedInstances | LoadedEnsemble | None:
+        """None if it was told to stop meanwhile: what takes time then is ended, or left to itself."""
+        surroundings, steps = self._surroundings, None
+        if self.config.has_ensemble_scheduling:
+            self._members = Members(self.config, self._find, self._answering)
+            steps = self._members.steps
+        loaded = None
+        with trio.CancelScope() as self._loading:
+            loaded = None if self._stopping else await load(self.source, self.config, self.version, surroundings, steps)
+        if self._stopping:
+            if isinstance(loaded, LoadedInstances):
+                await self._close(loaded.model)
+            return None
+        assert loaded is not None, "whoever cancels it has told the model to stop"
         self.config, self.labels = loaded.config, loaded.labels
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
         self.input_gpu = None if self._backend_model is None else self._backend_model.input_gpu
@@ -402,8 +398,8 @@ class Model:
         self.statistics.cached = self.config.response_cache
         if surroundings.cache is not None and self.config.response_cache:
             shared = surroundings.cache.cache.shared
-            load = f"load {surroundings.cache.next_load()}"
-            self._cache_identity = await offload(self.fingerprint) if shared else load
+            own = f"load {surroundings.cache.next_load()}"
+            self._cache_identity = await surroundings.executors.offload(self.fingerprint) if shared else own
         return loaded
 
     def fingerprint(self) -> str:
@@ -452,7 +448,7 @@ class Model:
             isolates=loaded.isolates,
         )
         error = await self._instances.start(self._orders(self.config))
-        if error is not None:
+        if error is not None and not self._stopping:
             self._give_up(error)
 
     def _orders(self, config: ModelConfig) -> list[InstanceOrder]:

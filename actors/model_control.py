@@ -8,6 +8,8 @@ Rules:
  4. What is loaded with a configuration or files of the request stays so until the repository has something newer.
  5. A model of which nothing has changed but its instance groups and version policy stays loaded
     (docs/reference/model-control.md#changes-in-place).
+ 6. A slow load of what is to be unloaded, or of which there is something newer to load, is ended, and fails: it may
+    hang. A load that asks for the same again waits for it.
 
 Models are told apart by their ids, which are their names unless there are namespaces.
 """
@@ -15,7 +17,8 @@ Models are told apart by their ids, which are their names unless there are names
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -35,6 +38,7 @@ from ..engine.tensor import Buffer
 from .name_locks import NameLocks
 from .poller import Known, Override, Poller, members, resolve
 from .repository import LoadProgress, Repository, no_more_changes
+from .slow_loads import NEWER, UNLOADED_MEANWHILE, Replacement, always, is_outdated
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
@@ -67,6 +71,7 @@ class ModelControl:
         self._errors: dict[str, str] = {}  # why the last load of a model failed
         self._temporary: dict[ModelSource, ModelSource] = {}  # with what each was made of
         self._locks = NameLocks()
+        self._slow_loads = self.repository.slow_loads
 
     # At start, from time to time, and at the end.
 
@@ -110,7 +115,11 @@ class ModelControl:
         while not self.repository.stopping:
             await trio.sleep(period_s)
             try:
-                await self.poll()
+                async with trio.open_nursery() as nursery:
+                    by = Replacement(NEWER, None, is_outdated)
+                    nursery.start_soon(self._slow_loads.keep_ending, trio.CancelScope(), self._known, by, period_s)
+                    await self.poll()
+                    nursery.cancel_scope.cancel()
             except Exception:
                 # A defect, or a machine that is out of threads: what is served goes on, and the next look tries again.
                 logger.exception("polling the model repository failed unexpectedly")
@@ -220,12 +229,13 @@ class ModelControl:
                 await self._unused(override.source)
 
     async def _load_locked(self, name: str, override: Override | None) -> None:
+        by = Replacement(NEWER, name, is_outdated if override is None else always)
         held: frozenset[str] = frozenset()
         names = self._related([name])
         done = False
         while not done:
             held |= names
-            async with self._locks.hold(held):
+            async with self._hold(held, by):
                 await self.rescan()
                 if override is not None and not self._surroundings.options.allow_code_upload:
                     await self._poller.check_override(override)
@@ -237,6 +247,19 @@ class ModelControl:
                 else:
                     await self._discard(polled)
 
+    @asynccontextmanager
+    async def _hold(self, names: frozenset[str], by: Replacement) -> AsyncIterator[None]:
+        """Wait until no other operation changes any of `names` (rule 1); meanwhile, slow loads are ended (rule 6)."""
+        waiting = trio.CancelScope()
+        if self._locks.wanted(names):
+            self._nursery.start_soon(self._slow_loads.keep_ending, waiting, self._known, by)
+        try:
+            async with self._locks.hold(names):
+                waiting.cancel()
+                yield
+        finally:
+            waiting.cancel()
+
     async def _load_polled(self, name: str, ids: Iterable[str], polled: Mapping[str, Known]) -> None:
         self._explicit.update(identity for identity in ids if identity in polled)
         await self._apply(polled)
@@ -244,6 +267,8 @@ class ModelControl:
             raise _not_polled(name)
         reasons = "".join(self._errors.get(identity, "") for identity in ids)
         if reasons:
+            if self.repository.stopping:
+                raise no_more_changes()
             raise InvalidArgumentError(f"load failed for model '{name}': {reasons}\n")
         if not all(self.repository.serves(identity) for identity in ids):
             if self.repository.stopping:
@@ -271,7 +296,7 @@ class ModelControl:
         done = False
         while not done:
             held |= names
-            async with self._locks.hold(held):
+            async with self._hold(held, Replacement(UNLOADED_MEANWHILE, name, always)):
                 ids = [identity for identity, known in self._known.items() if known.source.name == name]
                 names = self._related([name, *ids])
                 if done := names <= held:

@@ -32,6 +32,10 @@ class NameLocks:
             self._line.remove(ticket)
             self._changed.unpark_all()
 
+    def wanted(self, names: frozenset[str]) -> bool:
+        """Whether somebody holds or wants one of them."""
+        return any(not ticket.names.isdisjoint(names) for ticket in self._line)
+
     def _must_wait(self, ticket: _Ticket) -> bool:
         for earlier in self._line:
             if earlier is ticket:

@@ -55,16 +55,22 @@ def _attempt(function: Callable[[*Ts], T], args: tuple[*Ts]) -> T | _Refusal:
         return _Refusal(unframed(error))
 
 
-async def run_on_thread(function: Callable[[*Ts], T], *args: *Ts, limiter: trio.CapacityLimiter | None = None) -> T:
+async def run_on_thread(
+    function: Callable[[*Ts], T],
+    *args: *Ts,
+    limiter: trio.CapacityLimiter | None = None,
+    abandon_on_cancel: bool = False,
+) -> T:
     """Run a function on a thread. An error for a client that it raises keeps nothing of what it worked with.
 
     Args:
         limiter: of how many threads may be at it; trio's own if there is none.
+        abandon_on_cancel: cancelling this does not wait for the thread, which counts for the limiter until its end.
 
     Raises:
         Exception: what the function raises.
     """
-    made = await trio.to_thread.run_sync(_attempt, function, args, limiter=limiter)
+    made = await trio.to_thread.run_sync(_attempt, function, args, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
     if isinstance(made, _Refusal):
         try:
             raise made.error

@@ -194,7 +194,7 @@ class ProcessExecutor:
         if instance is None:
             return
         instance.kill()
-        with trio.CancelScope(shield=True), trio.move_on_after(_BURIAL_S):
+        with trio.CancelScope(shield=True), trio.move_on_after(_BURIAL_S if instance.killable else 0.0):
             await trio.lowlevel.wait_readable(instance.ended)
         if not isinstance(cause, TriremeError):
             known = isinstance(cause, Exception)

@@ -22,6 +22,7 @@ from ..engine.statistics import ModelStatisticsEntry
 from .lease import ModelShare
 from .model import UNLOADED, Model
 from .readiness import ReadinessCheck
+from .slow_loads import SlowLoads
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
@@ -60,6 +61,7 @@ class Repository:
         self._found: dict[tuple[str, int], ModelDescription] = {}
         self._hidden: dict[Model, None] = {}
         self.described: dict[ModelDescription, Model] = {}
+        self.slow_loads = SlowLoads(surroundings, self._all)
         self.stopping = False
         self._scan = Scan(())
         self._watchers = trio.lowlevel.ParkingLot()
@@ -94,6 +96,11 @@ class Repository:
         """
         if self.stopping:
             raise no_more_changes()
+        with self.slow_loads.under_way(source.id) as load:
+            reason = await self._replace(source, config, versions, in_place)
+        return load.ended or reason if reason else ""
+
+    async def _replace(self, source: ModelSource, config: ModelConfig, versions: Sequence[int], in_place: bool) -> str:
         shown = self._models.get(source.id, {})
         staying = [shown[version] for version in versions if in_place and version in shown and shown[version].ready]
         present = {model.version for model in staying}

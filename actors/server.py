@@ -22,7 +22,7 @@ import trio
 from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
-from ..engine.description import IndexEntry, ModelDescription, ServerMetadata
+from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata
 from ..engine.errors import TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.metrics_cache import cache_counter_families, cache_summary_families
@@ -43,9 +43,9 @@ from .budget import BudgetStatistics, InflightBudget
 from .cache_access import CacheAccess
 from .client_bytes import ClientAccounts
 from .clock import TrioClock
+from .exception_groups import is_cancelled
 from .executors import Executors, ThreadExecutors
 from .lease import Lease
-from .model import ModelActorStatistics
 from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .not_started import NoControl, StartupError
@@ -216,7 +216,7 @@ class InferenceServer:
     async def _close(self, error: BaseException | None) -> None:
         """Drain within the time allowed, shielded from whatever ends the block; then end every actor."""
         with trio.CancelScope(shield=True):
-            if not isinstance(error, trio.Cancelled):
+            if not is_cancelled(error):
                 await self.stop(self.options.exit_timeout_s)
             await self._tracing.close(max(_FLUSH_GRACE_S, self._stop_by_s - self._clock.now_s()))
         self._exiting = self._admission.stopping = True

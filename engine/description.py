@@ -73,3 +73,19 @@ class IndexEntry:
     version: str = ""
     state: ModelState | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelActorStatistics:
+    """`abandoned` counts the instances whose thread was given up because a batch hung; `restarts`, all rebirths."""
+
+    name: str
+    version: int
+    state: ModelState
+    reason: str
+    instances_alive: int
+    instances: int
+    restarts: int
+    abandoned: int
+    inflight: int
+    namespace: str = ""

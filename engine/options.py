@@ -33,6 +33,7 @@ class ServerOptions:
         server_id: ``--id``, the server's name in metadata.
         exit_timeout_s: seconds that a graceful shutdown may take.
         auto_complete: False with ``--disable-auto-complete-config``.
+        load_patience_s: how long a load may take before an unload, or a load of something newer, ends it; no flag.
         model_load_retry_count: how often to try again to load a version that could not be loaded.
         model_namespacing: models of equal names from different repositories are different models
             (docs/reference/model-control.md#namespaces).
@@ -74,6 +75,7 @@ class ServerOptions:
     repository_poll_s: float = 0.0
     model_config_name: str = ""
     model_load_thread_count: int = 4
+    load_patience_s: float = 5.0
     model_load_retry_count: int = 0
     model_namespacing: bool = False
     allow_code_upload: bool = True

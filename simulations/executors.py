@@ -7,6 +7,7 @@ place, and a batch is simulated work that awaits virtual time.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -15,6 +16,7 @@ from ..actors.executors import Executor, run_backend
 from ..actors.stream_executor import StreamExecutor
 from ..actors.work_thread import ExecutorDiedError, Piece, result_of
 from ..engine.backends.interface import ModelInstance, ProcessLostError, StreamInstance
+from ..engine.cancellation import Cancellation
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.gpu.device import SickDeviceError
@@ -206,6 +208,9 @@ class VirtualExecutors:
     async def offload(self, work: Callable[[], T]) -> T:
         await self._load()
         return work()
+
+    async def offload_cancellable(self, work: Callable[[Cancellation], T], unwanted: Callable[[T], None]) -> T:
+        return await self.offload(partial(work, Cancellation()))
 
     async def briefly(self, work: Callable[[], T]) -> T:
         return await self.offload(work)

@@ -16,7 +16,7 @@ from ...engine.metrics_registry import Scrape, Section
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
-    from ...actors.model import ModelActorStatistics
+    from ...engine.description import ModelActorStatistics
 
 
 class ServerCollector(Collector):

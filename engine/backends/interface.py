@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ..cancellation import Cancellation
 from ..config.files import path_within
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..errors import InternalError, InvalidArgumentError, TriremeError
@@ -35,11 +36,13 @@ class ModelFiles:
 
     Attributes:
         capabilities: compute capabilities, such as ``8.0``, of the GPUs that instances may be on, by number.
+        cancellation: of the load. What a backend waits for that it can end, it should end when the load is cancelled.
     """
 
     model_directory: Path
     version: int
     capabilities: Mapping[int, str] = field(default_factory=dict, compare=False)
+    cancellation: Cancellation = field(default_factory=Cancellation, compare=False, repr=False)
 
     @property
     def version_directory(self) -> Path:
@@ -136,6 +139,7 @@ class ProcessInstance(ModelInstance):
 
     Attributes:
         ended: a descriptor that can be read when the process has ended.
+        killable: it ends when it is killed. False if it is a thread, which can only be let go.
         up: the process has said something.
         launch_limit_s: most seconds until then.
         started: batches may be given to it.
@@ -152,6 +156,7 @@ class ProcessInstance(ModelInstance):
     """
 
     ended: int
+    killable: bool = True
     up: bool = False
     launch_limit_s: float = 30.0
     started: bool = False

@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backends.interface import Completion, ModelFiles
 from ..config import place_instances, prepare_for_load, read_config, read_labels, select_versions
@@ -67,6 +67,13 @@ class LocalRepository:
         for directory in sorted(ignored - self._ignored):
             logger.warning("ignore model directory '%s' whose name is no valid UTF-8", directory)
         self._ignored = ignored
+
+
+class _Contents(NamedTuple):
+    """What `LocalModel.contents` tells."""
+
+    directory: Path
+    stamps: frozenset[tuple[str, int, int]]
 
 
 class LocalModel(ModelSource):
@@ -125,7 +132,16 @@ class LocalModel(ModelSource):
 
     def contents(self) -> Hashable:
         """Every file and directory in it with its time of modification and size, but for the configurations."""
-        return self.directory, frozenset(_stamps(self.directory))
+        return _Contents(self.directory, frozenset(_stamps(self.directory)))
+
+    def outdated(self, contents: Hashable, modified_ns: int) -> bool:
+        """See `ModelSource.outdated`."""
+        assert isinstance(contents, _Contents), "what `contents` told"
+        now = frozenset(_stamps(self.directory))
+        if any(size >= 0 and (path, at, size) not in now for path, at, size in contents.stamps):
+            return True
+        configs = [self.directory / "config.pbtxt", *(self.directory / "configs").glob("*.pbtxt")]
+        return any(path.exists() and path.stat().st_mtime_ns > modified_ns for path in configs)
 
     def versions(self, config: ModelConfig) -> tuple[int, ...]:
         return select_versions(config.version_policy, version_directories(self.directory), config.name)
@@ -189,12 +205,13 @@ def _walk(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _stamps(directory: Path) -> Iterator[tuple[str, int, int]]:
-    """(path, time of modification, size) of everything but the configurations and the top directory."""
+    """(path, time of modification, size) of everything but the configurations and the top directory. Directories have
+    the size -1."""
     configs = directory / "configs"
     for path, status in _walk(directory):
         if path in (directory, configs, directory / "config.pbtxt") or path.parent == configs:
             continue
-        size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+        size = -1 if stat.S_ISDIR(status.st_mode) else status.st_size
         yield path.relative_to(directory).as_posix(), status.st_mtime_ns, size
 
 

@@ -83,6 +83,11 @@ class ModelSource(Protocol):
         (docs/reference/model-control.md#changes-in-place)."""
         return ()
 
+    def outdated(self, contents: Hashable, modified_ns: int) -> bool:
+        """Whether something of which `contents` and `modified_ns` once told has been replaced since. What was only
+        added does not count: a model may write into its directory while it is loaded."""
+        return False
+
     def load_ended(self, succeeded: bool) -> None:
         """The load for which it was opened is over. May take time."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from queue import SimpleQueue
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ import trio
 from trireme.actors.executors import ThreadExecutor, ThreadExecutors
 from trireme.actors.socket_readiness import Readiness
 from trireme.actors.work_thread import ExecutorDiedError
+from trireme.engine.cancellation import Cancellation
 from trireme.engine.errors import InternalError
 
 
@@ -92,3 +94,29 @@ async def test_loads_run_no_more_than_so_many_at_once() -> None:
         for _ in range(6):
             nursery.start_soon(executors.offload, load)
     assert peak == 2
+
+
+class TestCancellableLoads:
+    """A load on a thread that hangs in a framework: nobody can end it, and nobody waits for it."""
+
+    async def test_nobody_waits_for_the_thread(self) -> None:
+        executors = ThreadExecutors(load_threads=1, readiness=Readiness())
+        began, release, unwanted = threading.Event(), threading.Event(), SimpleQueue[str]()
+        told: list[Cancellation] = []
+
+        def load(cancellation: Cancellation) -> str:
+            told.append(cancellation)
+            began.set()
+            assert release.wait(60)
+            return "model"
+
+        with trio.fail_after(60), trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(executors.offload_cancellable, load, unwanted.put)
+                await trio.to_thread.run_sync(began.wait)
+                scope.cancel()
+        assert told[0].cancelled, "what it waits for could be ended"
+        assert unwanted.empty()
+        release.set()
+        assert unwanted.get(timeout=60) == "model"
+        assert await executors.offload(lambda: "the thread goes on") == "the thread goes on"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import trio
-from valued_models import CONFIG, Gates, ensemble_config, valued_request
+from valued_models import CONFIG, CONFIG_JSON, Gates, ensemble_config, valued_request
 from valued_models import write_model as write
 from valued_server import ask, fails, index, serving, until
 
 from trireme.actors import StartupError
-from trireme.engine.errors import InvalidArgumentError, NotFoundError
+from trireme.engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 
 
 class TestRetries:
@@ -71,7 +71,7 @@ class TestRetries:
             ):
 
                 async def load() -> None:
-                    with pytest.raises(InvalidArgumentError):
+                    with pytest.raises(UnavailableError):
                         await server.load_model("a", {})
 
                 nursery.start_soon(load)
@@ -79,6 +79,50 @@ class TestRetries:
                 nursery.start_soon(server.stop, 20)
                 await until(lambda: server.exiting)
                 gates.open("load")
+
+
+class TestHangingLoads:
+    """In a framework, on a thread, which nothing can end."""
+
+    @pytest.mark.parametrize("where", ["load", "instance"])
+    async def test_nobody_waits_for_one_that_is_not_wanted(self, tmp_path: Path, gates: Gates, where: str) -> None:
+        write(tmp_path, "a", {1: 1})
+        if where == "load":
+            (tmp_path / "a" / "1" / "gate.txt").write_text(where)
+        else:
+            gates.hold = where
+        with trio.fail_after(60):
+            async with serving(tmp_path, gates, load_patience_s=0.0) as server, trio.open_nursery() as nursery:
+
+                async def load(text: str) -> None:
+                    with pytest.raises(TriremeError, match=text):
+                        await server.load_model("a", {})
+
+                nursery.start_soon(load, "it was unloaded meanwhile, no version is available")
+                await until(lambda: gates.waiting == [where])
+                await server.unload_model("a")
+                nursery.start_soon(load, "Server is stopping")
+                await until(lambda: gates.waiting == [where, where])
+                assert await server.stop(60)
+        gates.open(where)
+
+    async def test_new_instances_are_not_waited_for_either(self, tmp_path: Path, gates: Gates) -> None:
+        """The model serves, and is told to have one more."""
+        write(tmp_path, "a", {1: 1})
+        with trio.fail_after(60):
+            async with serving(tmp_path, gates, "a", load_patience_s=0.0) as server, trio.open_nursery() as nursery:
+                gates.hold = "instance"
+                more = CONFIG_JSON % ("a", ',"instance_group":[{"count":2}]')
+
+                async def load() -> None:
+                    with pytest.raises(InvalidArgumentError, match="it was unloaded meanwhile"):
+                        await server.load_model("a", {"config": more})
+
+                nursery.start_soon(load)
+                await until(lambda: gates.waiting)
+                await server.unload_model("a")
+                await until(lambda: not server._repository.live_versions())
+        gates.open("instance")
 
 
 class TestReadiness:

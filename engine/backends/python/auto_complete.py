@@ -8,8 +8,9 @@ import select
 import threading
 from typing import Any
 
+from ...cancellation import Cancellation
 from ...clock import SystemClock
-from ...errors import InternalError
+from ...errors import InternalError, UnavailableError
 from ..confinement import Confinement
 from .child import protocol
 from .child.channel import Channel, ChannelClosedError
@@ -24,7 +25,12 @@ _END_S = 10.0
 
 
 def completed_config(
-    name: str, interpreter: Interpreter, confinement: Confinement, settings: dict[str, Any], limit_s: float
+    name: str,
+    interpreter: Interpreter,
+    confinement: Confinement,
+    settings: dict[str, Any],
+    limit_s: float,
+    cancellation: Cancellation,
 ) -> str:
     """What ``auto_complete_config`` makes of the configuration, as JSON. What the model prints is logged as it comes.
 
@@ -32,9 +38,11 @@ def completed_config(
         name: of the model, for people.
         settings: `protocol.START`, with ``auto_complete``.
         limit_s: seconds that this may take.
+        cancellation: of the load; it ends the process.
 
     Raises:
         InternalError: the model cannot be imported, does not like its configuration, or does not answer.
+        UnavailableError: the load was cancelled.
     """
     process = Process(name, interpreter, confinement, timeout_s=limit_s)
     pace = Pace()
@@ -46,10 +54,13 @@ def completed_config(
     watchdog = threading.Timer(limit_s, _give_up, (process, too_late))
     watchdog.start()
     try:
-        with contextlib.suppress(ChannelClosedError):  # it may have said why it is gone
-            process.channel.send((protocol.START, settings))
-        return _answer(process, logs, too_late)
+        with cancellation.ending(process.kill):
+            with contextlib.suppress(ChannelClosedError):  # it may have said why it is gone
+                process.channel.send((protocol.START, settings))
+            return _answer(process, logs, too_late)
     except (ChannelClosedError, MessageError):
+        if cancellation.cancelled:
+            raise UnavailableError(f"auto_complete_config of model '{name}' was ended with the load") from None
         if too_late.is_set():
             raise InternalError(
                 f"auto_complete_config of model '{name}' has not returned within {limit_s:g} s"

@@ -61,7 +61,8 @@ class PythonBackend(Backend):
         interpreter = self._check(config, files)
         settings = start_settings(config, files, InstanceSpec(config.name), self._script, auto_complete=True)
         limit_s = self._settings.auto_complete_s
-        rewritten = completed_config(config.name, interpreter, self.services.confinement, settings, limit_s)
+        confinement = self.services.confinement
+        rewritten = completed_config(config.name, interpreter, confinement, settings, limit_s, files.cancellation)
         return Completion(config.max_batch_size, rewritten=rewritten)
 
     def uses_gpus(self) -> bool:

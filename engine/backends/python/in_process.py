@@ -30,6 +30,7 @@ class ModelThread:
     """
 
     stdout = stderr = -1
+    killable = False
 
     def __init__(self, name: str, make_loop: Callable[[str], EventLoop]) -> None:
         ours, theirs = socket_pair()

@@ -96,7 +96,7 @@ class PythonInstance(ProcessInstance):
         self._reshaped = {output.name: output for output in config.output if output.reshape is not None}
         self._process = process
         self._channel = process.channel
-        self.ended = process.ended
+        self.ended, self.killable = process.ended, process.killable
         self._finalize_s = self.launch_limit_s = finalize_s
         self._pace = Pace()
         pipes = ((process.stdout, logging.INFO), (process.stderr, logging.WARNING))

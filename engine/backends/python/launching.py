@@ -61,10 +61,13 @@ class Process:
         pid: its number.
         ended: a descriptor that can be read when the process has ended.
         stdout, stderr: reading ends of pipes; their reader closes them.
+        killable: see `ProcessInstance`.
 
     Raises:
         InternalError: it cannot be started.
     """
+
+    killable = True
 
     def __init__(
         self, name: str, interpreter: Interpreter, confinement: Confinement = _NOT_CONFINED, *, timeout_s: float = 0.0

@@ -1,0 +1,113 @@
+"""Loads that take long: they may hang, and are ended when their outcome is not wanted any more.
+
+A stop of the server ends every load at once; that is for the models to do. This is about an unload, and a load of
+something newer, which otherwise wait for a load of the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from ..engine.description import ModelState
+from .model import Model
+from .poller import Known
+from .surroundings import Surroundings
+
+UNLOADED_MEANWHILE = "it was unloaded meanwhile, no version is available"
+NEWER = "there is something newer to load"
+"""Why a load was ended."""
+
+_LOOK_S = 1.0
+
+
+@dataclass(slots=True)
+class LoadUnderWay:
+    """Of the versions of a model. `ended`: why its outcome is not wanted any more; empty as long as it is."""
+
+    began_s: float
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What makes loads superfluous.
+
+    Attributes:
+        why: what they fail with.
+        name: of the models; None for all.
+        applies: whether it does so to a certain load. Runs on a thread.
+    """
+
+    why: str
+    name: str | None
+    applies: Callable[[Known], bool]
+
+
+class SlowLoads:
+    """The loads that are under way.
+
+    Args:
+        models: all that there are.
+    """
+
+    def __init__(self, surroundings: Surroundings, models: Callable[[], Iterable[Model]]) -> None:
+        self._surroundings = surroundings
+        self._models = models
+        self._loads: dict[str, LoadUnderWay] = {}  # by id
+
+    @contextmanager
+    def under_way(self, identity: str) -> Iterator[LoadUnderWay]:
+        """While versions of a model are loaded. There is one load of a model at a time."""
+        load = self._loads[identity] = LoadUnderWay(self._surroundings.clock.now_s())
+        try:
+            yield load
+        finally:
+            del self._loads[identity]
+
+    async def keep_ending(
+        self, waiting: trio.CancelScope, known: Mapping[str, Known], by: Replacement, period_s: float = _LOOK_S
+    ) -> None:
+        """End loads that something replaces, as soon as they are slow, until `waiting` is cancelled.
+
+        Args:
+            known: what is loaded, by id.
+        """
+        with waiting:
+            while True:
+                before_s = self._surroundings.clock.now_s() - self._surroundings.options.load_patience_s
+                slow = [identity for identity, load in self._loads.items() if load.began_s <= before_s]
+                for identity in slow:
+                    each = known.get(identity)
+                    if each is None or by.name not in (None, each.source.name):
+                        continue
+                    if await self._surroundings.executors.briefly(partial(by.applies, each)):
+                        self._end(identity, by.why)
+                await trio.sleep(period_s)
+
+    def _end(self, identity: str, why: str) -> None:
+        load = self._loads.get(identity)
+        if load is None:
+            return  # it has just come to its own end
+        load.ended = why
+        for model in self._models():
+            if model.id == identity and not model.loaded and model.state is ModelState.LOADING:
+                model.unload()
+            elif model.id == identity:
+                model.end_resize()
+
+
+def always(_known: Known) -> bool:
+    """Whatever is loaded, it is not wanted."""
+    return True
+
+
+def is_outdated(known: Known) -> bool:
+    """Whether a plain load would bring something else. Reads files."""
+    if known.origin is not known.source:
+        return False  # only its agents know
+    return known.origin.temporary or known.origin.outdated(known.contents, known.modified_ns)

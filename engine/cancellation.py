@@ -1,0 +1,54 @@
+"""Telling work on a thread that nobody wants its result any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Cancellation:
+    """For one piece of work. Callable from any thread.
+
+    The work either completes or is cancelled, whichever comes first. A thread cannot be ended from outside; what it
+    waits for often can, and `ending` names it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._completed = False
+        self._end: Callable[[], None] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> bool:
+        """The result is not wanted; False if there is one already."""
+        with self._lock:
+            if self._completed:
+                return False
+            if not self._cancelled and self._end is not None:
+                self._end()
+            self._cancelled = True
+            return True
+
+    def complete(self) -> bool:
+        """There is a result; False if nobody wants it."""
+        with self._lock:
+            self._completed = not self._cancelled
+            return self._completed
+
+    @contextmanager
+    def ending(self, end: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, `cancel` calls this, at once if it came before. Must not block, or raise."""
+        with self._lock:
+            self._end = end
+            if self._cancelled:
+                end()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._end = None
