@@ -16,6 +16,7 @@ Existing tools have one judge, a command that is run in the tree that they chang
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -33,6 +34,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from random import Random
 
+import psutil
 from mutants import Mutant, mutants_of
 from rich.console import Console
 from rich.table import Table
@@ -94,8 +96,8 @@ WITHOUT = (
 UNITS_CPU_S = 600
 SWARM_CPU_S = 900
 MEMORY_KIB = 16 << 20
-PATIENCE = 8
-"""A judge may take so many times its CPU seconds, on a busy machine; only one that waits for ever takes longer."""
+STILL_S = 60.0
+"""A judge that uses next to no CPU time for so long waits for something that does not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +227,37 @@ def _judged(overlay: Overlay, command: Sequence[str], cpu_s: int, marks: tuple[s
         start_new_session=True,
     ) as judge:
         try:
-            output, _ = judge.communicate(timeout=cpu_s * PATIENCE)
-        except subprocess.TimeoutExpired:
-            output = "it waits for ever"
+            output = _output_of(judge)
         finally:
             _end(judge)
     took_s = round(time.monotonic() - began_s, 1)
     return Verdict("" if judge.returncode == 0 else _reason(output, judge.returncode, marks), took_s)
+
+
+def _output_of(judge: subprocess.Popen[str]) -> str:
+    """All that it prints, unless it stands still."""
+    heard_s, used_s = time.monotonic(), -1.0
+    while True:
+        try:
+            return judge.communicate(timeout=2.0)[0]
+        except subprocess.TimeoutExpired:
+            now_s, now_used_s = time.monotonic(), _cpu_s(judge.pid)
+            if now_used_s > used_s + 0.5:
+                heard_s, used_s = now_s, now_used_s
+            elif now_s - heard_s > STILL_S:
+                return ""
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process and those that it has started."""
+    used_s = 0.0
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(pid)
+        for process in (parent, *parent.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                used_s += times.user + times.system
+    return used_s
 
 
 def _end(judge: subprocess.Popen[str]) -> None:
@@ -292,6 +318,16 @@ def as_json(results: Sequence[Result], seeds: int, seed: int) -> str:
     return json.dumps({"seeds": seeds, "sample_seed": seed, "found_by": found, "mutants": rows}, indent=1) + "\n"
 
 
+def earlier(file: Path, seeds: int) -> dict[Mutant, Result]:
+    """What an earlier run with as many seeds has written."""
+    if not file.exists():
+        return {}
+    document = json.loads(file.read_text(encoding="utf-8"))
+    rows = document["mutants"] if document["seeds"] == seeds else []
+    found = (Result(Mutant(**row["mutant"]), Verdict(**row["swarm"]), Verdict(**row["units"])) for row in rows)
+    return {each.mutant: each for each in found}
+
+
 def _is_sound(console: Console, seeds: int) -> bool:
     """Whether both judges find nothing in the package as it is."""
     with tempfile.TemporaryDirectory(prefix="mutants") as folder:
@@ -321,8 +357,9 @@ def main() -> int:
         return 0
     if not _is_sound(console, options.seeds):
         return 2
-    results: list[Result] = []
-    for result in run(mutants, options.seeds, options.jobs):
+    known_results = earlier(options.output, options.seeds) if options.output else {}
+    results = [known_results[each] for each in mutants if each in known_results]
+    for result in run([each for each in mutants if each not in known_results], options.seeds, options.jobs):
         results.append(result)
         console.print(f"{len(results)}/{len(mutants)} {result.found_by:5} {result.mutant}")
         console.print(f"    swarm: {result.swarm.found or '-'}\n    units: {result.units.found or '-'}")
@@ -341,7 +378,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="WORDS", help="mutants whose line contains these words")
     parser.add_argument("--all-modules", action="store_true", help="modules that decide nothing as well")
     parser.add_argument("--list", action="store_true", help="print the choice, and try nothing")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write all as JSON, as it comes")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="all as JSON, as it comes; what is there is not tried again",
+    )
     parser.add_argument("--equivalents", type=Path, default=Path(__file__).with_name("mutations_equivalent.toml"))
     return parser
 

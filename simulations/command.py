@@ -25,6 +25,7 @@ from .museum import EXHIBITS
 from .plan import Plan
 from .planted import PLANTED, planted
 from .play import Outcome, play
+from .reach import ANSWERED, reach
 from .report import describe, tally
 from .scenarios import SCENARIOS
 from .svg import draw_svg
@@ -66,12 +67,14 @@ def _hunt(console: Console, options: argparse.Namespace) -> int:
     clock = SystemClock()
     began_s = clock.now_s()
     counts: Counter[str] = Counter()
+    runs: list[Counter[str]] = []
     failed: Found | None = None
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=console) as progress:
         task = progress.add_task("", total=options.seeds)
         for done, found in enumerate(hunt(seeds, options.jobs, options.plant), start=1):
             counts += found.counts
+            runs.append(found.counts)
             speed = (counts["requests"] + counts["steps"]) / max(1e-9, clock.now_s() - began_s)
             progress.update(task, completed=done, description=f"{speed:,.0f} requests/s")
             if found.violation is not None:
@@ -85,7 +88,7 @@ def _hunt(console: Console, options: argparse.Namespace) -> int:
         return 1
     asked = f"{requests:,} requests of clients and {steps:,} of ensembles"
     console.print(f"{options.seeds} seeds, {asked} in {duration_s:.1f} s ({speed})")
-    console.print("\n".join(tally(counts)))
+    console.print("\n".join(reach(runs) if options.reach else tally(counts)))
     console.print("no invariant was broken")
     return int(options.seeds >= ENOUGH_SEEDS and bool(holes(counts)))
 
@@ -120,7 +123,7 @@ def _verdict(console: Console, outcome: Outcome) -> int:
     seen = [
         f"    {count} times: {what}"
         for what, count in sorted(outcome.counts.items())
-        if what not in ("requests", "steps")
+        if what not in ("requests", "steps", ANSWERED)
     ]
     console.print("\n".join(["seen:", *seen]))
     console.print(f"broken: {outcome.violation}" if outcome.violation else "no invariant was broken")
@@ -156,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seeds", type=_positive, metavar="N", help="play N swarm runs, with everything checked")
     which.add_argument("--first-seed", type=int, default=1, metavar="S", help="the first of them (default: 1)")
     which.add_argument("--jobs", type=_positive, default=1, metavar="N", help="processes to play them in (default: 1)")
+    which.add_argument("--reach", action="store_true", help="with --seeds: in how many runs each feature came up")
     which.add_argument("--seed", type=int, metavar="S", help="play one swarm run, or one scenario, and show it")
     which.add_argument("--replay", type=_plan, metavar="FILE", help="play a plan that a failing seed was shrunk to")
     which.add_argument("--trace", type=_trace, metavar="FILE", help="play a request log, on models that batch")

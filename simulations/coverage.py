@@ -42,6 +42,7 @@ from .invariants.queueing import EXPIRED, FULL
 from .invariants.serving import STOPPING, UNKNOWN
 from .invariants.state import WorldState
 from .plan import Fault
+from .reach import REACHABLE_SERVING
 
 REACHABLE = (
     *(f"sealed: {reason.value}" for reason in SealReason),
@@ -74,6 +75,7 @@ REACHABLE = (
     "the server-wide budget was used up",
     "a state kept",
     "a state found",
+    *REACHABLE_SERVING,
     *REACHABLE_ANSWERS,
     *REACHABLE_GPUS,
     "a model loaded again",
@@ -117,8 +119,8 @@ class Coverage:
         self._failed: set[int] = set()  # those of them of which a step has failed
         self._is_stopping = False
         self._changing: Counter[str] = Counter()
-        self.answers = AnswerCoverage(self._count)
-        self.gpus = GpuCoverage(self._count)
+        self.answers = AnswerCoverage(self.count)
+        self.gpus = GpuCoverage(self.count)
 
     def handlers(self) -> Handlers:
         return {
@@ -130,11 +132,11 @@ class Coverage:
             RequestQueued: self._queued,
             CancelHeard: self._cancelled,
             RequestRejected: self._rejected,
-            RequestDropped: lambda _event: self._count("dropped from the queue"),
+            RequestDropped: lambda _event: self.count("dropped from the queue"),
             BatchSealed: self._sealed,
             ReplyDelivered: self._delivered,
             ExecutionEnded: self._execution_ended,
-            FaultStruck: lambda event: self._count(f"fault: {event.fault}"),
+            FaultStruck: lambda event: self.count(f"fault: {event.fault}"),
             StateUsed: self._state_used,
             InstanceAttached: self._attached,
             InstanceDetached: self._detached,
@@ -145,26 +147,27 @@ class Coverage:
             ServerStopped: self._stopped,
         }
 
-    def _count(self, what: str) -> None:
+    def count(self, what: str) -> None:
+        """It happened once more."""
         self.counts[what] += 1
 
     def _submitted(self, event: RequestSubmitted) -> None:
         if is_step(event.request):
-            self._count("steps")
+            self.count("steps")
             return
-        self._count("requests")
+        self.count("requests")
         if len(self._open) >= self._max_inflight:
-            self._count("the server-wide budget was used up")
+            self.count("the server-wide budget was used up")
 
     def _step_submitted(self, event: StepSubmitted) -> None:
         self._parents[event.request] = event.parent
         inflight = self._steps[event.parent] = self._steps.get(event.parent, 0) + 1
         if inflight > 1:
-            self._count("steps side by side")
+            self.count("steps side by side")
         if is_step(event.parent):
-            self._count("a step of a step")
+            self.count("a step of a step")
         if any(event.iteration):
-            self._count("a step for a later answer of a decoupled member")
+            self.count("a step for a later answer of a decoupled member")
 
     def _step_answered(self, event: RequestAnswered) -> None:
         parent = self._parents.pop(event.request)
@@ -173,7 +176,7 @@ class Coverage:
         self._steps[parent] -= 1
         if event.error:
             if parent in self._failed:
-                self._count("a step failed after another one")
+                self.count("a step failed after another one")
             self._failed.add(parent)
 
     def _queued(self, event: RequestQueued) -> None:
@@ -185,17 +188,17 @@ class Coverage:
         if event.request in self._parents:
             self._step_answered(event)
             if asked is not None:
-                self._count("a step refused")
+                self.count("a step refused")
         if asked is None or not event.error:
             return
         if event.error.endswith(FULL):
-            self._count("refused: queue full")
+            self.count("refused: queue full")
         elif STOPPING in event.error:
-            self._count("refused: stopping")
+            self.count("refused: stopping")
         elif UNKNOWN in event.error:
-            self._count(f"refused: {self._why_unknown(asked.model)}")
+            self.count(f"refused: {self._why_unknown(asked.model)}")
         else:
-            self._count("refused: no START" if "must specify the START flag" in event.error else "refused: invalid")
+            self.count("refused: no START" if "must specify the START flag" in event.error else "refused: invalid")
 
     def _why_unknown(self, model: str) -> str:
         return "unloaded" if model in self._state.serving else "unknown model"
@@ -203,50 +206,50 @@ class Coverage:
     def _change_asked(self, event: ChangeAsked) -> None:
         self._changing[event.model] += 1
         if self._changing[event.model] > 1:
-            self._count("a model changed twice at once")
+            self.count("a model changed twice at once")
 
     def _change_done(self, event: ChangeDone) -> None:
         self._changing[event.model] -= 1
         if event.error:
-            self._count("a change refused")
+            self.count("a change refused")
 
     def _abandoned(self, event: RequestAbandoned) -> None:
         if event.request in self._state.asked:
-            self._count("given up without a reply being held")
+            self.count("given up without a reply being held")
 
     def _rescheduled(self, event: RequestRescheduled) -> None:
         self._ended.pop(event.request, None)
 
     def _cancelled(self, event: CancelHeard) -> None:
         if self._steps.get(event.request):
-            self._count("an ensemble cancelled amid its steps")
+            self.count("an ensemble cancelled amid its steps")
         else:
-            self._count("cancelled in execution" if event.executing else "cancelled in the queue")
+            self.count("cancelled in execution" if event.executing else "cancelled in the queue")
 
     def _rejected(self, event: RequestRejected) -> None:
         if event.error == EXPIRED:
-            self._count("rejected: expired")
+            self.count("rejected: expired")
         elif "is lost, because" in event.error:
-            self._count("rejected: sequence lost")
+            self.count("rejected: sequence lost")
         elif "timeout of the corresponding sequence" in event.error:
-            self._count("rejected: sequence too long in the backlog")
+            self.count("rejected: sequence too long in the backlog")
         else:
-            self._count("rejected: cancelled")
+            self.count("rejected: cancelled")
 
     def _sealed(self, event: BatchSealed) -> None:
-        self._count(f"sealed: {event.reason}")
+        self.count(f"sealed: {event.reason}")
         if 0 in event.requests:
-            self._count("a batch with padding")
+            self.count("a batch with padding")
         view = self._state.models[event.model]
         line = view.line
         if view.stopping and not self._is_stopping:
             replaced = self._state.serving[view.config.name] is not view
-            self._count(f"executed by what was {'replaced' if replaced else 'unloaded'}")
+            self.count(f"executed by what was {'replaced' if replaced else 'unloaded'}")
         first = next(iter(line.waiting), 0)
         if first not in event.requests:
-            self._count("a later request went before an earlier one")
+            self.count("a later request went before an earlier one")
         if any(request in level.delayed for level in line.levels for request in event.requests):
-            self._count("an expired request was let wait")
+            self.count("an expired request was let wait")
         self._batches[event.batch] = event
 
     def _execution_ended(self, event: ExecutionEnded) -> None:
@@ -254,55 +257,55 @@ class Coverage:
         for request in batch.requests:
             self._ended[request] = event.at_ns
         if event.ending == GIVEN_UP:
-            self._count("an execution given up")
+            self.count("an execution given up")
 
     def _delivered(self, event: ReplyDelivered) -> None:
         if event.answer > 1 and event.request in self._steps:
-            self._count("an ensemble answered again")
+            self.count("an ensemble answered again")
         if not event.final:
             return
         self._open.discard(event.request)
         if self._steps.pop(event.request, None) is not None:
             failed = event.request in self._failed
-            self._count("an ensemble failed with a step" if failed else "an ensemble answered")
+            self.count("an ensemble failed with a step" if failed else "an ensemble answered")
         ended_ns = self._ended.pop(event.request, event.at_ns)
         if ended_ns != event.at_ns:
-            self._count("an answer waited for its turn")
+            self.count("an answer waited for its turn")
 
     def _state_used(self, event: StateUsed) -> None:
         if event.found:
-            self._count("a state found")
+            self.count("a state found")
         if event.left != event.found:
-            self._count("a state kept")
+            self.count("a state kept")
 
     def _attached(self, event: InstanceAttached) -> None:
         if self._state.models[event.model].ready:
-            self._count("an instance restarted")
+            self.count("an instance restarted")
 
     def _detached(self, event: InstanceDetached) -> None:
         view = self._state.models[event.model]
         if view.ready and len(view.instances) == 1:
-            self._count("a model without any instance")
+            self.count("a model without any instance")
 
     def _changed(self, event: ModelStateChanged) -> None:
         view = self._state.models.get(event.model)
         if view is None:
             if event.state == "LOADING" and model_of(event.model) in self._state.serving:
-                self._count("a model loaded again")
+                self.count("a model loaded again")
             return
         serving = self._state.serving[view.config.name]
         if event.state == "UNAVAILABLE" and serving.ready and serving is not view and not view.served:
-            self._count("a load failed, and the old one served on")
+            self.count("a load failed, and the old one served on")
         elif event.state == "UNLOADING" and serving is view and not self._is_stopping:
-            self._count("a model unloaded")
+            self.count("a model unloaded")
 
     def _stopping(self, _event: ServerStopping) -> None:
         self._is_stopping = True
         if self._open:
-            self._count("stopped with work in flight")
+            self.count("stopped with work in flight")
 
     def _stopped(self, event: ServerStopped) -> None:
-        self._count("stopped in time" if event.drained else "stopped before it was drained")
+        self.count("stopped in time" if event.drained else "stopped before it was drained")
 
 
 def holes(counts: Counter[str]) -> list[str]:

@@ -264,7 +264,7 @@ class _Requests:
     def held(self, plan: RequestPlan) -> tuple[np.ndarray, np.ndarray | int]:
         """What each input holds, and what `EXTRA` adds to that."""
         is_row = plan.model in self._unbatched and plan.rows == 1
-        array = held(plan.number, (plan.width,) if is_row else (plan.rows, plan.width))
+        array = held(plan.content or plan.number, (plan.width,) if is_row else (plan.rows, plan.width))
         return array, extra_value(self._shapes.get(plan.model, Shapes.FIXED), plan.extra, array)
 
     def make(self, plan: RequestPlan) -> InferenceRequest:

@@ -88,6 +88,16 @@ class RequestQueued:
 
 
 @record
+class AnswerFound:
+    """A model's answer to a request was in the response cache: no scheduler sees it. `ReplyDelivered` follows, at once
+    or in its turn."""
+
+    at_ns: int
+    request: int
+    model: str
+
+
+@record
 class CancelHeard:
     """A scheduler was told that a request's client gave up. `executing`: an instance has it."""
 
@@ -325,6 +335,7 @@ Event = (
     | AnswersTaken
     | RequestAbandoned
     | RequestQueued
+    | AnswerFound
     | CancelHeard
     | RequestRejected
     | RequestDropped

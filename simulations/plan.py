@@ -174,6 +174,7 @@ class ModelPlan:
         gpus: the numbers of those that it is on, with so many instances on each; empty for none.
         credits: of such a model, batches that an instance may have in flight, where no resources are shared.
         shapes: what requests to it may differ in.
+        cached: its answers are kept in the response cache.
     """
 
     name: str
@@ -200,6 +201,7 @@ class ModelPlan:
     gpus: tuple[int, ...] = ()
     credits: int = 2
     shapes: Shapes = Shapes.FIXED
+    cached: bool = False
 
     @property
     def iterative(self) -> bool:
@@ -224,6 +226,7 @@ class ModelPlan:
                 InstanceGroup(self.name, "KIND_GPU" if self.gpus else "KIND_CPU", self.instances, self.gpus),
             ),
             dynamic_batching=self.batching() if self.dynamic else None,
+            response_cache=self.cached,
         )
         message = ModelConfigMessage()
         limit = message.instance_group.add().rate_limiter
@@ -245,6 +248,7 @@ class ModelPlan:
         for index, sink in enumerate(self.sinks):
             tensors[sink] = f"OUTPUT{index}"
             message.output.add(name=tensors[sink], data_type=FP32.number, dims=[4])
+        message.response_cache.enable = self.cached
         scheduling = message.ensemble_scheduling
         scheduling.max_inflight_requests = self.max_inflight
         for number, planned in enumerate(self.steps, start=1):
@@ -306,6 +310,7 @@ class RequestPlan:
         pause_ns: the time that its client takes over an answer of a decoupled model.
         width: the size of its rows, to a model that lets it vary.
         extra: what it gives as `EXTRA`, to a model that has such an input; see `shapes`.
+        content: what it asks; requests of equal content and rows ask for the same. 0 for what nobody else asks.
         extra_ns: what it adds to the time of its batch, or of each of its steps'.
         sequence, start, end: correlation id (0 for none), and whether it begins or ends the sequence.
     """
@@ -333,6 +338,7 @@ class RequestPlan:
     pause_ns: int = 0
     width: int = WIDTH
     extra: int = 0
+    content: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +366,7 @@ class Plan:
         window: answers of a decoupled model that wait for their client before the model is held back; at least 3.
         gpus: by their numbers.
         pinned_bytes: of the pool of pinned memory; 0 for plenty.
+        cache_bytes: of the response cache; 0 for none.
         max_inflight_requests, hang_limit_s, restart_limit, restart_window_s, exit_timeout_s: see `ServerOptions`.
     """
 
@@ -380,6 +387,7 @@ class Plan:
     load_ns: int = 0
     gpus: tuple[GpuPlan, ...] = ()
     pinned_bytes: int = 0
+    cache_bytes: int = 0
 
     def at_once(self, model: ModelPlan) -> int:
         """How many batches each instance of a model may have in flight; see `actors.instance`."""

@@ -182,7 +182,9 @@ def _step_taken_twice(original: Any, run: EnsembleRun, arrived: list[str], at: I
 def _members_first(original: Any, repository: Repository) -> None:
     """A server that stops tells all models at once, the members of ensembles too."""
     del original
+    repository.stopping = True
     for model in repository.models():
+        model._holds = 0  # or it would not be drained before all let it go that hold it
         model.stop()
 
 
@@ -234,6 +236,12 @@ def _dropped_by_reload(original: Any, scheduler: Scheduler, **options: Any) -> N
     """A model that is replaced answers nothing any more."""
     original(scheduler, **options)
     scheduler.fail_queued(stopping_error())
+
+
+def _hit_overtakes(original: Any, scheduler: Scheduler, job: Job, response: Outcome) -> None:
+    """What is found in the response cache is answered before what came earlier."""
+    del original, scheduler
+    job.reply.deliver(response, True)
 
 
 def _state_written_in_place(original: Any, state: SequenceState, output: Tensor) -> None:
@@ -369,6 +377,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
     "state-written-in-place": (SequenceState, "write", _state_written_in_place),
+    "hit-overtakes": (Scheduler, "answer", _hit_overtakes),
     "locks-nothing": (NameLocks, "hold", _locks_nothing),
     "drained-without-end": (Instances, "_next_step", _drained_without_end),
     "dropped-by-reload": (Scheduler, "stop", _dropped_by_reload),

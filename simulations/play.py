@@ -37,6 +37,7 @@ from .invariants.leftovers import leftovers
 from .invariants.state import WorldState
 from .oracle.rules import oracle_rules
 from .plan import Fault, Manner, Plan
+from .reach import ServingCoverage
 from .world import World, play_in_world
 
 LONGEST_RESTART_S = 10.0
@@ -155,6 +156,8 @@ class _Run:
         self._graphs = Graphs(plan)
         at_once = {model.name: plan.at_once(model) for model in plan.models}
         state = self._state = WorldState((model.config() for model in plan.models), at_once)
+        demands = {model.name: {each.name: each.count for each in model.demands} for model in plan.models}
+        pools = {each.name: each.count for each in plan.resources}
         self.watch = Watch(
             state,
             self.recorder,
@@ -164,14 +167,15 @@ class _Run:
             windows=_windows(plan),
             changing=bool(plan.changes),
             hang_limit_s=plan.hang_limit_s,
-            demands={model.name: {each.name: each.count for each in model.demands} for model in plan.models},
-            pools={each.name: each.count for each in plan.resources},
+            demands=demands,
+            pools=pools,
             gpus=bool(plan.gpus),
             rules=oracle_rules,
             on_violation=self._end,
         )
         self.coverage = Coverage(state, plan.max_inflight_requests)
         self.recorder.listen(self.coverage.handlers())
+        self.recorder.listen(ServingCoverage(self.coverage.count, state, demands, pools).handlers())
         if any(model.decoupled or model.iterative for model in plan.models):
             self.recorder.listen(self.coverage.answers.handlers())
         if plan.gpus:
@@ -216,6 +220,7 @@ class _Run:
             startup_models=(ALL_MODELS,),
             rate_limit_resources=tuple(ExplicitResource(each.name, each.count) for each in plan.resources),
             gpus=gpus_of(plan),
+            cache_config={"local": {"size": str(plan.cache_bytes)}} if plan.cache_bytes else {},
         ) as server:
             self._server = server
             world.load_s = plan.load_ns / 1e9

@@ -125,6 +125,8 @@ def _request(request: RequestPlan) -> str:
         parts.append(f"sequence {request.sequence}{' start' * request.start}{' end' * request.end}")
     if request.priority:
         parts.append(f"priority {request.priority}")
+    if request.content:
+        parts.append(f"content {request.content}")
     if request.timeout_us:
         parts.append(f"timeout {request.timeout_us / 1e3:g} ms")
     if request.give_up_ns:

@@ -67,19 +67,21 @@ class Feature(enum.Enum):
     SMALL_BUDGET = "a small server-wide budget"
     FAILING_STARTS = "instances that fail to start again"
     STOP_EARLY = "a server that is stopped amid work"
+    CACHE = "a response cache"
     ATTENDING = "a front end that has schedulers decide at once"
     OVERLOAD = "more work than can be done"
 
 
 RARE = {
     Feature.WAITING: 0.3,
-    Feature.SMALL_BUDGET: 0.25,
+    Feature.SMALL_BUDGET: 0.15,
     Feature.BAD_REQUESTS: 0.25,
-    Feature.STOP_EARLY: 0.25,
+    Feature.STOP_EARLY: 0.15,
+    Feature.CACHE: 0.3,
     Feature.RESOURCES: 0.3,
-    Feature.ENSEMBLES: 0.3,
+    Feature.ENSEMBLES: 0.35,
     Feature.ITERATIVE: 0.3,
-    Feature.DECOUPLED: 0.3,
+    Feature.DECOUPLED: 0.35,
     Feature.CHANGES: 0.25,
 }
 """Features that make runs slow, or most of their requests void."""
@@ -90,10 +92,19 @@ MOST_LEVELS = 2
 MOST_ANSWERS = {1: 8, 2: 6}
 """By levels, most answers that such a member gives at each execution."""
 
+CONTENTS = 12
+"""So many different things are asked for again and again, where there is a response cache."""
+
+ENTRY_BYTES = 600
+"""More than a response of one row takes there."""
+
 EXECUTIONS_OF_MANY = 8
 """A request to such an ensemble is so many times the work of another one, about."""
 
 FAULTS = tuple(fault for fault in Fault if fault not in (Fault.NONE, *GPU_FAULTS))
+
+DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
+"""They cost an instance; while none is up, which may be for seconds, a model answers nothing. A few are enough."""
 
 
 def draw_plan(seed: int) -> Plan:
@@ -106,9 +117,12 @@ class _Draw:
         self.seed = seed
         self.chance = chance = Random(f"swarm {seed}")
         self.features = {feature for feature in Feature if chance.random() < RARE.get(feature, 0.5)}
-        self.rates = {fault: self.rate(0.002, 0.2) for fault in FAULTS if chance.random() < 0.35}
+        self.rates = {
+            fault: self.rate(0.002, 0.02 if fault in DEADLY else 0.1) for fault in FAULTS if chance.random() < 0.35
+        }
         self.levels: dict[str, int] = {}  # by model, how many decoupled ones follow each other in it
-        self.give_up_rate = self.rate(0.01, 0.5) if self.has(Feature.GIVING_UP) else 0.0
+        self.bound: set[str] = set()  # models that execute sequences
+        self.give_up_rate = self.rate(0.02, 0.25) if self.has(Feature.GIVING_UP) else 0.0
 
     def has(self, feature: Feature) -> bool:
         return feature in self.features
@@ -146,8 +160,9 @@ class _Draw:
             changes=self.changes(models, end_ns),
             load_ns=round(self.rate(0.1, 20) * MS) if chance.random() < 0.6 else 0,
             calm_ns=round(end_ns * chance.uniform(0.5, 1.1)),
-            stop_ns=round(end_ns * chance.uniform(0.2, 1.0)) if self.has(Feature.STOP_EARLY) else 0,
-            max_inflight_requests=chance.randint(1, 12) if self.has(Feature.SMALL_BUDGET) else 65_536,
+            stop_ns=round(end_ns * chance.uniform(0.3, 1.0)) if self.has(Feature.STOP_EARLY) else 0,
+            max_inflight_requests=round(self.rate(2, 60)) if self.has(Feature.SMALL_BUDGET) else 65_536,
+            cache_bytes=self.cache_bytes(models),
             hang_limit_s=longest_ns / 1e9 * chance.uniform(1.1, 8.0) if hangs or chance.random() < 0.2 else 0.0,
             restart_limit=chance.choice((0, 1, 2, 5, 5, 1000)),
             restart_window_s=chance.choice((0.5, 60.0)),
@@ -157,8 +172,15 @@ class _Draw:
             resources=resources,
         )
 
+    def cache_bytes(self, models: tuple[ModelPlan, ...]) -> int:
+        """Mostly enough for all answers; else for a few, which go when others come."""
+        if not any(model.cached for model in models):
+            return 0
+        return 1 << 20 if self.chance.random() < 0.7 else self.chance.randint(1, 8) * ENTRY_BYTES
+
     def changes(self, models: tuple[ModelPlan, ...], end_ns: int) -> tuple[ChangePlan, ...]:
-        """Loads and unloads; in half of the runs that have some, models are only loaded again."""
+        """Loads and unloads; in half of the runs that have some, models are only loaded again. Most models that are
+        unloaded are wanted again soon."""
         if not self.has(Feature.CHANGES):
             return ()
         chance = self.chance
@@ -166,7 +188,10 @@ class _Draw:
         changes: list[ChangePlan] = []
         for _ in range(chance.randint(1, 6)):
             model, at_ns = chance.choice(models).name, chance.randint(0, end_ns)
-            changes += [ChangePlan(at_ns, model, chance.choice(kinds)) for _ in range(chance.choice((1, 1, 2)))]
+            several = [ChangePlan(at_ns, model, chance.choice(kinds)) for _ in range(chance.choice((1, 1, 2)))]
+            changes += several
+            if any(each.change is Change.UNLOAD for each in several) and chance.random() < 0.8:
+                changes.append(ChangePlan(at_ns + round(self.rate(0.001, 0.2) * end_ns), model, Change.LOAD))
         return tuple(changes)
 
     def resources(self) -> tuple[ResourcePlan, ...]:
@@ -201,6 +226,8 @@ class _Draw:
             plan = replace(plan, decoupled=True, heeds=chance.random() < 0.5)
         if self.has(Feature.SEQUENCES) and chance.random() < 0.6:
             return self.stateful(plan)
+        if not plan.decoupled and self.has(Feature.CACHE):
+            plan = replace(plan, cached=chance.random() < 0.7)
         return plan if unbatched else self.batched(plan)
 
     def failing_starts(self) -> tuple[int, ...]:
@@ -216,13 +243,14 @@ class _Draw:
         if self.has(Feature.PREFERRED) and most:
             preferred = tuple(sorted(chance.sample(range(1, most + 1), chance.randint(1, min(3, most)))))
         levels = chance.randint(2, 5) if self.has(Feature.PRIORITIES) else 0
-        policies = [self.policy(0)]
-        policies += [self.policy(level) for level in range(1, levels + 1) if chance.random() < 0.5]
+        batch_us = _batch_ns(plan) / 1_000
+        policies = [self.policy(0, batch_us)]
+        policies += [self.policy(level, batch_us) for level in range(1, levels + 1) if chance.random() < 0.5]
         return replace(
             plan,
             dynamic=True,
             preferred=preferred,
-            delay_us=round(self.rate(100, 50_000)) if self.has(Feature.DELAY) else 0,
+            delay_us=round(batch_us * self.rate(0.02, 5.0)) if self.has(Feature.DELAY) else 0,
             preserve_ordering=self.has(Feature.ORDERING) and chance.random() < 0.7,
             levels=levels,
             default_level=chance.randint(1, levels) if levels else 0,
@@ -233,9 +261,10 @@ class _Draw:
         """These models, and ensembles of them."""
         chance, levels = self.chance, self.levels
         levels.update({model.name: int(model.decoupled) for model in models})
+        self.bound.update(model.name for model in models if model.sequences is not None)
         for index in range(chance.randint(1, 3)):
             members = models
-            if any(levels.values()) and chance.random() < 0.5:
+            if any(levels.values()) and chance.random() < 0.25:
                 members = tuple(each for each in models if not levels[each.name])
             if members:
                 ensemble = self.ensemble(f"e{index}", members)
@@ -262,8 +291,12 @@ class _Draw:
             latest = min(last + 1, number - 1) if shape == "fan" and last < number < len(members) else number - 1
             takes = tuple(chance.randint(earliest, latest) for _ in range(member.inputs))
             steps.append(StepPlan(member.name, takes))
+        if any(member.name in self.bound for member in members):
+            self.bound.add(name)
+        cacheable = self.has(Feature.CACHE) and not many and name not in self.bound
         return ModelPlan(
             name,
+            cached=cacheable and chance.random() < 0.5,
             max_batch_size=min(member.max_batch_size for member in members),
             fixed_ns=sum(member.fixed_ns for member in members),
             steps=tuple(steps),
@@ -274,27 +307,29 @@ class _Draw:
         chance = self.chance
         most = plan.max_batch_size
         preferred = (chance.randint(1, most),) if self.has(Feature.PREFERRED) and most else ()
+        batch_us = _batch_ns(plan) / 1_000
         sequences = SequencesPlan(
             oldest=chance.random() < 0.5,
             candidates=chance.choice((0, 0, 1, 3, 20)),
             utilization=chance.choice((0.0, 0.5, 1.0)),
-            idle_us=round(self.rate(5_000, 500_000)),
+            idle_us=round(batch_us * self.rate(8, 1000)),
             sums=self.has(Feature.STATES) and chance.random() < 0.7 and not plan.decoupled,
             same_buffer=chance.random() < 0.5,
             iterative=self.has(Feature.ITERATIVE) and chance.random() < 0.7,
         )
-        delay_us = round(self.rate(100, 20_000)) if self.has(Feature.DELAY) else 0
+        delay_us = round(batch_us * self.rate(0.02, 3.0)) if self.has(Feature.DELAY) else 0
         return replace(plan, preferred=preferred, delay_us=delay_us, sequences=sequences)
 
-    def policy(self, level: int) -> PolicyPlan:
+    def policy(self, level: int, batch_us: float) -> PolicyPlan:
+        """The policy of a level of a model whose batches take about `batch_us`."""
         chance = self.chance
         times_out = self.has(Feature.TIMEOUTS) and chance.random() < 0.7
         return PolicyPlan(
             level,
             delay=chance.random() < 0.5,
-            timeout_us=round(self.rate(1_000, 200_000)) if times_out else 0,
+            timeout_us=round(batch_us * self.rate(0.5, 100)) if times_out else 0,
             override=chance.random() < 0.5,
-            max_queue_size=chance.randint(1, 12) if self.has(Feature.QUEUE_LIMITS) and chance.random() < 0.7 else 0,
+            max_queue_size=round(self.rate(2, 120)) if self.has(Feature.QUEUE_LIMITS) and chance.random() < 0.7 else 0,
         )
 
     def arrivals(self, model: ModelPlan, count: int, *, stateful: bool) -> list[Arrival]:
@@ -302,7 +337,7 @@ class _Draw:
         chance = self.chance
         rows = max(1, model.max_batch_size) if model.dynamic else 1
         batch_s = (model.fixed_ns + model.per_row_ns * rows) / 1e9
-        load = chance.uniform(1.0, 4.0) if self.has(Feature.OVERLOAD) else chance.uniform(0.1, 1.0)
+        load = chance.uniform(1.0, 2.5) if self.has(Feature.OVERLOAD) else chance.uniform(0.1, 1.0)
         rate_hz = load * model.instances * max(1, rows / 2) / batch_s
         if stateful and not (model.iterative and chance.random() < 0.5):
             return self.sequences(model, count, batch_s, load)
@@ -318,10 +353,10 @@ class _Draw:
         """Sequences whose clients think; in some runs they forget to end them, or take an id that is in use."""
         chance = self.chance
         longest = chance.randint(1, 12)
-        rate_hz = load * model.instances * max(1, model.max_batch_size / 2) / batch_s / longest
         think_s = batch_s * self.rate(0.05, 2.0)
+        rate_hz = load * model.instances * max(1, model.max_batch_size / 2) / ((batch_s + think_s) * longest)
         arrivals = sequences(chance, count, rate_hz, longest, think_s, pipelined=chance.random() < 0.4)
-        ids = chance.choice((10_000, 10_000, 3))
+        ids = chance.choice((10_000, 10_000, 10_000, 10_000, 3))
         forgetful = chance.choice((0.0, 0.0, 0.3))
         return [
             replace(
@@ -347,7 +382,8 @@ class _Draw:
     def request(self, model: ModelPlan, number: int, arrival: Arrival, after: int) -> RequestPlan:
         chance, has = self.chance, self.features.__contains__  # asked for several times a request
         most = max(1, model.max_batch_size)
-        rows = chance.randint(1, min(most, 4)) if has(Feature.BIG_REQUESTS) and not arrival.sequence else 1
+        big = has(Feature.BIG_REQUESTS) and not self.graphs.is_stateful(model)
+        rows = chance.randint(1, min(most, 4)) if big else 1
         name = model.name
         if has(Feature.BAD_REQUESTS) and chance.random() < 0.03:
             if chance.random() < 0.5:
@@ -362,7 +398,7 @@ class _Draw:
         if many and model.steps:
             stream["answers"], turns = min(stream["answers"], MOST_ANSWERS[self.levels[model.name]]), min(turns, 2)
         told = stream.get("answers", 0) * turns if many else turns - 1
-        patience_ns = self.rate(0.05, 5.0) * model.fixed_ns
+        patience_ns = self.rate(0.05, 10.0 if many else 5.0) * model.fixed_ns
         return RequestPlan(
             number,
             name,
@@ -370,7 +406,7 @@ class _Draw:
             after,
             rows,
             priority=chance.randint(0, model.levels + 1) if has(Feature.PRIORITIES) else 0,
-            timeout_us=round(self.rate(500, 100_000)) if has(Feature.TIMEOUTS) and chance.random() < 0.4 else 0,
+            timeout_us=self.patience_us(model) if has(Feature.TIMEOUTS) and chance.random() < 0.4 else 0,
             give_up_ns=round(patience_ns) if gives_up else 0,
             manner=manner,
             fault=fault,
@@ -381,8 +417,13 @@ class _Draw:
             sequence=arrival.sequence,
             start=arrival.start,
             end=arrival.end,
+            content=chance.randint(1, CONTENTS) if has(Feature.CACHE) and chance.random() < 0.4 else 0,
             **stream,
         )
+
+    def patience_us(self, model: ModelPlan) -> int:
+        """How long a request may say that it waits in queues."""
+        return max(1, round(_batch_ns(model) / 1_000 * self.rate(0.5, 60)))
 
     def stream(self, model: ModelPlan) -> dict[str, Any]:
         """How a decoupled model answers a request, and how its client reads."""
@@ -397,7 +438,7 @@ class _Draw:
 
     def manner(self) -> Manner:
         draw = self.chance.random()
-        if self.has(Feature.VANISHING) and draw < 0.1:
+        if self.has(Feature.VANISHING) and draw < 0.05:
             return Manner.VANISHES
         return Manner.WAITS if self.has(Feature.WAITING) and draw < 0.25 else Manner.LISTENS
 
@@ -406,6 +447,11 @@ class _Draw:
             if self.chance.random() < rate:
                 return fault
         return Fault.NONE
+
+
+def _batch_ns(model: ModelPlan) -> int:
+    """About what a batch of the model takes."""
+    return model.fixed_ns + model.per_row_ns * max(1, model.max_batch_size)
 
 
 def _longest_batch_ns(model: ModelPlan, asked: list[RequestPlan]) -> int:

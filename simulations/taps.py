@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from ..actors import model as model_module
 from ..actors import repository as repository_module
+from ..actors.cached import CachedDoor
 from ..actors.ensemble import Ensemble
 from ..actors.members import AnsweringModel, FindModel
 from ..actors.model import Model
@@ -30,6 +31,7 @@ from ..engine.response import InferenceResponse
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
 from .events import (
     NEVER_NS,
+    AnswerFound,
     CancelHeard,
     InstanceAttached,
     InstanceDetached,
@@ -275,6 +277,23 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Gen
     return TappedEnsemble
 
 
+def tapped_cached_door(recorder: Recorder, generations: Generations) -> type[CachedDoor]:
+    """The response cache's door, with what is found there written down."""
+
+    class TappedCachedDoor(CachedDoor):
+        def __init__(self, inner: Scheduler | Ensemble, *args: Any) -> None:
+            super().__init__(inner, *args)
+            self._label = generations.latest(self.name)
+
+        def _hit(self, job: Job, found: Any, outputs: Any) -> None:
+            number = request_number(job)
+            job.reply = TappedReply(job.reply, number, recorder)
+            recorder.record(AnswerFound(recorder.now_ns(), number, self._label))
+            super()._hit(job, found, outputs)
+
+    return TappedCachedDoor
+
+
 @dataclass(frozen=True, slots=True)
 class Taps:
     """What listening gives.
@@ -291,14 +310,15 @@ class Taps:
 @contextmanager
 def tapped(recorder: Recorder) -> Iterator[Taps]:
     """Within the block, models that are loaded get a scheduler that is listened to."""
-    before = model_module.Scheduler, model_module.Ensemble, repository_module.Model
+    before = model_module.Scheduler, model_module.Ensemble, model_module.CachedDoor, repository_module.Model
     generations = Generations()
     taps = Taps([], generations.latest)
     schedulers = taps.schedulers
     model_module.Scheduler = tapped_scheduler(recorder, schedulers, generations)
     model_module.Ensemble = tapped_ensemble(recorder, schedulers, generations)
+    model_module.CachedDoor = tapped_cached_door(recorder, generations)
     repository_module.Model = tapped_model(recorder, generations)
     try:
         yield taps
     finally:
-        model_module.Scheduler, model_module.Ensemble, repository_module.Model = before
+        model_module.Scheduler, model_module.Ensemble, model_module.CachedDoor, repository_module.Model = before

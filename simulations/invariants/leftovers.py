@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...actors import InferenceServer, Reply
 from ...engine.description import ModelState
 from ...engine.statistics import ModelStatisticsEntry
-from ..events import BatchSealed, ReplyDelivered, RequestQueued, RequestRescheduled
+from ..events import AnswerFound, BatchSealed, ReplyDelivered, RequestQueued, RequestRescheduled
 from ..generations import model_of
 from ..history import Handlers
 from ..taps import Door
@@ -46,13 +46,14 @@ class Seen:
     successes: int = 0
     failures: int = 0
     executions: int = 0
+    hits: int = 0
     pending: int = 0
 
 
 class HonestStatistics(Invariant):
     """A model's statistics count each accepted request once, as what it came to, and each execution. An ensemble counts
     a success as an execution, and a failure twice (`engine.ensemble.statistics`); an execution after which a request
-    comes back is a success as well.
+    comes back is a success as well, and what was found in the response cache is one without an execution.
 
     Args:
         ensembles: their names.
@@ -69,6 +70,7 @@ class HonestStatistics(Invariant):
     def handlers(self) -> Handlers:
         return {
             RequestQueued: self._queued,
+            AnswerFound: self._found,
             ReplyDelivered: self._delivered,
             RequestRescheduled: self._rescheduled,
             BatchSealed: self._sealed,
@@ -76,6 +78,11 @@ class HonestStatistics(Invariant):
 
     def _queued(self, event: RequestQueued) -> None:
         self._by_request[event.request] = self._of(event.model)
+
+    def _found(self, event: AnswerFound) -> None:
+        seen = self._of(event.model)
+        seen.hits += 1
+        seen.successes += 1  # and nothing that it comes to later
 
     def _delivered(self, event: ReplyDelivered) -> None:
         seen = self._by_request.get(event.request)
@@ -105,6 +112,7 @@ class HonestStatistics(Invariant):
                 "successes": own.success.count,
                 "failures": own.fail.count,
                 "executions": own.execution_count,
+                "hits": own.cache_hit.count,
                 "pending": own.pending,
             }
             for what, count in said.items():

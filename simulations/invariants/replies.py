@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..events import BatchSealed, ReplyDelivered, RequestAnswered, RequestQueued
+from ..events import AnswerFound, BatchSealed, ReplyDelivered, RequestAnswered, RequestQueued
 from ..graphs import is_step
 from ..history import Handlers
 from .base import Complain, Invariant
@@ -24,12 +24,13 @@ class OneReply(Invariant):
     def handlers(self) -> Handlers:
         return {
             RequestQueued: self._queued,
+            AnswerFound: self._queued,
             ReplyDelivered: self._delivered,
             RequestAnswered: self._answered,
             BatchSealed: self._sealed,
         }
 
-    def _queued(self, event: RequestQueued) -> None:
+    def _queued(self, event: RequestQueued | AnswerFound) -> None:
         if event.request in self._open or event.request in self._final:
             self.broken(f"request {event.request} was queued twice")
         self._open.add(event.request)
@@ -63,8 +64,8 @@ class OneReply(Invariant):
 
 
 class AnswersInOrder(Invariant):
-    """With preserve_ordering, answers leave in the order in which the requests came
-    (docs/reference/scheduling.md#preserved-order)."""
+    """With preserve_ordering, answers leave in the order in which the requests came, those too that were found in the
+    response cache (docs/reference/scheduling.md#preserved-order)."""
 
     name = "answers leave in order where that was asked for"
 
@@ -78,9 +79,9 @@ class AnswersInOrder(Invariant):
         dynamic = [view.config.dynamic_batching for view in self._state.models.values()]
         if not any(batching is not None and batching.preserve_ordering for batching in dynamic):
             return {}
-        return {RequestQueued: self._queued, ReplyDelivered: self._delivered}
+        return {RequestQueued: self._queued, AnswerFound: self._queued, ReplyDelivered: self._delivered}
 
-    def _queued(self, event: RequestQueued) -> None:
+    def _queued(self, event: RequestQueued | AnswerFound) -> None:
         batching = self._state.models[event.model].config.dynamic_batching
         if batching is not None and batching.preserve_ordering:
             line = self._lines[event.request] = self._by_model.setdefault(event.model, {})

@@ -16,6 +16,7 @@ from ...engine.config.sequence import SequenceBatching, sequence_batching
 from ..events import (
     DONE,
     NEVER_NS,
+    AnswerFound,
     BatchSealed,
     CancelHeard,
     ExecutionEnded,
@@ -197,6 +198,7 @@ class WorldState:
         return {
             RequestSubmitted: self._submitted,
             RequestQueued: self._queued,
+            AnswerFound: self._found,
             RequestAnswered: self._answered,
             CancelHeard: self._cancelled,
             RequestRejected: self._left,
@@ -241,6 +243,9 @@ class WorldState:
         if not view.config.has_ensemble_scheduling:  # its requests do not wait: their steps do
             self._home[event.request] = view
             view.line.join(event)
+
+    def _found(self, event: AnswerFound) -> None:
+        self.asked.pop(event.request, None)
 
     def _cancelled(self, event: CancelHeard) -> None:
         view = self._home.get(event.request)

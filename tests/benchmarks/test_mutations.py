@@ -130,5 +130,15 @@ def test_a_judge_that_fails_says_why_and_one_that_never_ends_is_ended(
     assert judge("") == ""
     assert judge("print('seed 3: broken'); print('more'); raise SystemExit(1)") == "seed 3: broken"
     assert judge("while True: pass", cpu_s=1).startswith("ended by signal")
-    monkeypatch.setattr(mutations, "PATIENCE", 0.001)
+    monkeypatch.setattr(mutations, "STILL_S", 0.1)
     assert judge("import time; time.sleep(1000)").startswith("ended by signal")
+
+
+def test_a_run_goes_on_with_what_an_earlier_one_has_written(mutations: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "mutations.json"
+    mutant = mutations.candidates(ROOT)[0]
+    result = mutations.Result(mutant, mutations.Verdict("seed 3: broken", 1.5), mutations.Verdict("", 2.0))
+    assert mutations.earlier(file, 300) == {}
+    file.write_text(mutations.as_json([result], 300, 1), encoding="utf-8")
+    assert mutations.earlier(file, 300) == {mutant: result}
+    assert mutations.earlier(file, 200) == {}

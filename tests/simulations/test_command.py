@@ -12,6 +12,7 @@ from trireme.simulations.command import main, summary
 from trireme.simulations.events import BatchSealed, RequestAbandoned, RequestAnswered, RequestSubmitted
 from trireme.simulations.history import History
 from trireme.simulations.hunt import hunt
+from trireme.simulations.reach import reach
 from trireme.simulations.scenarios import SCENARIOS
 from trireme.simulations.svg import draw_svg
 from trireme.simulations.timeline import draw_timeline
@@ -58,6 +59,15 @@ def test_many_seeds_are_counted_and_their_speed_told(capsys: pytest.CaptureFixtu
     assert f"{counts['sealed: full']}\n" in printed
     assert "holes, which the simulator should reach and did not: " in printed
     assert printed.endswith("no invariant was broken\n")
+
+
+def test_the_reach_of_many_seeds_is_told_by_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "12", "--reach"]) == 0
+    printed = capsys.readouterr().out
+    runs = [found.counts for found in hunt(range(1, 13))]
+    assert "\n".join(reach(runs)) in printed
+    share = sum(1 for counts in runs if counts["a batch of several requests"]) / 12
+    assert re.search(rf"a batch of several requests +{share:.1%} ", printed)
 
 
 def test_a_failing_seed_is_made_small_written_and_can_be_seen_again(
