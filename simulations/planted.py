@@ -338,6 +338,13 @@ def _swapped_phases(
     original(statistics, rows, (start, start + end - output, start + end - infer, end), *rest, **options)
 
 
+def _forgotten_beside_a_queue(original: Any, instance: Instance) -> None:
+    """An instance of a stateful model that has executed says nothing while several requests are queued."""
+    core = cast(Any, instance._scheduler._core)
+    if not (instance.executed and core.queued > 2 and core.active > 2):
+        original(instance)
+
+
 def _names_alone(original: Any, compatibility: Compatibility, job: Job) -> Hashable:
     """Who gives the same inputs may share a batch, whatever is in a shape tensor."""
     contents, compatibility._contents = compatibility._contents, ()
@@ -405,6 +412,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "padding-of-a-client": (NullJob, "__init__", _padding_of_a_client),
     "swapped-durations": (ModelStatistics, "record_successes", _swapped_durations),
     "swapped-phases": (ModelStatistics, "record_execution", _swapped_phases),
+    "forgotten-beside-a-queue": (Instance, "_say_idle", _forgotten_beside_a_queue),
     "names-alone": (Compatibility, "signature", _names_alone),
     "cut-from-the-end": (_ScatterLayout, "split", _cut_from_the_end),
     "rows-of-a-neighbour": (BatchLayout, "split", _rows_of_a_neighbour),

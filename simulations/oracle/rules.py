@@ -6,9 +6,15 @@ from ..invariants.base import Complain, Invariant
 from ..invariants.state import WorldState
 from .decisions import RightDecisions
 from .durations import RightDurations
+from .idleness import IdleIsKnown
 from .leaving import AnswersLeave
 
 
 def oracle_rules(complain: Complain, state: WorldState) -> tuple[Invariant, ...]:
     """The rules, for one run."""
-    return (RightDecisions(complain), AnswersLeave(complain), RightDurations(complain, state))
+    return (
+        RightDecisions(complain),
+        IdleIsKnown(complain, state),
+        AnswersLeave(complain),
+        RightDurations(complain, state),
+    )
