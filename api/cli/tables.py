@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from importlib.metadata import entry_points
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from ...engine.backends.interface import Backend
 from ...engine.backends.registry import ENTRY_POINT_GROUP
 from ...engine.description import IndexEntry
 from ...engine.options import ControlMode, ServerOptions
+from ...engine.plugins import Plugins
 from ..http2.limits import KeepaliveOptions
 from .values import INT32_MAX
 
@@ -73,7 +74,7 @@ def _milliseconds(seconds: float) -> int:
 
 def _backends(server: InferenceServer) -> list[Row]:
     """The backends that models use."""
-    places = {entry_point.name: entry_point.value for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
+    places = Plugins(ENTRY_POINT_GROUP, "backend", Backend, {}).places()
     return [(name, places.get(name, ""), _backend_config(name, server.options)) for name in server.backends_in_use()]
 
 

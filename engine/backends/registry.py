@@ -5,21 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from ..config.files import path_within
 from ..config.model import ModelConfig
-from ..errors import InvalidArgumentError, UnavailableError, UnsupportedError
+from ..errors import InvalidArgumentError, UnsupportedError
+from ..plugins import Plugins
 from .interface import Backend, ModelFiles
 from .python.backend import PythonBackend
 from .python.settings import DEFAULT_FILENAME
 from .services import Services
 
 ENTRY_POINT_GROUP = "trireme.backends"
-
-_OURS = (EntryPoint("python", "trireme.engine.backends.python:PythonBackend", ENTRY_POINT_GROUP),)
-"""Known even where the installed metadata is older than the code."""
 
 
 class BackendRegistry:
@@ -43,7 +40,9 @@ class BackendRegistry:
     ) -> None:
         self._options_for = options_for
         self._directory = directory
-        self._extra = dict(extra or {})
+        # Python's is known even where the installed metadata is older than the code.
+        own = {PythonBackend.name: PythonBackend, **(extra or {})}
+        self._plugins: Plugins[Backend] = Plugins(ENTRY_POINT_GROUP, "backend", Backend, own)
         self.services = Services()
         self._lock = threading.Lock()
         self._backends: dict[str, Backend] = {}
@@ -71,7 +70,7 @@ class BackendRegistry:
         """
         name, runtime = config.backend, config.runtime
         directory = (self._directory or Path()) / name
-        is_script = runtime == DEFAULT_FILENAME and (name == PythonBackend.name or not self._is_installed(name))
+        is_script = runtime == DEFAULT_FILENAME and (name == PythonBackend.name or name not in self._plugins)
         if is_script and not (directory / runtime).is_file():
             raise InvalidArgumentError(
                 f"unable to find Python backend based backend library '{runtime}' for model '{config.name}', searched: "
@@ -94,16 +93,10 @@ class BackendRegistry:
             )
         return self.get(name)
 
-    def _is_installed(self, name: str) -> bool:
-        return name in self._extra or bool(entry_points(group=ENTRY_POINT_GROUP, name=name))
-
     def _find(self, name: str) -> Callable[[Mapping[str, str]], Backend]:
-        if name in self._extra:
-            return self._extra[name]
-        for entry_point in (*entry_points(group=ENTRY_POINT_GROUP, name=name), *_OURS):
-            if entry_point.name != name:
-                continue
-            return _import(entry_point)
+        found = self._plugins.find(name)
+        if found is not None:
+            return found
         if self._directory is not None and Path(name).name == name:
             script = self._directory / name / DEFAULT_FILENAME
             if script.is_file():
@@ -111,17 +104,3 @@ class BackendRegistry:
         raise InvalidArgumentError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
         )
-
-
-def _import(entry_point: EntryPoint) -> type[Backend]:
-    try:
-        found = entry_point.load()
-    except (ImportError, AttributeError, OSError) as error:
-        raise UnavailableError(
-            f"backend '{entry_point.name}' cannot be imported from '{entry_point.value}': {error}"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Backend)):
-        raise UnavailableError(
-            f"backend '{entry_point.name}': '{entry_point.value}' is not a subclass of the interface's Backend"
-        )
-    return found

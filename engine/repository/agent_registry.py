@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 
-from ..errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
+from ..errors import InternalError, InvalidArgumentError, TriremeError
+from ..plugins import Plugins
 from .agents import RepositoryAgent
 from .checksum import ChecksumAgent
 
@@ -20,7 +20,8 @@ class AgentRegistry:
     """
 
     def __init__(self, extra: Mapping[str, type[RepositoryAgent]] | None = None) -> None:
-        self._known: dict[str, type[RepositoryAgent]] = {"checksum": ChecksumAgent, **(extra or {})}
+        own = {"checksum": ChecksumAgent, **(extra or {})}
+        self._plugins: Plugins[RepositoryAgent] = Plugins(ENTRY_POINT_GROUP, "repository agent", RepositoryAgent, own)
         self._used: dict[str, type[RepositoryAgent]] = {}
 
     def make(self, name: str, parameters: Mapping[str, str]) -> RepositoryAgent:
@@ -44,18 +45,7 @@ class AgentRegistry:
         return sorted((name, f"{kind.__module__}:{kind.__qualname__}") for name, kind in self._used.items())
 
     def _find(self, name: str) -> type[RepositoryAgent]:
-        if name in self._known:
-            return self._known[name]
-        for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-            try:
-                found = entry_point.load()
-            except Exception as error:
-                raise UnavailableError(
-                    f"repository agent '{name}' cannot be imported from '{entry_point.value}': {error}"
-                ) from error
-            if not (isinstance(found, type) and issubclass(found, RepositoryAgent)):
-                raise UnavailableError(
-                    f"repository agent '{name}': '{entry_point.value}' is not a subclass of RepositoryAgent"
-                )
+        found = self._plugins.find(name)
+        if found is not None:
             return found
         raise InvalidArgumentError(f"unable to find repository agent '{name}'; install the package that brings it")

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import pytest
 
-from trireme.engine.cache import registry
+from trireme.engine import plugins
 from trireme.engine.cache.interface import ResponseCache
+from trireme.engine.cache.registry import ENTRY_POINT_GROUP
 from trireme.engine.clock import Clock
 
 PATIENCE_S = 20.0
@@ -58,6 +59,6 @@ class GatedCache(ResponseCache):
 
 def install_gated_cache(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
     """Have it found by its name; the configuration that asks for it."""
-    entry = EntryPoint("gated", f"{__name__}:GatedCache", registry.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group, name: [entry] if name == entry.name else [])
+    entry = EntryPoint("gated", f"{__name__}:GatedCache", ENTRY_POINT_GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group, name: [entry] if name == entry.name else [])
     return {"gated": {}}

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from trireme.engine import plugins
 from trireme.engine.backends import registry
 from trireme.engine.backends.interface import Backend, LoadedModel, ModelFiles
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
@@ -79,7 +80,7 @@ def test_an_unknown_backend() -> None:
 )
 def test_an_entry_point_that_leads_nowhere(value: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = EntryPoint("broken", value, registry.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda **_: [broken])
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: [broken])
     with pytest.raises(UnavailableError) as caught:
         BackendRegistry(lambda _: {}).get("broken")
     assert caught.value.message.startswith("backend 'broken'")

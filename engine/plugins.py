@@ -1,0 +1,71 @@
+"""Classes by name: Trireme's own, and those that installed packages offer as entry points.
+
+Backends, caches and repository agents are found this way. An entry point is imported when it is first asked for. What
+its import raises is the installed package's fault, whatever it is, and becomes an error that names the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+from .errors import UnavailableError
+
+T = TypeVar("T")
+
+
+class Plugins(Generic[T]):
+    """The classes of one kind. Callable from any thread.
+
+    Args:
+        group: of the entry points.
+        kind: what they are, for people.
+        base: what each is a subclass of.
+        own: by name; these need no entry point, and come first.
+    """
+
+    __slots__ = ("_base", "_group", "_kind", "_own")
+
+    def __init__(self, group: str, kind: str, base: type[T], own: Mapping[str, type[T]]) -> None:
+        self._group = group
+        self._kind = kind
+        self._base = base
+        self._own = dict(own)
+
+    def find(self, name: str) -> type[T] | None:
+        """The class of that name; None if there is none.
+
+        Raises:
+            UnavailableError: it is installed, but cannot be imported.
+        """
+        own = self._own.get(name)
+        if own is not None:
+            return own
+        for entry_point in entry_points(group=self._group, name=name):
+            return self._import(entry_point)
+        return None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own or bool(entry_points(group=self._group, name=name))
+
+    def places(self) -> dict[str, str]:
+        """Where the installed ones are (``module:Class``), by name."""
+        return {entry_point.name: entry_point.value for entry_point in entry_points(group=self._group)}
+
+    def _import(self, entry_point: EntryPoint) -> type[T]:
+        try:
+            found = entry_point.load()
+        except Exception as error:
+            raise UnavailableError(
+                f"{self._kind} '{entry_point.name}' cannot be imported from '{entry_point.value}': {error}"
+            ) from error
+        if not (isinstance(found, type) and issubclass(found, self._base)):
+            raise UnavailableError(
+                f"{self._kind} '{entry_point.name}': '{entry_point.value}' is not a subclass of the interface's "
+                f"{self._base.__name__}"
+            )
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Plugins of {self._group}, {len(self._own)} of them our own>"
