@@ -1,4 +1,4 @@
-"""Log lines are Triton's (docs/reference/logs.md), and writing them holds nobody up."""
+"""Log lines are Triton's (docs/reference/logs.md), and writing them holds up no thread."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_everything_logged_is_written_before_the_block_ends_and_nothing_after_it
     assert [line.rpartition("] ")[2] for line in lines_of(path)] == [f'"{number}"' for number in range(1000)]
 
 
-def test_a_reader_that_does_not_read_holds_nobody_up_and_is_told_what_it_missed() -> None:
+def test_a_reader_that_does_not_read_holds_up_no_thread_and_is_told_what_it_missed() -> None:
     resume = threading.Event()
     written: list[bytes] = []
 
@@ -357,7 +357,7 @@ def test_in_a_json_log_each_line_that_a_model_prints_is_an_object(capfd: pytest.
 
 
 def test_what_waits_to_be_written_is_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines that nobody reads, of which each is long."""
+    """Lines that are not read, of which each is long."""
     monkeypatch.setattr(api_logging, "MAX_WAITING_CHARACTERS", 1000)
     reads, written = threading.Event(), []
 

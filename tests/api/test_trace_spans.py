@@ -128,7 +128,7 @@ def test_tensors_have_no_place_in_spans_and_that_is_said(
     assert "Tensor level tracing is not supported by the mode: opentelemetry" in caplog.messages
 
 
-def test_a_collector_that_is_not_there_is_felt_by_nobody(open_world: Callable[..., Any]) -> None:
+def test_a_collector_that_is_not_there_is_felt_by_no_client(open_world: Callable[..., Any]) -> None:
     with open_world() as (world, receiver):
         receiver.answers = [400] * 10
         assert [world.infer("plain")[0] for _ in range(3)] == [200] * 3

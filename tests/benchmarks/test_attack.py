@@ -58,7 +58,7 @@ def test_what_others_notice_is_a_complaint(bad: Result, complaint: str) -> None:
     assert bad.complaints == [complaint]
 
 
-def test_an_attack_that_nobody_notices_is_none() -> None:
+def test_an_attack_without_an_effect_is_none() -> None:
     assert result(waited_ms=49, memory_mib=2 * BUDGET_BYTES / MIB).complaints == []
 
 

@@ -60,7 +60,7 @@ def test_each_kind_of_change(mutants: ModuleType, body: str, expected: set[tuple
     "body",
     ['"""Says 1 < 2."""', "assert a < b", 'raise ValueError(f"{a < b}")', '_log.info("1", a, b)', 'return f"{a + 1}"'],
 )
-def test_what_nobody_need_notice_stays(mutants: ModuleType, body: str) -> None:
+def test_what_no_test_need_notice_stays(mutants: ModuleType, body: str) -> None:
     assert changes(mutants, body) == set()
 
 

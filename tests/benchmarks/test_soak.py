@@ -74,7 +74,7 @@ def test_the_picture_shows_every_series(report: ModuleType) -> None:
 
 
 def test_every_client_gets_what_it_wants(tmp_path: Path) -> None:
-    """A few seconds of it: each action is done, nobody complains, and the report is there."""
+    """A few seconds of it: each action is done, no client complains, and the report is there."""
     command = [sys.executable, str(SCRIPTS / "soak.py"), "--minutes", "0.03", "--rest", "0.5"]
     done = subprocess.run(
         [*command, "--output", str(tmp_path / "soak")],

@@ -45,7 +45,7 @@ def test_the_answer_beyond_the_limit_waits_until_one_is_taken() -> None:
     assert repr(window) == "<AnswerWindow 2 of 2>"
 
 
-def test_nobody_waits_once_nobody_takes() -> None:
+def test_no_sender_waits_once_answers_are_not_taken() -> None:
     window = AnswerWindow(1, NOT_THIS_THREAD)
     thread, given, until = answering(window, 4)
     until(1)

@@ -37,7 +37,7 @@ def test_no_dimensions_are_one_element() -> None:
 
 
 def test_numbers_stay_short_on_the_way() -> None:
-    """150,000 dimensions of 2^63 - 1 have a product of a megabyte, which nobody multiplies out."""
+    """150,000 dimensions of 2^63 - 1 have a product of a megabyte, which is not multiplied out."""
     CountedInt.widest = 0
     assert bounded_product([CountedInt(MAX_ELEMENTS)] * 150_000) == MAX_ELEMENTS + 1
     assert 0 < CountedInt.widest <= 65 * 64

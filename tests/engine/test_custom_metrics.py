@@ -91,7 +91,7 @@ def test_a_series_lives_until_its_last_holder_lets_go(metrics: CustomMetrics) ->
     assert metrics.value(metrics.create_metric(family)) == 0
 
 
-def test_a_family_takes_its_holders_metrics_with_it_and_nobody_elses(metrics: CustomMetrics) -> None:
+def test_a_family_takes_its_holders_metrics_with_it_and_no_others(metrics: CustomMetrics) -> None:
     mine = metrics.create_family("depth", "", MetricKind.GAUGE)
     yours = metrics.create_family("depth", "", MetricKind.GAUGE)
     shared = {"shared": "yes"}

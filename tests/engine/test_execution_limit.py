@@ -43,7 +43,8 @@ def test_without_a_limit_nothing_is_over_and_a_batch_is_stuck_once_others_have_e
 
 @pytest.mark.parametrize("limit_s", [0.05, 7, 300, 0])
 def test_looking_when_told_sees_the_limit_in_time(limit_s: float) -> None:
-    """Whoever looks only when told does so at the very moment at which a batch that begins at any time is over."""
+    """A check that is made only when due is made at the very moment at which a batch that begins at any time is
+    over."""
     for began_s in (0.0, 0.3, 12.3, 1000.1):
         limit, now, looks = ExecutionLimit(limit_s), 0.0, 0
         holding = False

@@ -71,7 +71,7 @@ def test_each_gpu_has_its_own_counters_and_the_rest_stands_without(entry: ModelS
         assert [found[name, uuid, ""] for uuid in ("", "GPU-a", "GPU-b")] == [without, first, 0], name
 
 
-def test_failures_of_a_backend_are_its_gpus_and_those_of_the_core_are_nobodys(entry: ModelStatisticsEntry) -> None:
+def test_failures_of_a_backend_are_its_gpus_and_those_of_the_core_are_of_no_gpu(entry: ModelStatisticsEntry) -> None:
     found = series(entry, UUIDS)
     failures = {key[1:]: value for key, value in found.items() if key[0] == "nv_inference_request_failure_total"}
     assert len(failures) == 12, "every reason, with each GPU and without"

@@ -164,7 +164,8 @@ def test_a_key_that_is_no_segment(regions: Regions, key: str) -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
 def test_only_segments_are_opened(regions: Regions, tmp_path: Path, kind: str) -> None:
-    """Not a folder; not a link, which could lead to any file; not a pipe, for whose other end nobody should wait."""
+    """Not a folder; not a link, which could lead to any file; not a pipe, for whose other end the server must not
+    wait."""
     key = f"/trireme-test-{uuid.uuid4().hex}"
     path = Path("/dev/shm" + key)
     target = tmp_path / "secret"

@@ -78,7 +78,7 @@ def test_what_only_looks_like_ours_stays(place: Path, monkeypatch: pytest.Monkey
     assert remove_abandoned() == [foreign]
 
 
-def test_a_folder_that_nobody_holds_goes(place: Path) -> None:
+def test_a_folder_without_a_holder_goes(place: Path) -> None:
     folder = TemporaryFolder("environment")
     (folder.path / "bin").mkdir()
     del folder

@@ -44,7 +44,7 @@ def test_a_model_waits_for_a_client_that_reads_slowly() -> None:
     assert sum(len(answers) for _, answers in taken(outcome, 2)) == 6
 
 
-def test_an_answer_held_back_for_its_turn_holds_nobody_back() -> None:
+def test_an_answer_held_back_for_its_turn_holds_no_model_back() -> None:
     model = ModelPlan("m", max_batch_size=2, dynamic=True, delay_us=50_000, decoupled=True, preserve_ordering=True)
     first = RequestPlan(1, "m", 0, answers=2, answer_ns=5 * MS)
     second = RequestPlan(2, "m", 0, answers=9)

@@ -208,7 +208,7 @@ def test_a_mark_behind_a_wait_is_passed_with_it() -> None:
     assert wait_for(core) == [">a 7", "b< 7", ">b 8"]
 
 
-def test_the_mark_of_an_empty_stream_holds_nobody_up() -> None:
+def test_the_mark_of_an_empty_stream_holds_up_no_other() -> None:
     core = GpuCore(1)
     first, second = core.add_stream(), core.add_stream()
     core.wait(first, core.mark(second))

@@ -66,7 +66,7 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-def test_a_run_in_which_nobody_waits_for_time_still_hears_of_signals(alarm) -> None:
+def test_a_run_without_waits_for_time_still_hears_of_signals(alarm) -> None:
     """As it must of Ctrl-C, which trio's own handler tells the same way."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Answers of a batch that a test executes itself: they are collected in the batch, and delivered to nobody."""
+"""Answers of a batch that a test executes itself: they are collected in the batch, and not delivered."""
 
 from __future__ import annotations
 

@@ -162,5 +162,5 @@ def statistics_of(server: InferenceServer, name: str = "m") -> ModelStatistics:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that happens on another thread."""
     with trio.fail_after(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - nobody tells of it
+        while not condition():  # noqa: ASYNC110 - it is not announced
             await trio.sleep(0.001)

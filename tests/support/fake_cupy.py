@@ -220,7 +220,7 @@ class PinnedMemory:
 
 
 class MemoryPool:
-    """Keeps what it has got, and gives it again, latest first, to whoever asks for so much next."""
+    """Keeps what it has got, and gives it again, latest first, to the next that asks for so much."""
 
     def __init__(self, cuda: _Cuda) -> None:
         self._cuda = cuda

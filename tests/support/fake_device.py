@@ -1,7 +1,7 @@
 """A strict GPU in memory: `engine.gpu.device`'s protocols on numpy, for tests.
 
 Work is done late: nothing that is enqueued happens before the test lets time pass (`FakeDevice.advance`, `run`) or
-picks a stream that does its next piece (`step`). So whoever reads too early, forgets to wait for an event, or lets go
+picks a stream that does its next piece (`step`). So code that reads too early, forgets to wait for an event, or lets go
 of memory that is still in use, gets wrong data:
 
 * memory that was not written, or was given back, holds `POISON`; what was given back is the next one's of its size;
@@ -87,7 +87,7 @@ class Pool:
 
 
 class Lease:
-    """Somebody's right to a block: it goes back with the last reference to this."""
+    """The right to a block: it goes back with the last reference to this."""
 
     def __init__(self, pool: Pool, nbytes: int) -> None:
         self.pool = pool
@@ -178,10 +178,10 @@ class FakeStream:
         return array
 
     def assemble(self, pieces: object) -> FakeArray:
-        self.device.refuse("nobody shares this device's memory")
+        self.device.refuse("no process shares this device's memory")
 
     def place(self, array: FakeArray, output: object) -> None:
-        self.device.refuse("nobody shares this device's memory")
+        self.device.refuse("no process shares this device's memory")
 
     def download(self, array: FakeArray) -> np.ndarray:
         self.device.expect(array)

@@ -1,7 +1,7 @@
 """GPUs that do nothing until they are told to: what stand-ins of CUDA's libraries run on.
 
 What is put into a stream is done later, when a test says so (`advance`, `run`) or on a thread of its own (`started`),
-in the order of the stream, by the device's clock. Memory that nobody has written, or that was given back, holds poison;
+in the order of the stream, by the device's clock. Memory that was not written, or that was given back, holds poison;
 what uses memory that is not there, or not any more, is a bug of the caller's, and raises (`Misuse`).
 """
 
@@ -112,7 +112,7 @@ class FakeGpus:
             used = sum(memory.nbytes for owner, memory in self._memory.values() if owner == device)
             if used + nbytes > self.memory_bytes:
                 return -1
-            # Such addresses are none of the process: whoever uses one of them directly ends it.
+            # Such addresses are none of the process: using one of them directly ends it.
             address = 0x0DE0_0000_0000_0000 + next(self._addresses) * (1 << 32)
             self._memory[address] = (device, np.full(nbytes, POISON, np.uint8))
             return address
@@ -238,7 +238,7 @@ class FakeGpus:
             return None if stream.broken else captured
 
     def wait_for_device(self, device: int | None = None) -> bool:
-        """Whether a device, or all of them, may be waited for: while a stream captures, whoever does so breaks it."""
+        """Whether a device, or all of them, may be waited for: while a stream captures, that breaks it."""
         return not self._break(lambda stream: device in (None, stream.device))
 
     def may_ask(self) -> bool:

@@ -241,7 +241,7 @@ class FakeBinding:
 
 
 class FakeValue:
-    """``OrtValue``: memory of ONNX Runtime's own, which it uses again when nobody has the value any more."""
+    """``OrtValue``: memory of ONNX Runtime's own, which it uses again when the value is gone."""
 
     def __init__(self, session: FakeSession, like: np.ndarray, element_type: int, on_device: bool) -> None:
         self._gpus = session.runtime.gpus

@@ -1,7 +1,7 @@
 """A stand-in for TensorRT: the part of its Python interface that `trireme.engine.backends.tensorrt` uses, and no more.
 
 It runs `fake_plans` on `fake_gpu.FakeGpus`: what is enqueued is computed when the stream comes to it, from what is in
-memory then. Names, the order of arguments, and what becomes of mistakes (None or False, and a line in the log) are as
+memory then. Names, the order of arguments, and the effects of mistakes (None or False, and a line in the log) are as
 the reference says (10.13 to 11.4). What a real engine would let pass, and be wrong, is a `Misuse`.
 """
 
@@ -49,7 +49,7 @@ class FakeTensorRT(SimpleNamespace):
     Attributes:
         contexts: all execution contexts that live.
         refuses_profiles: whether no profile can be set, for lack of memory, say.
-        waits: whether somebody else lets the device go on, while a call waits for it.
+        waits: whether another thread lets the device go on, while a call waits for it.
     """
 
     def __init__(self, gpus: FakeGpus, current: Callable[[], int], plugins: tuple[str, ...] = ()) -> None:

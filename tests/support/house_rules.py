@@ -105,7 +105,7 @@ def argument(call: ast.Call, position: int, keyword: str) -> ast.expr | None:
 
 
 def folders_import_downwards_only(source: Source) -> Violations:
-    """api → actors, engine; simulations → actors, engine; actors → engine; everybody → proto."""
+    """api → actors, engine; simulations → actors, engine; actors → engine; all → proto."""
     if not source.in_library:
         return
     for line, module, name in imports(source):

@@ -184,7 +184,7 @@ class H2Peer:
         self.pump()
 
     def pump(self) -> None:
-        """Carries bytes to and fro until nobody has anything to say."""
+        """Carries bytes to and fro until neither side has any to send."""
         while True:
             outgoing = self.client.data_to_send()
             for at in range(0, len(outgoing), self.read_bytes):

@@ -121,7 +121,7 @@ class Computer:
         self._next_address = 0x0D00_0000_0000_0000
 
     def address(self, memory: Memory) -> int:
-        """Where it is, once somebody wants to know."""
+        """Where it is, once that is asked for."""
         for address, known in self._addresses.items():
             if known is memory:
                 return address

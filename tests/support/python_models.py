@@ -79,8 +79,8 @@ def child_processes() -> set[int]:
 
 
 def open_descriptors() -> set[tuple[int, int, str]]:
-    """Number, inode and target of each: whoever looks for what is left over compares two of these, since what earlier
-    tests have left may go at any moment."""
+    """Number, inode and target of each: a check for what is left over compares two of these, since what earlier tests
+    have left may go at any moment."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # the one for the list itself
@@ -90,14 +90,14 @@ def open_descriptors() -> set[tuple[int, int, str]]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that announces itself to nobody."""
+    """Wait for something that is not announced."""
     with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 
 async def leap(clock: MockClock, seconds: float, condition: Callable[[], object] = lambda: True) -> None:
-    """Let this time pass once something is true, and everybody waits."""
+    """Let this time pass once something is true, and all tasks wait."""
     await until(condition)
     await trio.testing.wait_all_tasks_blocked()
     clock.jump(seconds)

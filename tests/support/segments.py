@@ -11,7 +11,7 @@ _DIRECTORY = Path("/dev/shm")
 
 
 class Segment:
-    """A segment of a name that nobody else has.
+    """A segment of a name that is not in use.
 
     Attributes:
         key: what clients register it by.

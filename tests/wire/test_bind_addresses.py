@@ -33,7 +33,7 @@ def grpc_live(host: str, port: int) -> bool:
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A port at which nobody listens, and nobody else can, of 127.0.0.1."""
+    """A port at which no server listens, nor can, of 127.0.0.1."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -94,7 +94,7 @@ def test_ports_are_shared_if_both_say_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("service", ["HTTP", "GRPC"])
 def test_one_alone_cannot_share_a_port(tmp_path: Path, service: str) -> None:
-    """The other one's consent is needed: a port that somebody has to himself stays his."""
+    """The other one's consent is needed: a port that one server has alone stays its own."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         flags = (f"--{service.lower()}-port={port}", f"--reuse-{service.lower()}-port=true")

@@ -107,7 +107,7 @@ def test_classes_of_an_output_have_the_labels_of_the_member_that_makes_it(asker:
     assert [(index, label) for _, index, label in best] == [(str(at), name) for at, name in enumerate(NAMES)]
 
 
-def test_an_error_of_a_member_names_the_ensemble_and_harms_nobody_else(asker: Asker, ten: np.ndarray) -> None:
+def test_an_error_of_a_member_names_the_ensemble_and_harms_no_other_request(asker: Asker, ten: np.ndarray) -> None:
     with pytest.raises(InferenceServerException) as caught:
         asker.ask(ten[:1, :20], request_id="short")
     assert caught.value.message() == (
@@ -173,7 +173,7 @@ def test_the_ensemble_and_its_members_count(live: Any, asker: Asker, ten: np.nda
     assert gained(before, counts(live)) == dict.fromkeys(before, (30, 3, 3, 0))
 
 
-def test_a_step_that_nobody_needs_is_left_out(live: Any, asker: Asker, ten: np.ndarray) -> None:
+def test_a_step_that_is_not_needed_is_left_out(live: Any, asker: Asker, ten: np.ndarray) -> None:
     before = counts(live)
     asker.ask(ten, ["PROBABILITIES"])
     went = gained(before, counts(live))

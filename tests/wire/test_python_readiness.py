@@ -198,7 +198,7 @@ def test_one_that_dies_meanwhile_is_not_ready_and_comes_back(tmp_path: Path, ser
 
 
 def open_for_good(gate: Path) -> None:
-    """Let through who waits at the FIFO, and everybody after that."""
+    """Let through what waits at the FIFO, and all that comes after that."""
     with gate.open("w") as held:
         gate.unlink()
         gate.write_text("open")
@@ -206,7 +206,7 @@ def open_for_good(gate: Path) -> None:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """For what tells nobody."""
+    """For what is not announced."""
     pause = threading.Event()
     end = time.monotonic() + PATIENCE_S
     while not condition():

@@ -79,7 +79,7 @@ def watch(server: ServeProcess, over: threading.Event) -> None:
 
 
 def load(server: ServeProcess) -> None:
-    """All clients at once, with somebody who looks at the metrics meanwhile."""
+    """All clients at once, with one that reads the metrics meanwhile."""
     over = threading.Event()
     kinds: tuple[Callable[[ServeProcess, str], None], ...] = (http_load, grpc_load)
     with ThreadPoolExecutor(CLIENTS + 1) as pool:

@@ -25,7 +25,7 @@ Outcome = str
 class Client:
     """One keep-alive connection; each of its methods makes a request of one kind and checks the answer.
 
-    Every request carries numbers and an ID of its own, so an answer that is somebody else's is noticed.
+    Every request carries numbers and an ID of its own, so an answer to another request is noticed.
     """
 
     def __init__(self, port: int, number: int) -> None:

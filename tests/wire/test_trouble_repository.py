@@ -153,7 +153,7 @@ def test_the_others_load_and_answer(server: ServeProcess, index: dict[str, dict[
 
 
 def test_a_server_with_rubbish_is_live_and_not_ready(server: ServeProcess) -> None:
-    """Strict readiness: somebody asked for these models."""
+    """Strict readiness: these models were asked for."""
     assert server.ask("GET", "/v2/health/live")[0] == 200
     assert server.ask("GET", "/v2/health/ready")[0] == 400
     assert server.ask("GET", "/v2/models/simple/ready")[0] == 200

@@ -1,4 +1,4 @@
-"""Clients that vanish: what they asked for is dropped, and nobody else notices."""
+"""Clients that vanish: what they asked for is dropped, and no other client notices."""
 
 from __future__ import annotations
 

@@ -422,7 +422,7 @@ CODE = ", and with them code that this server runs"
         (("--http-restricted-api=logging:k=v", "--allow-grpc=0"), OPEN.format("HTTP at 0.0.0.0:8000", CODE)),
     ],
 )
-def test_models_that_everybody_may_load_are_warned_of(words: tuple[str, ...], warned: str | None) -> None:
+def test_models_that_any_client_may_load_are_warned_of(words: tuple[str, ...], warned: str | None) -> None:
     """In one line; nothing can be loaded in the other control modes."""
     given = command("--model-control-mode=explicit", *words).warnings
     assert given == (() if warned is None else (warned,))

@@ -60,6 +60,6 @@ def test_front_ends_that_are_not_there_are_refused(words: str, reason: str) -> N
 
 
 def test_what_only_tunes_is_a_warning() -> None:
-    """Also about front ends that nobody asked for."""
+    """Also about front ends that were not asked for."""
     words = "--allow-sagemaker=false --allow-vertex-ai=off --sagemaker-port=1234 --http-thread-count=4"
     assert [line.split()[0] for line in command(*words.split()).warnings] == ["--sagemaker-port", "--http-thread-count"]

@@ -87,7 +87,7 @@ async def test_what_is_announced_is_taken_before_it_comes(path: str) -> None:
 @pytest.mark.parametrize("path", [UNARY, EACH])
 async def test_small_messages_in_one_piece_take_nothing(path: str) -> None:
     echo = Budgeted()
-    echo.lease = lambda: pytest.fail("nobody needs one")
+    echo.lease = lambda: pytest.fail("none is needed")
     async with serving([echo]) as service, await connect(service) as peer:
         assert (await peer.call(path, frame(b"x" * 10_000))).status == "0"
         stream_id = peer.start(path, end=False)  # nor does a small one that comes in pieces
@@ -149,7 +149,7 @@ async def test_a_message_that_has_all_come_while_it_waited(path: str) -> None:
 
 @pytest.mark.parametrize("path", [UNARY, EACH])
 @pytest.mark.parametrize("end", ["reset", "deadline", "gone"])
-async def test_whoever_leaves_while_waiting_takes_nothing_along(path: str, end: str) -> None:
+async def test_a_call_that_ends_while_waiting_takes_nothing(path: str, end: str) -> None:
     echo = Budgeted()
     async with serving([echo], http2=WINDOW) as service:
         full = echo.fill()

@@ -81,7 +81,7 @@ def test_a_call_that_is_refused(server: ScriptedServer, stub: Any, lines: list[s
 
 
 @pytest.mark.parametrize("end", ["cancelled", "out of time"])
-def test_a_call_that_nobody_waits_for_any_more(server: ScriptedServer, stub: Any, lines: list[str], end: str) -> None:
+def test_a_call_whose_client_has_gone(server: ScriptedServer, stub: Any, lines: list[str], end: str) -> None:
     timeout = None if end == "cancelled" else 0.3
     call = stub.ModelInfer.future(infer_request(script="until-cancelled say!", request_id=end), timeout=timeout)
     server.until(lambda: end in server.script.begun)

@@ -61,7 +61,7 @@ def test_message_sizes(channel: grpc.Channel, size: int, task: bool) -> None:
 @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 @pytest.mark.parametrize("size", [0, 1000, 8 << 20])
 def test_compressed_requests(channel: grpc.Channel, algorithm: grpc.Compression, size: int) -> None:
-    """Whoever answers, and however large."""
+    """From either server, and however large."""
     sent = message(size)
     answer = channel.unary_unary(UNARY)(sent, timeout=PATIENCE_S, compression=algorithm)
     assert answer == sent

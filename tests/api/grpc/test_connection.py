@@ -201,7 +201,7 @@ async def test_packed_answers(path: str) -> None:
 
 
 async def test_answers_of_one_pass_share_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever answers them; and a lone answer does not wait for a pass."""
+    """Wherever they come from; and a lone answer does not wait for a pass."""
     writes: list[int] = []
     send_now = PlainTransport.send_now
 
@@ -232,7 +232,7 @@ async def test_answers_of_one_pass_share_a_write(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("timeout", ["0S", "20m"])
 @pytest.mark.parametrize("path", [UNARY, EACH])
 async def test_deadlines(timeout: str, path: str) -> None:
-    """The client is told, and nothing of the call is left: whether nobody has answered, the request is not complete, or
+    """The client is told, and nothing of the call is left: whether it is not answered, the request is not complete, or
     there was no time from the start."""
     echo = ImmediateEcho()
     async with serving([echo]) as service, await connect(service) as peer:

@@ -1,4 +1,4 @@
-"""Nobody can make the server hold more than it should: not by not reading, nor by sending what nobody asked for."""
+"""No client can make the server hold more than it should: not by not reading, nor by sending what was not asked for."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_a_client_that_reads_slowly_is_not_given_up(leaping_clock: MockClo
         assert service.statistics().timeouts == 0
 
 
-async def test_messages_that_nobody_takes_hold_the_client_back() -> None:
+async def test_messages_that_are_not_taken_hold_the_client_back() -> None:
     """A window's worth waits in the server; then the client has to."""
     echo = Chatty()
     limits = Http2Limits(stream_window_bytes=100_000)
@@ -158,7 +158,7 @@ async def test_messages_that_nobody_takes_hold_the_client_back() -> None:
 
 
 async def test_a_message_larger_than_the_windows_arrives() -> None:
-    """It is taken in as it comes, since somebody waits for it."""
+    """It is taken in as it comes, since a call waits for it."""
     echo = Chatty()
     limits = Http2Limits(stream_window_bytes=65_535, connection_window_bytes=65_535)
     body = frame(bytes(range(256)) * 4096)

@@ -112,7 +112,7 @@ def test_a_large_message_is_collected_in_place() -> None:
 
 
 def test_waiting_empty_messages_cost_their_bytes() -> None:
-    """A window full of empty messages that nobody has asked for is no list of objects."""
+    """A window full of empty messages that were not asked for is no list of objects."""
     reader = MessageReader(INT32_MAX)
     window = frame(b"") * 200_000
     tracemalloc.start()

@@ -76,7 +76,7 @@ def test_what_is_no_protobuf(message: bytes) -> None:
 
 
 def test_a_number_too_long_is_no_protobuf() -> None:
-    """Also where nobody has looked at it yet."""
+    """Also where it has not been looked at yet."""
     given = Request(inputs=[an_input()])
     message = given.SerializeToString() + b"\x2a\x11\x2a\x0f\x12\x0d" + b"\x80" * 12 + b"\x00"
     with pytest.raises(InternalError, match=r"^Unable to parse request$"):

@@ -49,7 +49,7 @@ async def test_calls_are_shown_where_the_log_is_verbose(caplog: pytest.LogCaptur
 
 
 async def test_first_client_after_a_long_silence_may_take_its_time(leaping_clock: MockClock) -> None:
-    """Its time to say who it is begins when it connects, not when somebody last looked at the clock."""
+    """Its time to say who it is begins when it connects, not when the clock was last read."""
     async with serving([Echo()], limits=UNHURRIED) as service:
         leaping_clock.jump(LONG_S + 1)
         async with await trio.open_tcp_stream("127.0.0.1", service.ports[0]) as stream:

@@ -307,7 +307,7 @@ def test_a_slow_reader_holds_a_decoupled_model_back(server: ScriptedServer) -> N
         assert said[-1] < 2_000
         other = OpenStream(stub)
         other.say(request_id="other")
-        assert ids(other.rest()) == ["other"], "nobody else is held back"
+        assert ids(other.rest()) == ["other"], "no other is held back"
         stream.leave()
         server.until(lambda: "flood" in server.script.cancelled)
 

@@ -29,7 +29,7 @@ def test_rule_1_answers_of_requests_that_get_one_keep_the_order_of_the_requests(
     assert [order.next(), order.next(), order.next(), order.next()] == [first, second, third, None]
 
 
-def test_rule_2_decoupled_answers_overtake_and_hold_nobody_up() -> None:
+def test_rule_2_decoupled_answers_overtake_and_hold_up_no_other() -> None:
     order = order_of()
     slow = admitted(order)
     decoupled = admitted(order, decoupled=True)
@@ -59,7 +59,7 @@ def test_rule_4_room_depends_on_the_open_requests() -> None:
     admitted(order)
     assert not order.has_room
     order.news(first)
-    assert not order.has_room, "an answer that nobody has been sent makes no room"
+    assert not order.has_room, "an answer that has not been sent makes no room"
     order.next()
     assert not order.has_room
     order.close(first)
@@ -98,7 +98,7 @@ def test_an_empty_stream_is_over_at_once() -> None:
     assert order.over
 
 
-def test_whoever_ends_a_stream_finds_what_is_still_open() -> None:
+def test_the_end_of_a_stream_finds_what_is_still_open() -> None:
     order = order_of()
     turns = [admitted(order, decoupled) for decoupled in (False, True, False)]
     order.news(turns[0])

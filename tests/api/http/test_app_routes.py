@@ -105,7 +105,7 @@ async def test_unknown_path_is_not_found(client: HttpClient, path: str) -> None:
 async def test_requests_are_shown_where_the_log_is_verbose(
     client: HttpClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each once, and those that nobody serves, too."""
+    """Each once, and those that are not served, too."""
     with caplog.at_level(logging.INFO, "trireme"):
         await client.get("/v2/health/live")
     assert not caplog.messages

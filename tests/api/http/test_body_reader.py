@@ -103,7 +103,7 @@ async def test_a_client_that_leaves_leaves_no_body() -> None:
     budget = InflightBudget(10, 1 << 20)
     reader = reader_of(Client(b"x" * 70_000, leaves=True), None, budget)
     assert await reader.read() is None
-    assert reader.lease is not None, "to be closed by whoever wanted the body"
+    assert reader.lease is not None, "to be closed by the reader of the body"
 
 
 @pytest.mark.parametrize(

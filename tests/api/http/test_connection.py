@@ -175,7 +175,7 @@ async def test_continue_is_sent_when_the_application_asks_for_the_body() -> None
 
 
 async def test_continue_is_not_sent_when_the_body_is_not_wanted() -> None:
-    """The connection closes instead: nobody knows whether the body follows."""
+    """The connection closes instead: whether the body follows is unknown."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await reply(send, b"no", status=404)
@@ -224,7 +224,7 @@ async def test_too_much_unread_body_closes_the_connection() -> None:
 
 
 async def test_too_much_unread_chunked_body_closes_the_connection() -> None:
-    """Nobody knows how much it is, so it can only be found out."""
+    """How much it is is unknown, so it can only be found out."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await reply(send, b"enough")

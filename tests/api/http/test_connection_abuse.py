@@ -377,7 +377,7 @@ async def test_bug_in_the_middle_of_an_answer_cuts_it_off(caplog: pytest.LogCapt
 
 
 async def test_thousand_idle_connections() -> None:
-    """They cost no task but their own, and nobody is kept from being served."""
+    """They cost no task but their own, and no other client is kept from being served."""
     async with serving(echo, limits=QUICK) as service:
         idle = [await connect(service) for _ in range(1000)]
         await until(lambda: service.statistics().connections == 1000)
@@ -405,7 +405,7 @@ async def test_idle_limit_if_there_is_one() -> None:
         max_size=6,
     )
 )
-async def test_rubbish_harms_nobody(pieces: list[bytes]) -> None:
+async def test_rubbish_harms_no_other_client(pieces: list[bytes]) -> None:
     """Whatever a client sends, its connection ends and the next one is served."""
     async with serving(echo) as service:
         async with await connect(service) as stream:

@@ -121,7 +121,7 @@ def test_only_usual_heads_are_remembered(data: bytes, learnt: int) -> None:
 
 
 def test_remembered_requests_share_nothing() -> None:
-    """Whoever gets a request may take it apart."""
+    """The receiver of a request may take it apart."""
     parser = RequestParser(LIMITS, heads=HeadMemory())
     for _ in range(3):
         parser.feed(POST + b"\r\nab")

@@ -315,7 +315,7 @@ async def test_bug_in_the_application_is_500(caplog: pytest.LogCaptureFixture) -
 
 @pytest.mark.parametrize("size", [0, 10, 200_000])
 async def test_a_client_that_says_its_last_before_the_answer_leaves_nothing_behind(size: int) -> None:
-    """The answer cannot be sent any more, and nobody waits until it could be."""
+    """The answer cannot be sent any more, and is not waited for."""
     asked, go = trio.Event(), trio.Event()
 
     async def late(scope: Scope, receive: Receive, send: Send) -> None:
@@ -379,7 +379,7 @@ TARGET = {":method": "GET", ":path": "/", ":scheme": "http", ":authority": "x"}
     ids=str,
 )
 async def test_malformed_request_costs_its_stream(changed: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
-    """And nothing else: the connection goes on, and nobody is alarmed."""
+    """And nothing else: the connection goes on, and nothing is logged."""
     fields = [(name, value) for name, value in ({**TARGET, **changed}).items() if value]
     async with serving(echo) as service, http2(service) as client:
         client.h2.config.validate_outbound_headers = False
@@ -430,7 +430,7 @@ async def test_bodies_of_all_sizes(size: int, announces: bool) -> None:
     assert len(pieces) == 1 or not announces
 
 
-async def test_body_that_nobody_asks_for_stops_its_stream_only() -> None:
+async def test_body_that_is_not_read_stops_its_stream_only() -> None:
     """The client may send as much as the stream's window. Other streams go on."""
     go = trio.Event()
 

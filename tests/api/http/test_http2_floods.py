@@ -65,7 +65,7 @@ FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-async def test_flood_ends_its_connection_and_nobody_else_suffers(flood: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_flood_ends_its_connection_and_no_other_suffers(flood: str, caplog: pytest.LogCaptureFixture) -> None:
     said = FLOODS[flood]()
     async with serving(echo) as service, http2(service) as other:
         async with await connect(service) as stream, trio.open_nursery() as nursery:

@@ -111,7 +111,7 @@ async def test_much_is_copied_to_shared_memory_elsewhere(threads: list[bool]) ->
 async def test_a_client_without_a_task_gets_its_large_answer_too(
     tmp_path: Path, threads: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one that has left meanwhile gets nothing, and harms nobody."""
+    """And one that has left meanwhile gets nothing, and harms no other."""
     monkeypatch.setattr(large_answers, "MANY_ELEMENTS", 8)
     numbers = [float(number) for number in range(16)]
     body = orjson.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": numbers}]})

@@ -1,4 +1,4 @@
-"""A large body is unpacked and read off the event loop, and what becomes of it counts in the budget."""
+"""A large body is unpacked and read off the event loop, and what it expands to counts in the budget."""
 
 from __future__ import annotations
 

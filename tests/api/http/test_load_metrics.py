@@ -66,7 +66,7 @@ def test_what_cannot_be_told_is_left_out_and_logged(
     assert text in record.getMessage()
 
 
-def test_nobody_is_told_who_did_not_ask(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_header_without_a_request_for_it(caplog: pytest.LogCaptureFixture) -> None:
     assert load_metrics_headers(None, CustomMetrics()) == ()
     assert not caplog.records
 

@@ -1,4 +1,4 @@
-"""A web page cannot change the server through the browser of whoever looks at it."""
+"""A web page cannot change the server through the browser that shows it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_calls_that_change_the_server_are_refused_to_pages(path: str) -> N
     ],
 )
 async def test_origins_must_be_named_to_pass(headers: dict[str, str], passes: bool) -> None:
-    """That of the request's own host is no exception: whoever owns a name can point it here."""
+    """That of the request's own host is no exception: the owner of a name can point it here."""
     client = HttpClient(FakeServer(), allowed_origins=("https://ops.example",))
     reply = await client.post("/v2/repository/models/m/load", b"{}", headers)
     assert reply.status == (200 if passes else 403)
@@ -89,7 +89,7 @@ async def test_inference_and_questions_are_not_concerned() -> None:
     ],
 )
 async def test_hosts_must_be_named_if_any_is(host: str | None, passes: bool) -> None:
-    """A name that somebody else points at this server's address is none of its names."""
+    """A foreign name that points at this server's address is none of its names."""
     client = HttpClient(FakeServer(), allowed_hosts=("triton.example", "10.0.0.7:8000", "[::1]"))
     headers = {} if host is None else {"Host": host}
     for method, path in (("GET", "/v2"), ("POST", "/v2/models/identity/infer")):

@@ -184,7 +184,7 @@ def test_client_that_does_not_read(flood: bytes) -> None:
 
 
 def test_client_that_asks_without_end_and_reads_no_answer() -> None:
-    """Small answers pile up to a bound; whoever writes can see how much it is."""
+    """Small answers pile up to a bound; the writer can see how much it is."""
     peer = RawPeer(Http2Limits(unread_pieces=100))
     for stream_id in range(1, 2001, 2):
         peer.say(call(stream_id))

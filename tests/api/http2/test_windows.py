@@ -244,7 +244,7 @@ def test_unconsumed_data_of_a_closed_stream_is_given_back(end: str) -> None:
 
 
 def test_padding_is_given_back_at_once() -> None:
-    """It counts against the windows, and nobody consumes it."""
+    """It counts against the windows, and is not consumed."""
     peer = RawPeer(SMALL)
     peer.say(headers(1))
     for _ in range(1000):

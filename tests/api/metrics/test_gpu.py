@@ -161,7 +161,7 @@ async def test_the_machine_is_read_while_the_meter_runs(library: FakeNvml, cpu: 
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(meter.keep_reading, 0.002)
-            while (  # noqa: ASYNC110 - a reading tells nobody that it was taken
+            while (  # noqa: ASYNC110 - a reading is not announced
                 (cpu and meter.readings().cpu == CpuReading()) or (gpu and not meter.readings().gpus)
             ):
                 await trio.sleep(0.001)

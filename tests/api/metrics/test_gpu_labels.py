@@ -87,7 +87,7 @@ def test_what_each_gpu_has_done_is_on_the_page(decoupled: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["KIND_CPU", "KIND_MODEL", "KIND_GPU"])
-def test_other_instances_and_gpus_that_nobody_knows_have_no_such_label(kind: str) -> None:
+def test_other_instances_and_unknown_gpus_have_no_such_label(kind: str) -> None:
     async def scenario(world: World) -> None:
         async with world.serve(gpu_model(kind)) as server:
             await world.ask(simple_request("m"))

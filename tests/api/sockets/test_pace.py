@@ -14,7 +14,7 @@ def test_rate_counts_after_the_grace() -> None:
     assert not pace.is_slow(1010.0)
     assert pace.is_slow(1010.1)
     pace.arrived(2000, 1010.1)
-    assert not pace.is_slow(1e9), "nobody waits for more"
+    assert not pace.is_slow(1e9), "no reader waits for more"
     pace.wait(2000.0)
     assert not pace.is_slow(2009.8)  # hardly 20 s of waiting, 2,000 bytes
     assert pace.is_slow(2010.1)

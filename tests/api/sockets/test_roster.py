@@ -26,7 +26,7 @@ class FakeConnection:
         self.slow = False
 
     async def run(self) -> None:
-        raise AssertionError("the roster runs nobody")
+        raise AssertionError("the roster runs nothing")
 
     def fileno(self) -> int:
         return self.ours.fileno()

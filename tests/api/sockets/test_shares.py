@@ -32,7 +32,7 @@ def test_a_proxy_that_has_the_port_to_itself(held: int, allowed: bool) -> None:
 
 
 @given(st.integers(1, 500), st.lists(st.integers(0, 5), max_size=600))
-def test_greed_leaves_a_place_for_whoever_has_none(places: int, wishes: list[int]) -> None:
+def test_greed_leaves_a_place_for_addresses_without_one(places: int, wishes: list[int]) -> None:
     """However six addresses ask for connections, a seventh gets one, unless there are hardly any places."""
     held = [0] * 6
     limits = Limits(max_connections=places)

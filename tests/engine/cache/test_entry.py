@@ -47,7 +47,7 @@ def test_anything_else_is_refused_with_a_value_error(data: bytes, cut: int) -> N
 
 @pytest.mark.parametrize("shape", [(3,), (-1,), (2, -1, -1), (2**40,)])
 def test_a_shape_that_its_bytes_cannot_have_is_refused(shape: tuple[int, ...]) -> None:
-    """Whoever reads it later would stumble over it."""
+    """A later reader could not decode it."""
     entry = pack_outputs([Tensor("F", FP32, shape, b"12345678")])
     with pytest.raises(ValueError, match="8 bytes are no"):
         unpack_outputs(entry)

@@ -29,7 +29,7 @@ def test_one_request_tries_after_a_rest(caplog: pytest.LogCaptureFixture) -> Non
     ]
 
 
-def test_a_try_that_nobody_hears_of_is_followed_by_another() -> None:
+def test_a_try_without_a_result_is_followed_by_another() -> None:
     guard = CacheGuard("c")
     guard.failed("lost", 0.0)
     assert guard.admits(RETRY_S)

@@ -145,7 +145,7 @@ def test_answers_to_answers_never_mix() -> None:
     assert joined == [[[20], [21]], [[10], [11]]]
 
 
-def test_a_tensor_is_let_go_when_nobody_needs_it_any_more(fork: World) -> None:
+def test_a_tensor_is_let_go_after_its_last_use(fork: World) -> None:
     run = fork.start(job(tensor("I", 1)))
     call = fork.call("d")
     for number in range(5):

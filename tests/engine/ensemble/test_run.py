@@ -215,7 +215,7 @@ def shared() -> World:
 
 
 @pytest.mark.parametrize(("output", "steps"), [("O", ["s"]), ("P", ["s", "a"]), ("Q", ["s", "b"])])
-def test_steps_that_nobody_asked_for_are_left_out(shared: World, output: str, steps: list[str]) -> None:
+def test_steps_that_no_output_needs_are_left_out(shared: World, output: str, steps: list[str]) -> None:
     request = job(tensor("I", 1), outputs=(output,))
     run = shared.start(request)
     seen: list[str] = []

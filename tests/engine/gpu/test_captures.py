@@ -1,4 +1,4 @@
-"""Captures of CUDA graphs: what fails leaves nothing behind, and nobody breaks one, on strict stand-ins."""
+"""Captures of CUDA graphs: what fails leaves nothing behind, and no thread breaks one, on strict stand-ins."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_it_is_a_device(device: CupyDevice) -> None:
 
 
 def test_streams_outlive_those_who_have_them(gpus: FakeGpus, device: CupyDevice) -> None:
-    """A library may still have the handle. Nobody else gets it before."""
+    """A library may still have the handle. It is not handed out before."""
     first, second, urgent = device.stream(), device.stream(), device.stream(-1)
     handle = first.handle
     del first

@@ -1,4 +1,4 @@
-"""What becomes of batches in flight, and when one is asked after: by calling the machine."""
+"""How batches in flight end, and when one is asked after: by calling the machine."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_a_function_lives_until_it_was_called_and_no_longer(callbacks: HostCallb
 
 
 def test_threads_change_soon_where_a_thread_waits_for_streams(callbacks: HostCallbacks, streams: Streams) -> None:
-    """Or a batch that has landed would wait for 5 ms of somebody's computation."""
+    """Or a batch that has landed would wait for 5 ms of another thread's computation."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.005)
     try:

@@ -60,7 +60,7 @@ def test_only_instances_on_that_gpu_are_refused() -> None:
     guard({"GPU-a": 100}, gpu0=0.1).check([spec(1), spec(0, "KIND_CPU"), spec(0, "KIND_MODEL")])
 
 
-def test_a_gpu_that_does_not_tell_refuses_nobody() -> None:
+def test_a_gpu_that_does_not_tell_refuses_no_instance() -> None:
     limits = GpuLimits(load_fractions={0: 0.0, 9: 0.0})
     LoadGuard(limits, GPUS, lambda _gpu: None).check([spec(0), spec(9)])
 

@@ -1,4 +1,4 @@
-"""Pinned memory: kept for the next one, bounded, and given back only when nobody looks at it any more."""
+"""Pinned memory: kept for the next one, bounded, and given back only when nothing refers to it any more."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Bench:
         self.count = 0
 
     def launch(self, *values: float, error: BaseException | None = None, late: bool = False) -> Flight:
-        """Launch a batch with such inputs, which nobody but the flight refers to afterwards.
+        """Launch a batch with such inputs, which only the flight refers to afterwards.
 
         Args:
             error: raised by the computation, before it enqueues anything, or, with `late`, after.
@@ -139,7 +139,7 @@ def test_whatever_a_batch_uses_is_held_until_it_is_released() -> None:
     bench.device.run()
     assert bench.used == held
     values = flight.collect(batch())[0]
-    assert bench.used == (0, BYTES), "the outputs are for whoever answers: one of them still is"
+    assert bench.used == (0, BYTES), "the outputs are for the answers: one of them still is"
     del values
     assert bench.used == (0, 0)
 
@@ -244,8 +244,8 @@ def test_a_computation_that_finds_the_device_sick_is_believed_at_once() -> None:
         bench.launch(1, error=SickDeviceError("it has a cold"))
 
 
-def test_a_batch_of_whose_landing_nobody_will_hear_keeps_its_memory_until_it_is_over() -> None:
-    """The server has stopped, say, and calls nobody back any more: the device is still at it."""
+def test_a_batch_whose_landing_is_not_reported_keeps_its_memory_until_it_is_over() -> None:
+    """The server has stopped, say, and makes no callbacks any more: the device is still at it."""
     bench = Bench()
     bench.device.refuses_calls = True
     with pytest.raises(InternalError, match="no function is called"):
@@ -308,7 +308,7 @@ def uses_of_a_launch() -> int:
 
 @pytest.mark.parametrize("step", range(2, uses_of_a_launch()))
 def test_a_device_may_fall_ill_at_each_step(step: int) -> None:
-    """The launch says so, the batch before it says so, and nobody is called. (Step 0 makes the inputs.)"""
+    """The launch says so, the batch before it says so, and no callback is made. (Step 0 makes the inputs.)"""
     bench = Bench()
     flight = bench.launch(1)
     bench.device.sicken("it has a cold", after=step)

@@ -285,7 +285,7 @@ def test_what_must_wait_for_the_device_cannot_be_captured_and_the_device_stays_w
 
 
 class _AnnouncedLock:
-    """Says when somebody wants it."""
+    """Says when it is wanted."""
 
     def __init__(self) -> None:
         self.asked = threading.Semaphore(0)

@@ -213,7 +213,7 @@ def test_a_grant_without_use_costs_nothing() -> None:
 # Who waits for whom
 
 
-def test_the_head_of_the_line_holds_up_nobody_who_needs_something_else() -> None:
+def test_the_head_of_the_line_holds_up_none_that_need_something_else() -> None:
     limiter = make({"a": limit(R=2), "b": limit(R=2), "c": limit(S=1), "free": limit()})
     assert ask(limiter, "abc") == ["a", "c"], "b waits for a; c does not wait for b"
     assert ask(limiter, ["free"]) == ["free"]  # type: ignore[arg-type]
@@ -234,7 +234,7 @@ def test_a_large_demand_is_not_overtaken_for_ever_by_small_ones() -> None:
     assert grants(limiter) == ["c", "a"]
 
 
-def test_nobody_overtakes_by_taking_a_part_of_what_the_head_needs() -> None:
+def test_none_overtakes_by_taking_a_part_of_what_the_head_needs() -> None:
     """Or two instances in turn could keep one waiting that needs both resources at once."""
     limiter = make({"both": limit(R=1, S=1), "r": limit(R=1), "s": limit(S=1)})
     assert ask(limiter, "r") == ["r"]

@@ -110,7 +110,7 @@ class Limited(RuleBasedStateMachine):
             assert self.limiter.pools.taken == taken
 
     def teardown(self) -> None:
-        """Liveness: when everybody who is granted finishes, everybody who waits gets through."""
+        """Liveness: when all that are granted finish, all that wait get through."""
         if not hasattr(self, "limiter"):
             return
         for _ in range(2 * len(self.limits) + 1):
@@ -126,7 +126,7 @@ class Limited(RuleBasedStateMachine):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_nobody_starves(data: st.DataObject) -> None:
+def test_no_instance_starves(data: st.DataObject) -> None:
     """However much the others have to make up for, each instance is overtaken at most as often as priorities explain,
     and then by those that have been overtaken as often and asked before it."""
     limiter: RateLimiter[int] = RateLimiter()

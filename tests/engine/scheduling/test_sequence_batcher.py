@@ -33,7 +33,7 @@ def test_backlog_is_first_come_first_served_and_moves_with_all_its_requests(batc
     world.ask(2, "", "2b")
     world.ask(3, "e", "3b")
     world.run()
-    assert world.names == [["1a"]], "nobody else has a slot"
+    assert world.names == [["1a"]], "no other has a slot"
     world.ask(1, "e", "1b")
     world.run()
     assert world.names == [["1a"], ["1b"], ["2a"], ["2b"]]
@@ -43,7 +43,7 @@ def test_backlog_is_first_come_first_served_and_moves_with_all_its_requests(batc
 
 
 @BOTH
-def test_before_any_instance_is_there_everybody_waits_in_the_backlog(batching):
+def test_before_any_instance_is_there_all_wait_in_the_backlog(batching):
     world = World.of(make_plan(batching, 2), instances=0)
     for key in (1, 2, 3):
         world.ask(key, "se", str(key))

@@ -48,7 +48,7 @@ def test_null_jobs_say_that_they_are_none():
     assert null.inputs.keys() == real.inputs.keys()
 
 
-def test_nobody_hears_a_null_job():
+def test_a_null_job_is_not_answered():
     world = World.of(make_plan(DIRECT))
     null = NullJob(sequence_job(1), make_plan(DIRECT).inputs.controls)
     assert null.reply.deliver(InternalError("no"), True) is False

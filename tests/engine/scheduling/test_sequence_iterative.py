@@ -56,7 +56,7 @@ def test_requests_without_an_id_are_numbered_and_lose_the_flags_they_gave(batchi
 
 @BOTH
 def test_new_requests_join_the_batches_of_those_that_iterate(batching):
-    """Continuous batching: rows come and go, and nobody waits for the longest."""
+    """Continuous batching: rows come and go, and none waits for the longest."""
     world = World.of(make_plan(batching, 2))
     world.ask(name="long")
     world.ask(name="short")

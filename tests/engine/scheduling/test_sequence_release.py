@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize(
 def test_an_instance_without_sequences_is_free_at_once(batching: SequenceBatching) -> None:
     world = World.of(make_plan(batching, 1), instances=2)
     assert world.core.release(1)
-    assert world.core.release(99), "nobody binds one that is unknown"
+    assert world.core.release(99), "no sequence binds an unknown one"
 
 
 @BOTH
@@ -77,7 +77,7 @@ def test_it_knows_which_sequences_go_on(batching: SequenceBatching) -> None:
 
 
 @BOTH
-def test_when_nobody_can_continue_them_the_backlog_does_not_wait_for_silent_sequences(
+def test_when_no_client_can_continue_them_the_backlog_does_not_wait_for_silent_sequences(
     batching: SequenceBatching,
 ) -> None:
     """Rule 9. What was accepted is executed, in order, and each sequence keeps its place until then."""
@@ -100,7 +100,7 @@ def test_when_nobody_can_continue_them_the_backlog_does_not_wait_for_silent_sequ
 
 
 @BOTH
-def test_a_sequence_that_is_executing_when_nobody_can_continue_it_is_over_afterwards(
+def test_a_sequence_that_is_executing_when_no_client_can_continue_it_is_over_afterwards(
     batching: SequenceBatching,
 ) -> None:
     world = World.of(make_plan(batching, 1))

@@ -1,4 +1,4 @@
-"""Ten thousand sequences open at once over 64 slots: right sums, nobody starves, nothing is left in memory."""
+"""Ten thousand sequences open at once over 64 slots: right sums, none starves, nothing is left in memory."""
 
 from __future__ import annotations
 

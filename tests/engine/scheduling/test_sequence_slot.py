@@ -169,7 +169,7 @@ TestSlot = SlotMachine.TestCase
 TestSlot.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
-def test_a_lost_slot_serves_nobody_again():
+def test_a_lost_slot_gets_no_sequence_again():
     slot = Slot(1, 0, False, lambda _slot, _before: None)
     sequence = Sequence(1, 1)
     sequence.jobs[sequence_job(1)] = None

@@ -260,7 +260,7 @@ def test_the_next_sequence_may_begin_while_the_last_request_of_the_old_one_is_ex
     last = world.running[0][0].jobs
     world.settle()
     world.act()
-    add_up(last)  # too late: its sequence is over, and nobody else's state is touched
+    add_up(last)  # too late: its sequence is over, and no other sequence's state is touched
     assert run_model(world) == {"b0": 0}
 
 

@@ -96,7 +96,7 @@ def test_a_retired_setting_waits_for_the_traces_under_way() -> None:
     assert sink.writes == [("t", [2, 1], False)]
 
 
-def test_at_the_end_nobody_waits_for_traces_under_way() -> None:
+def test_at_the_end_traces_under_way_are_not_waited_for() -> None:
     sink, tracer = filing()
     lost = tracer.begin("m")
     assert lost is not None

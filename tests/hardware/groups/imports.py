@@ -1,4 +1,4 @@
-"""Imports, discovery and metrics: what is there, and whether everybody tells the same of the GPUs."""
+"""Imports, discovery and metrics: what is there, and whether all tell the same of the GPUs."""
 
 from __future__ import annotations
 

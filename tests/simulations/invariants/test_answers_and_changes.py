@@ -116,7 +116,7 @@ BAD_CHANGES: dict[str, tuple[str, list[Event]]] = {
 
 
 @pytest.mark.parametrize("case", GOOD_CHANGES)
-def test_changes_that_hurt_nobody_pass(case: str) -> None:
+def test_changes_that_hurt_no_request_pass(case: str) -> None:
     assert complaint(ChangesHurtNobody, [*UP, *GOOD_CHANGES[case]]) is None
 
 

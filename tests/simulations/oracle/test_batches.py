@@ -70,7 +70,7 @@ def test_the_right_batch(
     assert right_batch(EIGHT, batching, line, now_s, stopping) == right
 
 
-def test_shapes_that_differ_end_a_batch_and_nobody_overtakes() -> None:
+def test_shapes_that_differ_end_a_batch_and_none_overtakes() -> None:
     config = ModelConfig("m", max_batch_size=8, input=(ModelInput("IN", FP32, (-1,)),))
     line = [entry(number, inputs={"IN": fp32("IN", 1, size)}) for number, size in enumerate((1, 2, 2, 1))]
     executed = []

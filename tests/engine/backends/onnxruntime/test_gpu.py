@@ -86,7 +86,7 @@ class Machine:
         return batch, instance.launch(batch, lambda: self.landed.put(batch))
 
     def collect(self, instance: StreamInstance, batch: ExecutionBatch, launched: Any) -> list[Any]:
-        """What becomes of a batch once the device has done everything."""
+        """The result of a batch once the device has done everything."""
         self.gpus.run()
         assert self.landed.get(timeout=10) is batch
         instance.collect(batch, launched)
@@ -213,7 +213,7 @@ def test_what_the_graph_takes_and_makes_on_the_cpu_stays_there(models: Any, tens
 
 
 def test_an_initializer_may_be_an_input(models: Any, tensor: Any, machine: Machine) -> None:
-    """Nobody says where these are needed; ONNX Runtime takes them there."""
+    """Where these are needed is not said; ONNX Runtime takes them there."""
     value = helper.make_tensor_value_info
     models.graph(
         [helper.make_node("Add", ["X", "W"], ["Y"])],

@@ -379,7 +379,7 @@ def test_text_that_is_none_fails_its_request_and_neither_moves_rows_nor_states(m
     assert [kept(job) for job in jobs] == [[[1]], [[0]], [[1]]]
 
 
-def test_nothing_runs_when_nobody_is_left(models: Any) -> None:
+def test_nothing_runs_when_no_request_is_left(models: Any) -> None:
     text = TensorProto.STRING
     models.graph(
         [helper.make_node("Identity", ["X"], ["Y"]), helper.make_node("Identity", ["OLD"], ["NEW"])],

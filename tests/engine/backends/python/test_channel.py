@@ -332,7 +332,7 @@ def test_what_could_not_be_sent_any_more_leaves_nothing_behind() -> None:
 
 
 def test_the_largest_messages_are_not_kept_when_nothing_follows_them() -> None:
-    """A segment that nobody has written to takes no memory, so this one costs nothing."""
+    """A segment that was not written to takes no memory, so this one costs nothing."""
     before = open_descriptors()
     lender = Lender()
     usual, largest = lender.take(8 << 20), lender.take(segments.MOST_KEPT_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Models that wait for themselves: what is recognised, and what becomes of the rest."""
+"""Models that wait for themselves: what is recognised, and how the rest ends."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ async def outcome(server: InferenceServer, model: str, outcomes: dict[str, objec
 
 
 async def test_two_chains_that_wait_for_each_other_go_on_when_one_client_leaves(tmp_path: Path) -> None:
-    """Until then they wait: a model may give up its own request at any moment, so nobody knows that they are stuck."""
+    """Until then they wait: a model may give up its own request at any moment, so the server cannot know that they are
+    stuck."""
     a = write_model(tmp_path, "a", waiting("b"))
     b = write_model(tmp_path, "b", waiting("a"))
     outcomes: dict[str, object] = {}

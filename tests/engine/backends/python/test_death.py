@@ -66,7 +66,7 @@ DEADLY = """
                 threading.Thread(target=os._exit, args=(1,)).start()
                 time.sleep(60)
             if value == 7:
-                os.fork() or time.sleep(3)  # somebody else still holds the socket
+                os.fork() or time.sleep(3)  # another process still holds the socket
                 os.kill(os.getpid(), signal.SIGKILL)
             if value == 9:
                 helper = os.fork()

@@ -132,7 +132,7 @@ async def test_a_slow_client_holds_the_model_back(tmp_path: Path) -> None:
         assert got == list(range(1000))
 
 
-async def test_a_client_that_leaves_is_noticed_and_holds_nobody_back(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_is_noticed_and_holds_no_model_back(tmp_path: Path) -> None:
     code = (
         HEAD
         + """

@@ -140,7 +140,7 @@ async def test_large_tensors_go_both_ways(tmp_path: Path) -> None:
 
 
 async def test_answers_stay_as_they_are_while_the_model_goes_on(tmp_path: Path) -> None:
-    """They are views of shared memory, which must not be used again while somebody looks at it."""
+    """They are views of shared memory, which must not be used again while it is referred to."""
     write_model(tmp_path, "m")
     async with open_repository(tmp_path) as server:
         responses = [
@@ -151,7 +151,7 @@ async def test_answers_stay_as_they_are_while_the_model_goes_on(tmp_path: Path) 
             assert array.min() == array.max() == number
 
 
-async def test_vast_shapes_without_elements_cost_nobody_his_process(tmp_path: Path) -> None:
+async def test_vast_shapes_without_elements_cost_no_process(tmp_path: Path) -> None:
     """What numpy has no array for is refused; the largest that it has arrives as it is."""
 
     def vast(datatype: DataType, *shape: int) -> InferenceRequest:

@@ -386,7 +386,7 @@ def test_segments_go_back_though_there_is_nothing_to_say() -> None:
         content = Payload()
         content.add(bytes(100_000))
         for _ in range(10):
-            process.model.send((protocol.ANSWER, 99, True, None), content)  # to a request that nobody knows
+            process.model.send((protocol.ANSWER, 99, True, None), content)  # to an unknown request
         assert len(process.model._lender._lent) == 10
         assert hears(instance)
         assert process.model.receive() is None

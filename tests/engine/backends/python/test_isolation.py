@@ -36,7 +36,7 @@ KILLED_TWICE = (
 
 
 async def together(server: InferenceServer, *values: int) -> dict[int, object]:
-    """What becomes of requests that make a batch."""
+    """The answers to requests that make a batch."""
     outcomes: dict[int, object] = {}
 
     async def infer(value: int) -> None:

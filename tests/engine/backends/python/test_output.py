@@ -1,4 +1,4 @@
-"""What a model's process prints is passed on as it is, whatever it prints and whoever goes on printing."""
+"""What a model's process prints is passed on as it is, whatever it prints, and whichever process goes on printing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_closing_ends_though_somebody_prints_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_ends_though_a_process_prints_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     """A process that the model has started may outlive it."""
     reader, writer = os.pipe()
     with subprocess.Popen(["yes"], stdout=writer) as printer:
@@ -27,7 +27,7 @@ def test_closing_ends_though_somebody_prints_for_ever(caplog: pytest.LogCaptureF
             log.close()
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(reader)
-        printer.wait()  # nobody reads any more
+        printer.wait()  # its output is not read any more
 
 
 def test_what_is_left_is_passed_on_and_only_a_very_long_line_is_broken(caplog: pytest.LogCaptureFixture) -> None:

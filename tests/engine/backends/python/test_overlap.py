@@ -49,7 +49,7 @@ MEETING = (
                 raise SystemExit(3)
             if value == 66:
                 os._exit(1)
-            if value < 0:  # opens the door of somebody who waits
+            if value < 0:  # lets a waiting request go on
                 self.door(-value).set()
             else:
                 await self.door(value).wait()
@@ -384,7 +384,7 @@ async def test_a_request_to_a_model_ends_with_the_batch_that_it_was_made_for(tmp
 
 
 async def test_a_batch_whose_answer_cannot_be_sent_is_the_end_of_the_process(tmp_path: Path) -> None:
-    """Whatever the reason; nobody waits for it for ever."""
+    """Whatever the reason; it is not waited for for ever."""
     code = (
         HEAD
         + """

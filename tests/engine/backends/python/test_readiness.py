@@ -111,7 +111,7 @@ async def test_a_check_that_goes_on_does_not_hold_up_the_end(tmp_path: Path, cod
     await until(lambda: open_descriptors() <= before[1])
 
 
-async def test_models_ask_each_other_too_and_nobody_waits_for_himself_for_ever(
+async def test_models_ask_each_other_too_and_none_waits_for_itself_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaping_clock: MockClock
 ) -> None:
     monkeypatch.setattr(ReadinessCheck.__init__, "__defaults__", (20.0,))
@@ -149,7 +149,7 @@ async def test_models_ask_each_other_too_and_nobody_waits_for_himself_for_ever(
     begun = write_model(tmp_path, "narcissus", narcissus) / "1" / "begun"
     async with open_repository(tmp_path) as server:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(leap, leaping_clock, 20, begun.exists)  # by then nobody else is being asked
+            nursery.start_soon(leap, leaping_clock, 20, begun.exists)  # by then no other is being asked
             assert (await server.infer(ask("asking", 1))).outputs[0].array.tolist() == [[1, 1, 0, 0]]
         (directory / "1" / "tired").touch()
         assert (await server.infer(ask("asking", 2))).outputs[0].array.tolist() == [[0, 1]]

@@ -36,7 +36,7 @@ CHATTY = (
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signals_for_everybody_do_not_disturb_what_is_executed(tmp_path: Path, number: signal.Signals) -> None:
+async def test_signals_to_all_processes_do_not_disturb_what_is_executed(tmp_path: Path, number: signal.Signals) -> None:
     directory = write_model(tmp_path, "m", CHATTY) / "1"
     async with open_repository(tmp_path) as server, trio.open_nursery() as nursery:
 

@@ -14,13 +14,13 @@ from trireme.engine.tracing import Trace, TraceConfig, TraceLevel, TraceMode, Tr
 from trireme.engine.tracing.record import Identities
 
 
-class Nobody:
+class NoClient:
     def deliver(self, outcome: object, final: bool) -> bool:
         return final
 
 
 def context_of(trace: Trace | None) -> str | None:
-    job = Job(InferenceRequest("m", trace=trace), {}, 1, "m", 1, Nobody())
+    job = Job(InferenceRequest("m", trace=trace), {}, 1, "m", 1, NoClient())
     return write_job(job, 1, Payload(), ("OUT",))[-2]
 
 

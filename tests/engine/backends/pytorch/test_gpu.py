@@ -43,7 +43,7 @@ def test_inputs_may_be_arrays_and_wire_bytes_in_one_batch(gpu: Gpu, script: Any,
 
 
 def test_inputs_in_the_memory_of_the_gpu_stay_there(gpu: Gpu, script: Any, on_gpu: Any) -> None:
-    """They are copied by the device, and what they are in is held until then, whoever forgets it."""
+    """They are copied by the device, and what they are in is held until then, also without another reference."""
     script(Scale())
     instance = gpu.start(on_gpu())
     shared = Shared(gpu.fake.driver)

@@ -100,7 +100,7 @@ def test_torchscript_can_be_captured(gpu: Gpu, script: Any, on_gpu: Any, caplog:
 
 
 def test_an_instance_is_made_and_closed_while_another_stream_captures(gpu: Gpu, models: Any, on_gpu: Any) -> None:
-    """Nobody waits for the whole device meanwhile, which would break the capture."""
+    """Nothing waits for the whole device meanwhile, which would break the capture."""
     write(models, LINEAR.format(""))
     cleaning = 'parameters { key: "ENABLE_CACHE_CLEANING" value { string_value: "true" } }'
     loaded = PyTorchBackend({}).load(on_gpu(PYTHON + cleaning, FIXED), models.files)

@@ -49,7 +49,7 @@ def test_outputs_are_put_where_they_are_wanted_and_the_host_never_has_them(gpu: 
     answers = outputs(launched)
     assert [(each.name, each.shape, each.nbytes) for each in answers] == [("Y", (2, 1), 8), ("Y", (1, 1), 4)]
     assert all(isinstance(each, RegionTensor) for each in answers)
-    assert [each.array.tolist() for each in answers] == [[[2.0], [4.0]], [[6.0]]], "for whoever reads them after all"
+    assert [each.array.tolist() for each in answers] == [[[2.0], [4.0]], [[6.0]]], "for late readers"
 
 
 def test_a_batch_lands_when_its_outputs_are_in_place(gpu: Gpu, script: Any, on_gpu: Any) -> None:
@@ -110,7 +110,7 @@ def test_one_output_that_must_go_to_the_host_takes_the_batch_along(
     assert not any(isinstance(each, RegionTensor) for each in answers)
     assert [each.array.tolist() for each in answers] == [[[2.0]], [[6.0]]]
     assert not any(allocation.memory)
-    assert not any(other.memory), "whoever encodes the answer writes there, or says what is wrong"
+    assert not any(other.memory), "the encoder of the answer writes there, or says what is wrong"
 
 
 def test_a_place_that_the_driver_refuses_concerns_its_client_alone(

@@ -226,7 +226,7 @@ def test_an_answer_stays_what_it_was_when_the_model_writes_to_what_it_has_return
     assert (first["Y"].tolist(), second["Y"].tolist()) == ([[10.0, 10.0]], [[20.0, 20.0]])
 
 
-def test_what_a_model_does_to_its_inputs_nobody_else_sees(script: Any, begin: Any, pytorch_config: Any) -> None:
+def test_what_a_model_does_to_its_inputs_no_other_sees(script: Any, begin: Any, pytorch_config: Any) -> None:
     """What comes from another model, as an array, may be the input of a third one too."""
     script(Keeper())
     array = np.ones((1, 2), np.float32)

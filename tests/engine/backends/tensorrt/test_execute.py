@@ -200,7 +200,7 @@ def test_the_device_of_an_instance_is_the_current_one_when_its_batches_are_enque
     assert runner.run(row(4))[0]["OUT"].tolist() == [[8.0] * 4]
 
 
-def test_what_a_failed_batch_has_enqueued_writes_to_nobody_elses_memory(
+def test_what_a_failed_batch_has_enqueued_writes_to_no_other_batchs_memory(
     machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that fails may have enqueued half of its work: the memory that this writes to stays taken until then."""

@@ -37,7 +37,7 @@ def rows(*values: float) -> list[Tensor]:
 
 
 def enqueued(machine: Any) -> int:
-    """How often a context has enqueued, since somebody looked last; graphs are enqueued by the device."""
+    """How often a context has enqueued, since this was last read; graphs are enqueued by the device."""
     machine.gpus.run()
     count = sum(context.enqueued for context in machine.trt.contexts)
     for context in machine.trt.contexts:
@@ -88,7 +88,7 @@ def test_results_that_are_copied_late_are_not_the_next_batchs(machine: Any) -> N
 
 
 def test_a_graph_serves_smaller_batches_down_to_its_lower_bound(machine: Any) -> None:
-    """They are filled up, and the surplus is nobody's."""
+    """They are filled up, and the surplus is dropped."""
     spec = "graph_spec { batch_size: 6 graph_lower_bound { batch_size: 3 } }"
     runner = machine.start(double_plan(), machine.config(graphs(8, spec)))
     enqueued(machine)
@@ -146,7 +146,7 @@ def test_what_cannot_be_captured_is_executed_without(machine: Any, caplog: pytes
     assert answer["OUT"].tolist() == [1, 3]
 
 
-def test_what_a_failed_capture_has_enqueued_writes_to_nobody_elses_memory(
+def test_what_a_failed_capture_has_enqueued_writes_to_no_other_batchs_memory(
     machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the attempt has been done when the first batch comes."""

@@ -1,4 +1,4 @@
-"""Tensors go to and come from other libraries through DLPack, without a copy, for as long as somebody looks at them."""
+"""Tensors go to and come from other libraries through DLPack, without a copy, for as long as they are referred to."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_other_devices_are_refused() -> None:
             return 8, 0
 
         def __dlpack__(self, **options: object) -> object:
-            raise AssertionError("nobody should ask")
+            raise AssertionError("it should not be asked")
 
     with pytest.raises(TritonModelException, match=r"^DLDevice type 8 is not support by Python backend\.$"):
         Tensor.from_dlpack("a", OnMetal())

@@ -86,7 +86,7 @@ def test_what_says_who_is_asked_for_what_must_be_given(missing: str) -> None:
     ],
 )
 def test_arguments_of_other_types_are_a_type_error_where_they_are_given(changes: dict[str, Any]) -> None:
-    """Not later, when the request is made, where it would be nobody's."""
+    """Not later, when the request is made, where no call would get it."""
     with pytest.raises(TypeError):
         InferenceRequest(**({"model_name": "a", "inputs": [], "requested_output_names": []} | changes))
 

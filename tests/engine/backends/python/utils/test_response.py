@@ -55,7 +55,7 @@ def test_parameters_are_json_text() -> None:
     assert text == '{"a": true, "b": 2, "c": "text"}'
 
 
-def test_outputs_that_nobody_asked_for_are_left_out_of_a_copy() -> None:
+def test_outputs_that_were_not_requested_are_left_out_of_a_copy() -> None:
     other = Tensor("P", np.zeros(1))
     response = InferenceResponse([OUTPUT, other], parameters={"a": 1})
     pruned = response._only({"P"})

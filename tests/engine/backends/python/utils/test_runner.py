@@ -216,7 +216,7 @@ def test_second_response_fails_only_what_is_open(make: Make, host: RecordingHost
 
 
 @pytest.mark.parametrize("body", ["return None", "return [None]", "requests[0].get_response_sender()"])
-def test_request_that_nobody_can_answer_is_abandoned(make: Make, host: RecordingHost, body: str) -> None:
+def test_request_that_cannot_be_answered_is_abandoned(make: Make, host: RecordingHost, body: str) -> None:
     for decoupled in (False, True):
         host.decoupled = decoupled
         runner = make(body=body if not decoupled else "return None")

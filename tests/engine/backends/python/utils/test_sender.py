@@ -91,7 +91,7 @@ def test_senders_of_a_request_share_its_state() -> None:
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_outputs_that_nobody_asked_for_are_dropped(decoupled: bool) -> None:
+def test_outputs_that_were_not_requested_are_dropped(decoupled: bool) -> None:
     host = RecordingHost(decoupled=decoupled)
     wanted, other = Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1))
     sender_of(host, outputs=("A",)).send(InferenceResponse([wanted, other]), FINAL)
