@@ -1,4 +1,4 @@
-"""Telling work on a thread that nobody wants its result any more."""
+"""Telling work on a thread that its result is not needed any more."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Cancellation:
             return True
 
     def complete(self) -> bool:
-        """There is a result; False if nobody wants it."""
+        """There is a result; False if it is not needed any more."""
         with self._lock:
             self._completed = not self._cancelled
             return self._completed
