@@ -33,7 +33,7 @@ STALLS = 100_000
 
 
 class StandstillError(BaseException):
-    """Somebody always has something to do, so that time cannot go on. No supervisor may take it for an actor's own
+    """Some task always has something to do, so that time cannot go on. No supervisor may take it for an actor's own
     error, so it is no `Exception`."""
 
 
@@ -100,7 +100,7 @@ class JumpingClock(trio.abc.Clock):
         sleepers = self._sleepers
         when_s = min(deadline, sleepers[0][0]) if sleepers else deadline
         if when_s == math.inf:
-            return when_s  # nobody waits for time
+            return when_s  # no task waits for time
         if when_s > self._now_s:
             if has_pending_callbacks(self._token):
                 return 0.0

@@ -1,7 +1,7 @@
 """What must sometimes happen.
 
-Invariants say what must never be; they are worth nothing where nobody goes. So each run counts the rare things that it
-saw, and `holes` says which of those that a run can reach were not reached.
+Invariants say what must never be; they are worth nothing for states that no run reaches. So each run counts the rare
+things that it saw, and `holes` says which of those that a run can reach were not reached.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Driver:
 
     Attributes:
         done: nothing is left to send, and every reply is final, whether or not anybody still waits for it.
-        replies: those that nobody may have taken, by request.
+        replies: those that may not have been taken, by request.
         misled: called with a text when a client has an answer that is not to its request.
         touch: changes a model, by its name.
         changing: changes of models that were not asked for, or are not done.
@@ -217,7 +217,7 @@ class Driver:
         self._settled(plan)
 
     def _go_on(self, plan: RequestPlan) -> None:
-        """Whoever waited for this answer goes on."""
+        """Requests that waited for this answer go on."""
         now_s = self._clock.now_s()
         for request in self._next.get(plan.number, ()):
             self._at(now_s + request.at_ns / 1e9, partial(self._send, request))
@@ -231,7 +231,7 @@ class Driver:
         if not self._unfinished and not self.changing:
             self.done.set()
 
-    # Whoever manages the models.
+    # Management of the models.
 
     def _start_change(self, plan: ChangePlan) -> None:
         self._nursery.start_soon(self._change, plan)

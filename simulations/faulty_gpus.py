@@ -1,7 +1,7 @@
 """GPUs of a swarm run, and what goes wrong with the models on them.
 
 Most of it happens where it would in earnest: the pools run out of memory by themselves, a hang is a computation that
-takes longer than the hang limit, and a GPU that has fallen ill is found out by whoever uses it.
+takes longer than the hang limit, and a GPU that has failed is found out by its users.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FaultyGpus:
     """The GPUs of a plan, and its models on them.
 
     Args:
-        misled: told of memory that a GPU uses and that somebody else may have by then.
+        misled: told of memory that a GPU uses and that may have been given to another batch.
         struck: asked before each computation.
         strike: told of a fault that strikes.
     """

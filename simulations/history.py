@@ -1,7 +1,7 @@
 """The history of a simulated world: its events in order, their canonical bytes, and the hash of these.
 
-The `Recorder` writes it. Whoever wants to watch while it is written (invariants, counters) listens by kind of event, so
-that an event costs those who care for it and nobody else.
+The `Recorder` writes it. Listeners (invariants, counters) register by kind of event, so that an event costs nothing for
+kinds without a listener.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Recorder:
             self._listeners.setdefault(kind, []).append(handler)
 
     def close(self) -> None:
-        """Let go of the events, and of whoever listens."""
+        """Let go of the events and the listeners."""
         self._events = []
         self._listeners.clear()
 

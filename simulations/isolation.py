@@ -1,8 +1,8 @@
 """A run of trio's loop that nothing outside of it can reach.
 
 At each of its turns trio asks the operating system what came in, and looks for instruments. In a simulation nothing
-comes in, and nobody looks on: a turn takes a fifth less without. These are private parts of trio as well, beside those
-of `determinism`; what tasks see, and in which turn, stays what it was.
+comes in, and no debugger looks on: a turn takes a fifth less without. These are private parts of trio as well, beside
+those of `determinism`; what tasks see, and in which turn, stays what it was.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 LOOKS_S = 0.1
-"""How long a loop sleeps in which nobody waits for anything but a signal, before it looks again."""
+"""How long a loop sleeps in which tasks wait for signals only, before it looks again."""
 
 
 def isolate() -> None:

@@ -1,7 +1,7 @@
 """A plan: everything that a swarm run will do, as plain data.
 
 A plan is drawn from a seed (`swarm`), played (`play`), made smaller when it fails (`shrink`), and written to a file so
-that somebody else can play it. Nothing in a run is drawn later than here: what goes wrong is a property of a request
+that it can be played anywhere. Nothing in a run is drawn later than here: what goes wrong is a property of a request
 ("the instance that executes it crashes"), so leaving a request out leaves the others what they were.
 """
 
@@ -294,7 +294,7 @@ class ModelPlan:
 
 @record
 class RequestPlan:
-    """A request, and what becomes of it.
+    """A request, and how it goes wrong.
 
     Attributes:
         number: its name, unique in the plan, from 1.
@@ -356,8 +356,8 @@ class Plan:
 
     Attributes:
         seed: of the order in which tasks run.
-        attending: whoever sends has the schedulers decide at once about all that was sent at this instant, as front
-            ends do (`InferenceServer.attend`).
+        attending: the sender has the schedulers decide at once about all that was sent at this instant, as front ends
+            do (`InferenceServer.attend`).
         calm_ns: when faults stop (an instance can hang or crash no more), and the liveness phase begins.
         resources: what there is for instances to share; empty if they need not.
         stop_ns: when the server is stopped, whatever is in flight; 0 for when all is done.
@@ -409,8 +409,8 @@ class Plan:
             raise InvalidArgumentError(f"not a plan: {error}") from error
 
     def without_requests(self, numbers: frozenset[int]) -> Plan:
-        """The plan less some requests. Whoever waited for the answer to one of them waits for what that one waited
-        for."""
+        """The plan less some requests. A request that waited for the answer to one of them waits for what that one
+        waited for."""
         before = {request.number: request.after for request in self.requests}
         kept = []
         for request in self.requests:

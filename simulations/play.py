@@ -233,7 +233,7 @@ class _Run:
             else:
                 await self._to_the_end(driver, models, server)
         await models.gpus.quiet()
-        await self.clock.sleep(0.0)  # until nobody has anything left to do at this instant
+        await self.clock.sleep(0.0)  # until no task has anything left to do at this instant
         self.watch.instant_over(self.clock.now_ns())
         if self.watch.violation is None:
             self.watch.finish()
@@ -266,12 +266,12 @@ class _Run:
 
 
 def _nothing() -> None:
-    """What a clock does when nobody asked for more."""
+    """What a clock does by default."""
 
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """What dies in a swarm run dies on purpose; nobody wants to read it."""
+    """What dies in a swarm run dies on purpose, so it is not logged."""
     logger = logging.getLogger("trireme")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -84,7 +84,7 @@ def _total(state: np.ndarray | int, inputs: Mapping[str, np.ndarray]) -> np.ndar
 
 
 def stray_data(job: Job) -> str:
-    """What a row that only fills a gap holds of somebody's data: a text, empty for nothing
+    """What a row that only fills a gap holds of a client's data: a text, empty for nothing
     (docs/reference/sequences.md)."""
     for name, tensor in job.inputs.items():
         if name not in CONTROLS and tensor.array.any():

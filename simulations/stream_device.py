@@ -1,12 +1,12 @@
 """The simulated GPU as a `Device`: what `Pipeline` and the stream actor work on in virtual time, unchanged.
 
 How long things take is measured elsewhere, on a real one: copies by their bytes, computations by the batch size. What
-arrays hold is not simulated, but where they are is: memory is counted, and whoever gives some back that the device is
+arrays hold is not simulated, but where they are is: memory is counted, and code that gives some back that the device is
 still at is told of.
 
 Rules:
- 1. A device that falls ill stays so for all who use it then: their streams are void, and call nobody any more. When it
-    is well again it serves those who come to it afresh.
+ 1. A device that falls ill stays so for all who use it then: their streams are void, and make no callbacks any more.
+    When it is well again it serves those who come to it afresh.
  2. What a stream is to work with must be there until it has done so, unless it is void.
 """
 

@@ -96,7 +96,7 @@ class TappedReply:
     """A job's reply, with what it is given written down.
 
     Args:
-        counts: whether to number the responses, which whoever gives them does not.
+        counts: whether to number the responses, which their source does not.
     """
 
     __slots__ = ("_counts", "_given", "_number", "_recorder", "_reply", "_settled")

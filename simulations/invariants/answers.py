@@ -17,7 +17,7 @@ class Told:
     """What a decoupled model has said to a request.
 
     Attributes:
-        heard: it has told what it gives; nobody does so for an ensemble.
+        heard: it has told what it gives; an ensemble does not.
         on_the_way: answers that were given and not delivered, each with whether it is the last; 0 is an end without an
             answer.
         untaken: those that were delivered, and that its client has not taken.

@@ -17,9 +17,9 @@ _DEFECT = re.compile(r"\w*(Error|Group): ")
 
 
 class ChangesHurtNobody(Invariant):
-    """Whoever was accepted is answered by what it was accepted for, though that be replaced or unloaded meanwhile; and
-    a model that is only loaded again is there all the time. A change comes to an end, well unless a start failed, the
-    model was changed otherwise at the same time, or the server stops.
+    """A request is answered by the version that accepted it, though that be replaced or unloaded meanwhile; and a model
+    that is only loaded again is there all the time. A change comes to an end, well unless a start failed, the model was
+    changed otherwise at the same time, or the server stops.
     """
 
     name = "no request fails because a model is loaded or unloaded"

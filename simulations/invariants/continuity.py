@@ -39,9 +39,9 @@ class Going:
 
 
 class SequencesGoOn(Invariant):
-    """Whoever continues a sequence is told that it has not begun only if that may be so: it was silent for as long as
-    it may be, a request of it was cancelled, an instance was lost, or its model was unloaded. That its model was loaded
-    again is no reason.
+    """A request that continues a sequence is refused for a missing START only if that may be so: it was silent for as
+    long as it may be, a request of it was cancelled, an instance was lost, or its model was unloaded. That its model
+    was loaded again is no reason.
     """
 
     name = "sequences go on until they are over"

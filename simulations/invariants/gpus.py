@@ -24,7 +24,7 @@ Life = tuple[str, str, int]
 
 class PipelineOrder(Invariant):
     """A batch is copied in, computed and copied out, one after the other and each once; all batches of an instance's
-    life pass the same three streams, which nobody else uses, in the order in which they were begun."""
+    life pass the same three streams, which no other instance uses, in the order in which they were begun."""
 
     name = "a GPU takes batches through their instance's streams in order"
 

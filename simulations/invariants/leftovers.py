@@ -19,7 +19,7 @@ def leftovers(server: InferenceServer, schedulers: Iterable[Door], replies: Mapp
     """What a stopped server still holds, a text each.
 
     Args:
-        replies: by request; those that nobody may have taken.
+        replies: by request; those that may not have been taken.
     """
     budget = server.budget_statistics()
     if budget.requests or budget.bytes or budget.waiting:

@@ -25,7 +25,7 @@ EXPIRED = "Request timeout expired"
 class QueueOrder(Invariant):
     """A batch is the head of its queue: by priority, within it by arrival, those behind who outstayed their time
     (docs/reference/scheduling.md#queue-policies, docs/reference/scheduling.md#priorities). So priorities are never
-    inverted, and nobody who gave up is executed."""
+    inverted, and no cancelled or expired request is executed."""
 
     name = "no request is overtaken"
 
@@ -47,8 +47,9 @@ class QueueOrder(Invariant):
 
 
 class QueueLimits(Invariant):
-    """A level holds no more than it may; whoever is refused for that reason found it full, and no instance idle;
-    whoever's time is over is rejected then, neither before nor after (docs/reference/scheduling.md#queue-policies).
+    """A level holds no more than it may; a request that is refused for that reason found it full, and no instance idle;
+    a request whose time is over is rejected then, neither before nor after
+    (docs/reference/scheduling.md#queue-policies).
 
     Args:
         resources: knows whether an idle instance may have to wait for some.

@@ -17,7 +17,7 @@ UNKNOWN = "Request for unknown model"
 
 
 class HonestRefusals(Invariant):
-    """Whoever is refused is told why. A server that stops says so, and never that it does not know a model that it has;
+    """A refused request is told why. A server that stops says so, and never that it does not know a model that it has;
     a server that does not stop never says that it does."""
 
     name = "refusals say what is true"

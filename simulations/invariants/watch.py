@@ -29,7 +29,7 @@ class Watch:
     """Watches a world from its beginning.
 
     Args:
-        state: what the history tells; whoever else reads it listens before it does.
+        state: what the history tells; other readers of it listen before it does.
         is_ready: asks the server whether a model is ready.
         graphs: what ensembles are made of.
         changing: models are loaded and unloaded meanwhile.
