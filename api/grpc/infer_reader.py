@@ -17,6 +17,7 @@ from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from ..memo import Memo
 from .infer_messages import WireInput, WireRequest
 from .infer_parameters import REGION
 from .infer_request import (
@@ -97,7 +98,7 @@ class InferReader:
         self._regions = regions
         self._limits = limits
         self._offload = offload or Offload()
-        self._heads: dict[bytes, _Head] = {}
+        self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
 
     def decode(self, message: Buffer, describe: Describe) -> DecodedGrpcInfer | None:
         """The request that `message` holds; None if that may take long, and is for `decode_slowly`. Raw contents become
@@ -158,10 +159,8 @@ class InferReader:
         return f"<InferReader remembers {len(self._heads)} heads>"
 
     def _remember(self, key: bytes, decoded: DecodedGrpcInfer) -> None:
-        if len(self._heads) >= _HEADS:
-            self._heads.clear()
         said = decoded.request
-        self._heads[key] = _Head(
+        head = _Head(
             # Copies, so as not to keep the message alive, nor to see what a model does to its parameters.
             replace(said, id="", inputs=[], parameters=dict(said.parameters)),
             tuple((tensor.name, tensor.datatype, tensor.shape) for tensor in said.inputs),
@@ -169,6 +168,7 @@ class InferReader:
             dict(decoded.class_counts),
             decoded.enable_empty_final_response,
         )
+        self._heads.remember(key, head)
 
 
 def _is_raw(given: WireInput) -> bool:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..memo import Memo
+
 if TYPE_CHECKING:
     from .h1_parser import Request
 
@@ -27,7 +29,7 @@ class HeadMemory:
     __slots__ = ("_heads",)
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, tuple[Request, int]] = {}  # and how long the body is
+        self._heads: Memo[tuple[Request, int]] = Memo(_HEADS, _HEAD_BYTES)  # and how long the body is
 
     def recall(self, data: bytes) -> Request | None:
         """The request that `data` is (rule 2); None if that is not known.
@@ -47,10 +49,8 @@ class HeadMemory:
         size = len(data) - start
         usual = request.complete and request.remaining == 0 and request.keep_alive and not request.expects_continue
         # Where the body is as long as what is left, nothing stood before the head or behind the body.
-        if usual and request.http_version == "1.1" and start <= _HEAD_BYTES and size == sum(map(len, request.pieces)):
-            if len(self._heads) >= _HEADS:
-                self._heads.clear()
-            self._heads[data[:start]] = (request.again(b""), size)
+        if usual and request.http_version == "1.1" and size == sum(map(len, request.pieces)):
+            self._heads.remember(data[:start], (request.again(b""), size))
 
     def __repr__(self) -> str:
         return f"<HeadMemory of {len(self._heads)} heads>"

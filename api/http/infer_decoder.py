@@ -17,6 +17,7 @@ from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from ..memo import Memo
 from .infer_outputs import OutputForm
 from .infer_request import DecodedInfer, decode_document, decode_infer
 from .json_access import members_of
@@ -69,7 +70,7 @@ class InferDecoder:
         self._regions = regions
         self._limits = limits
         self._limit_bytes = limit_bytes
-        self._heads: dict[bytes, _Head] = {}
+        self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
 
     def decode(self, body: Buffer, json_length: int, model_name: str, version: int) -> DecodedInfer:
         """See `decode_infer`."""
@@ -119,8 +120,6 @@ class InferDecoder:
             at += tensor.nbytes
         if at != nbytes:
             return
-        if len(self._heads) >= _HEADS:
-            self._heads.clear()
         # Copies, so as not to keep the body alive, nor to see what a model does to its parameters.
         request = replace(decoded.request, inputs=[], parameters=dict(decoded.request.parameters))
-        self._heads[text] = _Head(nbytes, tuple(tensors), request, decoded.forms, decoded.default_form)
+        self._heads.remember(text, _Head(nbytes, tuple(tensors), request, decoded.forms, decoded.default_form))

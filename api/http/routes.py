@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ...engine.errors import InvalidArgumentError
 from ...engine.request import LATEST
+from ..memo import Memo
 from . import handlers_logging as logging
 from . import handlers_models as models
 from . import handlers_repository as repository
@@ -132,17 +133,15 @@ class Router:
 
     def __init__(self, routes: Sequence[Route] = ROUTES) -> None:
         self._routes = routes
-        self._matches: dict[bytes, Match] = {}
+        self._matches: Memo[Match] = Memo(_CACHED_PATHS, _CACHED_PATH_BYTES)
 
     def match(self, raw_path: bytes) -> Match | None:
         """The route that `raw_path` belongs to, or None."""
         match = self._matches.get(raw_path)
         if match is None:
             match = self._search(raw_path.partition(b"?")[0])
-            if match is not None and len(raw_path) <= _CACHED_PATH_BYTES:
-                if len(self._matches) >= _CACHED_PATHS:
-                    self._matches.clear()
-                self._matches[raw_path] = match
+            if match is not None:
+                self._matches.remember(raw_path, match)
         return match
 
     def _search(self, path: bytes) -> Match | None:

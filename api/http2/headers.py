@@ -17,6 +17,7 @@ from hpack.hpack import encode_integer
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
+from ..memo import Memo
 from .errors import ConnectionFault, ErrorCode, StreamFault
 from .events import H
 from .limits import Http2Limits
@@ -57,7 +58,7 @@ class HeaderReader(Generic[H]):
         self._decoder = Decoder(limits.header_list_bytes * _HARD_LIMIT_FACTOR)
         self._table = self._decoder.header_table
         self._table_changed = False
-        self.heads: dict[bytes, H] = {}
+        self.heads: Memo[H] = Memo(limits.cached_heads, limits.cached_block_bytes)
 
     def read_request(self, block: bytes) -> H:
         """What the block that opens a request means.
@@ -69,10 +70,8 @@ class HeaderReader(Generic[H]):
         fields = self.decode(block)
         check_request(fields)
         head = self._parse_head(fields)
-        if not self._table_changed and len(block) <= self._limits.cached_block_bytes:
-            if len(self.heads) >= self._limits.cached_heads:
-                self.heads.clear()
-            self.heads[block] = head
+        if not self._table_changed:
+            self.heads.remember(block, head)
         return head
 
     def decode(self, block: bytes) -> list[Field]:

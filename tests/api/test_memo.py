@@ -1,0 +1,65 @@
+"""The bounded memory of what clients repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trireme.api.grpc.infer_reader import InferReader
+from trireme.api.http.h1_heads import HeadMemory
+from trireme.api.http.infer_decoder import InferDecoder
+from trireme.api.http.routes import Router
+from trireme.api.http2.headers import HeaderReader
+from trireme.api.http2.limits import Http2Limits
+from trireme.api.memo import Memo
+from trireme.engine.shared_memory import Regions
+
+
+@given(st.lists(st.binary(max_size=3)), st.integers(0, 5), st.integers(0, 3))
+def test_it_holds_the_newest_entries_and_no_long_keys(keys: list[bytes], limit: int, max_key_bytes: int) -> None:
+    """As a list of the keys in the order in which they came would say, of which the first goes when it is full."""
+    memo: Memo[int] = Memo(limit, max_key_bytes)
+    expected: dict[bytes, int] = {}
+    for number, key in enumerate(keys):
+        memo.remember(key, number)
+        if limit and len(key) <= max_key_bytes:
+            if key not in expected and len(expected) == limit:
+                expected.pop(next(iter(expected)))
+            expected[key] = number
+        assert memo == expected
+        assert len(memo) <= limit
+    assert [memo.get(key) for key in keys] == [expected.get(key) for key in keys]
+
+
+def test_only_one_entry_goes_for_a_new_one() -> None:
+    memo: Memo[int] = Memo(3, 10)
+    for number in range(4):
+        memo.remember(b"%d" % number, number)
+    assert memo == {b"1": 1, b"2": 2, b"3": 3}
+
+
+def test_looking_up_costs_no_call_of_ours() -> None:
+    """Small requests look into several of these."""
+    assert Memo.get is dict.get
+    assert Memo.__getitem__ is dict.__getitem__
+
+
+@pytest.mark.parametrize(
+    "memo",
+    [
+        lambda: Router()._matches,
+        lambda: HeadMemory()._heads,
+        lambda: InferDecoder(1, Regions())._heads,
+        lambda: InferReader(Regions())._heads,
+        lambda: HeaderReader(Http2Limits(), list).heads,
+    ],
+    ids=["paths", "HTTP heads", "JSON heads", "gRPC heads", "header blocks"],
+)
+def test_all_front_ends_remember_this_way(memo: Callable[[], object]) -> None:
+    made = memo()
+    assert isinstance(made, Memo)
+    assert made.limit <= 1_024
+    assert made.max_key_bytes <= 4_096
