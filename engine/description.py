@@ -1,4 +1,4 @@
-"""What the server tells about itself and its models: immutable values for `api/` to print."""
+"""Descriptions of the server and its models: immutable values for `api/` to print."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ExecutionBatch:
         answers: what the backend answered so far, in order: (job, outcome, final).
         rescheduled: jobs to be executed once more (rule 3).
         reported: times of responses that the backend has told and that are not counted yet.
-        heard: a job of a decoupled model has been answered since this was last set to False.
+        heard: a response of a decoupled model has come since this was last set to False.
     """
 
     __slots__ = (

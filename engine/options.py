@@ -1,4 +1,4 @@
-"""What a server is told at start: plain values, one field a flag (docs/reference/command-line.md#flags)."""
+"""The options that a server starts with: plain values, one field a flag (docs/reference/command-line.md#flags)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The lines that verbose logs have about each request (``--log-verbose 1``), in Triton's words.
 
-What is told of a request is told by what stands between its job and its reply, so requests that are not logged pay
-nothing.
+The lines are written by an object between a job and its reply, so requests that are not logged pay nothing.
 """
 
 from __future__ import annotations

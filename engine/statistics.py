@@ -166,7 +166,7 @@ class ModelStatistics:
             self.first_responses.add((sent_ns - received_ns) // 1_000_000)
 
     def record_responses(self, reported: Iterable[ResponseTimes]) -> None:
-        """A backend told about responses of a decoupled model."""
+        """A backend has reported responses of a decoupled model."""
         for times in reported:
             if 0 <= times.index < MAX_INDICES:
                 self.responses.setdefault(times.index, ResponseStatistics()).record(times)

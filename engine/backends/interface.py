@@ -149,7 +149,7 @@ class ProcessInstance(ModelInstance):
         on_congestion: called when something waits for the process to take it; `flush` must be called when `fileno` can
             be written.
         on_returned: called, in any thread, when `give_back` is due.
-        busy: there was more to hear than one turn may take.
+        busy: more messages waited than one turn may take.
         now_s: the time.
         later: calls back after so many seconds.
         aside: does work on a thread, and calls back with its result.
@@ -208,7 +208,7 @@ class ProcessInstance(ModelInstance):
 
     @abstractmethod
     def ask_to_end(self) -> None:
-        """Tell the process that it is not needed any more; `close` then sees to it that it ends."""
+        """Tell the process that it is not needed any more; `close` then ends it."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -4,7 +4,7 @@ The actor feeds events (`start`, `step_response`, `step_failed`, `cancel`) and t
 None. Asking again without a new event gives None again.
 
 Rules:
- 1. What happens to a request is for its `EnsembleRun` to say.
+ 1. The `EnsembleRun` of a request decides what happens to it.
  2. With ``max_inflight_requests``, a submission passes the gate of its step first. One that waits there reaches its
     member when another request's is over; when its run fails or is cancelled, it is dropped.
  3. Once stopped, new jobs are refused and those that are there go on.
@@ -103,7 +103,7 @@ class EnsembleCore:
 
     def is_congested(self, call: StepCall) -> bool:
         """Whether something that follows from this call's step waits at a gate, for the same job. The caller that feeds
-        the answers of a decoupled member had better hold them back until it is through: each would only make more wait.
+        the answers of a decoupled member should hold them back until it is through: each would only make more wait.
         What waits at the step's own gate is no reason: it waits until the step has given all of its answers."""
         following = self.plan.following[call.step.index]
         return any(held.run is call.run and held.step.index in following for held in self._held)

@@ -4,7 +4,7 @@ Rules:
  1. A step runs as soon as every tensor that it takes is there. Steps that do not depend on each other run side by side;
     steps that the requested outputs do not need are left out.
  2. A tensor that was not given (an optional input left out, an output that a member did not return) is there as well,
-    and absent: the step runs without it. Whether it can is for the member to say.
+    and absent: the step runs without it. The member decides whether it can.
  3. Each answer of a decoupled member starts an iteration. What follows from it goes by its number, whatever overtakes
     what, so tensors of different answers never meet in one step or response.
  4. A response goes out when all requested outputs of an iteration are there. An ensemble that is not decoupled answers
@@ -244,7 +244,7 @@ class EnsembleRun:
             return self._end(Respond(self, response, True)) if is_last else Respond(self, response, False)
         if self._ready:
             return self._submit()
-        return None if busy else self._last_word()
+        return None if busy else self._final_action()
 
     def _submit(self) -> Action:
         call = next(iter(self._ready))
@@ -252,7 +252,7 @@ class EnsembleRun:
         self._inflight[call] = None
         return Submit(call, self._request(call))
 
-    def _last_word(self) -> Action:
+    def _final_action(self) -> Action:
         if self._error is None and (self._plan.decoupled or self._has_responded):
             return self._end(Respond(self, None, True))
         error = self._error or in_ensemble(

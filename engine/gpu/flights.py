@@ -3,7 +3,7 @@
 Rules:
  1. A batch can be collected when its launch has returned and the device has landed it, whichever comes first: the
     device may be faster than the thread that gives it work.
- 2. A batch whose launch failed is over. What the device may yet say of it is not heard.
+ 2. A batch whose launch failed is over. Later notices of the device about it are ignored.
  3. A sick device says nothing. So the oldest batch in flight is asked after when it has been there for `LOOK_S`, and
     every `LOOK_S` from then on; the others stand behind it.
  4. When the instance is lost, its batches are answered elsewhere; what the device uses for them is kept until both of
@@ -67,7 +67,7 @@ class Ticket:
 
     Attributes:
         instance: None when the device needs it no more for this batch.
-        on_over: whom to tell.
+        on_over: is called with each batch that is over.
         launched: what `StreamInstance.launch` gave; set by the thread that launches, at once.
         asked_at_s: when to ask after it.
     """

@@ -4,10 +4,10 @@
 A model's configuration names its agents (`agent_registry` finds them); each load makes one object of each.
 
 Rules:
- 1. For each load an agent is told LOAD; then LOAD_COMPLETE, UNLOAD, UNLOAD_COMPLETE, or LOAD_FAIL alone.
+ 1. For each load an agent gets LOAD; then LOAD_COMPLETE, UNLOAD, UNLOAD_COMPLETE, or LOAD_FAIL alone.
  2. LOAD and UNLOAD go through the agents in the order of the configuration, everything else in reverse.
- 3. At LOAD an agent may hand over another directory: what stands there, configuration included, is the model for
-    those that follow. Which agents there are is for the first configuration to say.
+ 3. At LOAD an agent may hand over another directory: what stands there, configuration included, is the model for those
+    that follow. The first configuration decides which agents there are.
  4. An agent that raises at LOAD ends the load, and so do settings that it does not like; at any other time it is a
     warning in the log.
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("trireme.repository")
 
 
 class AgentAction(enum.Enum):
-    """What an agent is told (rule 1)."""
+    """The actions that an agent gets (rule 1)."""
 
     LOAD = "LOAD"
     LOAD_COMPLETE = "LOAD_COMPLETE"
@@ -131,7 +131,7 @@ class AgentChain:
         self._tell(AgentAction.UNLOAD, after=AgentAction.LOAD_COMPLETE)
 
     def end(self) -> None:
-        """Nothing uses the model any more: tell what has not been told yet."""
+        """Nothing uses the model any more: send the actions that were not sent yet."""
         self.load_failed()
         self.unloading()
         self._tell(AgentAction.UNLOAD_COMPLETE, after=AgentAction.UNLOAD)

@@ -2,8 +2,8 @@
 docs/reference/model-control.md#versions).
 
 Every sub-directory of a repository is a model, every sub-directory of a model that is a plain number is a version.
-Nothing else in there matters, so rubbish in one model's directory never keeps the others from being found. A directory
-whose name is no UTF-8 is no model: no request could name it.
+Nothing else in there matters, so other files in one model's directory never keep the others from being found. A
+directory whose name is no UTF-8 is no model: no request could name it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class ManagedModel(ModelSource):
 
     Args:
         model: what the agents want to be loaded.
-        agents: they have been told LOAD.
+        agents: they have had LOAD.
     """
 
     def __init__(self, model: ModelSource, agents: AgentChain) -> None:

@@ -2,7 +2,7 @@
 
 Rules:
  1. An input with a variable dimension must have one shape throughout a batch (batch dimension aside), unless the
-    configuration allows ragged batches of it. Inputs of fixed shape need no look: validation has seen to them.
+    configuration allows ragged batches of it. Inputs of fixed shape are not compared: validation has checked them.
  2. A shape tensor must also have one content: the model reads it once a batch.
  3. If the model has optional inputs, all requests of a batch must give the same ones.
  4. Nothing else matters: neither requested outputs nor parameters nor ids.

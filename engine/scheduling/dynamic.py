@@ -4,7 +4,7 @@ take batches of them.
 Rules:
  1. A batch is formed when an instance is there to take it, never before (late binding): while all are busy, batches
     grow. Queue limits, timeouts and priorities act on everything that is not executing.
- 2. What a batch holds, and whether to wait for more, is for `formation` to say.
+ 2. `formation` decides what a batch holds, and whether to wait for more.
  3. The instance that has been idle longest takes the batch. An instance that reports idle twice can take two batches.
  4. A job that expires or is cancelled in the queue is rejected at once, whether an instance is idle or not.
  5. Once stopped, the batcher refuses new jobs and waits for no delay.

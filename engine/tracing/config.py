@@ -1,4 +1,4 @@
-"""What a server is told at start about traces: ``--trace-config`` (docs/reference/traces.md#settings)."""
+"""The options about traces that a server starts with: ``--trace-config`` (docs/reference/traces.md#settings)."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Calls:
             self._refuse(number, error)
 
     def attend(self) -> None:
-        """All that the model has said so far has been heard: its requests may go to instances, together."""
+        """All messages of the model so far have been received: its requests may go to instances, together."""
         if self._unattended:
             self._unattended = False
             self._services.models.attend()

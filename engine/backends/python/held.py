@@ -29,7 +29,7 @@ class Open:
 
     Attributes:
         held: its batch.
-        untold: responses that were taken and that the process has not been told of.
+        untold: responses that were taken and not reported to the process yet.
         early: what is kept under rule 5: arguments of `PythonInstance._answer`.
     """
 

@@ -64,7 +64,7 @@ class ModelThread:
         return not self._thread.is_alive()
 
     def kill(self) -> None:
-        """Say nothing more to it, and hear nothing more."""
+        """Send nothing more to it, and receive nothing more."""
         self.channel.hang_up()
 
     def close(self) -> None:

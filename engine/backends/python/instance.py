@@ -54,7 +54,7 @@ _TAKEN_AT_ONCE = protocol.WINDOW // 2
 _HEARD_AT_ONCE = 64
 _HEARD_AT_END = 16_384  # more than a socket holds; what a model has started may go on saying something
 _LOG_WEIGHT = 4
-"""What is logged is formatted where it is heard."""
+"""Log messages are formatted where they are received."""
 _BROKEN = (MessageError, AttributeError, MemoryError, OverflowError, RecursionError)
 """What a message may lead to, beside the usual, that no process of ours sends."""
 _LONGEST_NS = 1 << 62
@@ -216,7 +216,7 @@ class PythonInstance(ProcessInstance):
 
     def _receive(self, *, all_of_it: bool = False) -> bool:
         """Take in what has come, or (unless `all_of_it` is wanted) as much as is worth asking for: when the process is
-        through with its only batch, it says nothing more. What it says all the same is heard later."""
+        through with its only batch, it says nothing more. Messages that it sends all the same are received later."""
         only_batch = self.credits == 1 and not self._decoupled and not all_of_it
         heard, most = 0, _HEARD_AT_END if all_of_it else _HEARD_AT_ONCE
         try:

@@ -1,4 +1,4 @@
-"""What a model's process is told at its start (`child.protocol.START`)."""
+"""The settings that a model's process gets at its start (`child.protocol.START`)."""
 
 from __future__ import annotations
 

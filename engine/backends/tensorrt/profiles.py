@@ -6,7 +6,7 @@ Rules:
     profile allows.
  3. Of those that it fits, it takes the one whose optimum is nearest: the sum of all differences, without their signs.
     Of equals, the first.
- 4. What fits none is refused with what the first one says about it, after the log has been told.
+ 4. What fits none is refused with what the first one says about it, and logged.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Rules:
     known begins anew in the same place: what is queued of the old sequence is executed first.
  2. A new sequence gets the free slot with the lowest number over all instances, and keeps it; if there is none, it
     waits in the backlog, and its requests with it. A slot that becomes free goes to the backlog's first.
- 3. What a slot lets go, and when it becomes free, is for `slot` to say; which batch an instance gets, for `direct` and
-    `oldest`.
+ 3. `slot` decides which request of a sequence goes next, and when a slot is free; `direct` and `oldest` decide which
+    batch an instance gets.
  4. A sequence that has a slot, and for max_sequence_idle no new request, is over: its id becomes unknown, what is
     queued is executed. The time counts from its last request, or from when it got its slot if that was later, so that
     time spent in the backlog does not count.
@@ -61,7 +61,7 @@ logger = logging.getLogger("trireme.sequence")
 
 
 class SequenceBatcher:
-    """A `SchedulerCore` for stateful models. Besides, it must be told when a batch is over (`settle`).
+    """A `SchedulerCore` for stateful models. Besides, its caller reports when a batch is over (`settle`).
 
     Args:
         plan: what the model's configuration asks for.
@@ -121,7 +121,7 @@ class SequenceBatcher:
         self._idle.append(instance)
 
     def settle(self, jobs: Row[Job], now: float, rescheduled: Collection[Job] = ()) -> None:
-        """A batch is over. To be told before its instance is idle again, or gone.
+        """A batch is over. Must be called before its instance is idle again, or gone.
 
         Args:
             jobs: those of the `Dispatch`.

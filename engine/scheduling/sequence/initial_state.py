@@ -66,7 +66,7 @@ def _unusable(states: tuple[ImplicitState, ...], initial: Mapping[str, Tensor]) 
 
 
 def _fault(tensor: Tensor) -> str:
-    """What a client of the real server is told of such a tensor; empty if nothing is wrong."""
+    """The error text for such a tensor, as Triton's; empty if nothing is wrong."""
     name, expected = tensor.name, tensor.element_count
     count, missing = count_elements(tensor.buffer, expected + 1)
     if count > expected:
