@@ -436,11 +436,8 @@ class Repository:
     def inflight(self) -> list[str]:
         """A line for the log on each version that has requests in flight."""
         told = [(model, model.actor_statistics().inflight) for model in self._all()]
-        return [
-            f"Model '{model.name}' (version {model.version}) has {count} in-flight inferences"
-            for model, count in told
-            if count
-        ]
+        text = "Model '%s' (version %d) has %d in-flight inferences"
+        return [text % (model.name, model.version, count) for model, count in told if count]
 
     def living(self) -> list[str]:
         """A line for the log on each version that is not unloaded yet."""
@@ -454,10 +451,15 @@ class Repository:
         """Wait until a version changes its state."""
         await self._watchers.park()
 
+    def end_loads(self) -> None:
+        """End what is being loaded; from now on nothing is loaded or unloaded by request."""
+        self.stopping = True
+        self.slow_loads.end_all()
+
     def stop(self) -> None:
         """Drain every model; each ends when it has answered what it accepted. What an ensemble needs for that is
         drained after it."""
-        self.stopping = True
+        self.end_loads()
         if self._stop_unheld():
             self._nursery.start_soon(self._stop_members)
 

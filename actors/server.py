@@ -229,6 +229,11 @@ class InferenceServer:
             self._watchdog.close()
         self.services.close()
 
+    def end_loads(self) -> None:
+        """What `stop` does first, for a front end that waits for its clients before it: none of them has to wait for a
+        load, and no load begins."""
+        self._repository.end_loads()
+
     async def stop(self, timeout_s: float) -> bool:
         """Stop accepting, answer what is in flight, unload.
 

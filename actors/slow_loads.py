@@ -1,7 +1,7 @@
 """Loads that take long: they may hang, and are ended when their outcome is not wanted any more.
 
-A stop of the server ends every load at once; that is for the models to do. This is about an unload, and a load of
-something newer, which otherwise wait for a load of the same model.
+A stop of the server ends every load at once. An unload, and a load of something newer, wait a little: most loads of the
+same model are soon over.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .surroundings import Surroundings
 
 UNLOADED_MEANWHILE = "it was unloaded meanwhile, no version is available"
 NEWER = "there is something newer to load"
+STOPPING = "the server is stopping"
 """Why a load was ended."""
 
 _LOOK_S = 1.0
@@ -88,6 +89,11 @@ class SlowLoads:
                     if await self._surroundings.executors.briefly(partial(by.applies, each)):
                         self._end(identity, by.why)
                 await trio.sleep(period_s)
+
+    def end_all(self) -> None:
+        """End every load; the server stops."""
+        for identity in list(self._loads):
+            self._end(identity, STOPPING)
 
     def _end(self, identity: str, why: str) -> None:
         load = self._loads.get(identity)

@@ -233,6 +233,7 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
             _settle_memory()
             shutdown.serving = True
             await shutdown.asked.wait()
+            server.end_loads()
             remaining_s = server.options.exit_timeout_s
             if http is not None:
                 remaining_s = await http.drain(remaining_s)

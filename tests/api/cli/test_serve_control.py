@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -105,3 +107,44 @@ def test_what_a_killed_server_left_behind_is_removed(
     start_serve(*flags).ports()
     assert [path.exists() for path in left] == [False]
     assert len(list(temporary.glob("trireme-*"))) == 1
+
+
+HANGS = """
+import time
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        print("it hangs", flush=True)
+        time.sleep(1000)
+
+    def execute(self, requests): ...
+"""
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+def test_a_signal_ends_a_load_that_hangs(start_serve: Any, tmp_path: Path, mode: str) -> None:
+    """Neither the model's limit nor the exit timeout, which are longer than this test waits, is waited for."""
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "1" / "model.py").write_text(HANGS)
+    flags = (f"--model-repository={tmp_path / 'models'}", f"--model-control-mode={mode}", "--exit-timeout-secs=600")
+    served = start_serve(*flags)
+    answers: list[str] = []
+
+    def load(port: int) -> None:
+        with triton.InferenceServerClient(f"127.0.0.1:{port}", network_timeout=600) as client:
+            try:
+                client.load_model("m")
+            except InferenceServerException as error:
+                answers.append(error.message())
+
+    caller = None
+    if mode == "explicit":
+        caller = threading.Thread(target=load, args=served.ports()[:1])
+        caller.start()
+    served.read_until("it hangs")
+    served.signal(signal.SIGTERM)
+    assert served.wait() == 0
+    if caller is not None:
+        caller.join()
+        assert answers == ["Server is stopping, models are not loaded or unloaded any more"]
