@@ -138,12 +138,13 @@ class ClientBytes:
         if len(holders) < 2:
             return False
         for holder in list(islice(holders, _ASKED)):
-            held = self._holders[holder]
+            if holder not in self._holders:
+                continue  # it has gone with one that was told before
             if holder.make_way(self):
                 self.given_up += 1
                 self.drop(holder)
                 return True
-            self._put_last(holder, held)
+            self.progressed(holder)
         return False
 
     def __repr__(self) -> str:

@@ -134,6 +134,11 @@ class Reply:
         if self._answers or self.final:
             callback(self)
 
+    @property
+    def newest(self) -> Outcome:
+        """The newest of the answers that have not been taken; None if there is none, or it has no response."""
+        return self._answers[-1][0] if self._answers else None
+
     def take(self) -> list[tuple[Outcome, bool]]:
         """The answers since the last call, each with whether it is the final one; None is a final answer without a
         response. Taking makes room for more."""

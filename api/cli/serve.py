@@ -257,7 +257,6 @@ class _GrpcEnd:
             settings.service,
             guards=application.guards,
             readiness=server.readiness,
-            accounts=server.client_accounts,
         )
 
     async def drain(self, budget_s: float) -> float:

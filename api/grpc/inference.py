@@ -18,6 +18,7 @@ from .infer import UnaryInfer
 from .stream_infer import InferStream
 
 if TYPE_CHECKING:
+    from ...actors.client_bytes import ClientAccounts
     from ...actors.lease import Lease
     from ...actors.offload import Offload
     from .call import UnaryCall
@@ -34,7 +35,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
     Attributes:
         immediate: calls that are begun without a task of their own; see `UnaryInfer.begin`.
         attend: lets the schedulers decide about the calls that have begun.
-        lease, offload: the server's.
+        lease, offload, client_accounts: the server's.
         delays: what is held up, for tests of clients.
     """
 
@@ -48,6 +49,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
         self.attend: Callable[[], None] = context.server.attend
         self.lease: Callable[[], Lease] = context.server.lease
         self.offload: Offload = context.server.offload
+        self.client_accounts: ClientAccounts = context.server.client_accounts
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping = super().__mapping__()

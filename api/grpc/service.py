@@ -10,7 +10,6 @@ import trio
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 
 from ...actors.budget import InflightBudget
-from ...actors.client_bytes import ClientAccounts
 from ...actors.offload import Offload
 from ...actors.socket_readiness import Readiness
 from ..http2.group import Http2Group
@@ -71,7 +70,7 @@ class GrpcService(Service):
         codec: reads and writes messages; by default betterproto2's.
         guards: see `dispatch.Guard`.
         details_codec: see `dispatch.Dispatcher`.
-        readiness, accounts: see `Service`.
+        readiness: see `Service`.
 
     Attributes:
         draining: `drain` has begun, or the service has been closed.
@@ -88,9 +87,8 @@ class GrpcService(Service):
         guards: Sequence[Guard] = (),
         details_codec: StatusDetailsCodecBase | None = None,
         readiness: Readiness | None = None,
-        accounts: ClientAccounts | None = None,
     ) -> None:
-        super().__init__(options, readiness, accounts)
+        super().__init__(options, readiness, _given(services, "client_accounts", None))
         self.draining = False
         self._deadlines = Deadlines()
         self._group = Http2Group(options.http2)

@@ -18,6 +18,7 @@ from multidict import MultiDict
 
 from ...engine.tensor import Buffer
 from ..http2.errors import ErrorCode
+from ..sockets.shares import shared_address
 from . import blocks
 from .codec import RawMessage
 from .deadlines import CallDeadline
@@ -215,6 +216,17 @@ class Stream(StreamIterator[Any]):
             metadata = [blocks.details(self._details_codec.encode(status, message, details)), *metadata]
         self._call.end(status, message, metadata)
         self._trailing_metadata_sent = True
+
+    @property
+    def address(self) -> str:
+        """Of the client, as far as shares are concerned; empty if it has none. Not in grpclib."""
+        address = self.peer.addr()
+        return "" if address is None else shared_address(address[0])
+
+    def give_up(self) -> None:
+        """Resets the call, and cancels its handler: the client does not read. Not in grpclib."""
+        self._call.reset(ErrorCode.ENHANCE_YOUR_CALM)
+        self._call.scope.cancel()
 
     async def cancel(self) -> None:
         """Resets the call: the client gets no status.

@@ -22,6 +22,7 @@ from ...engine.errors import TriremeError, UnavailableError
 from ...engine.job import Outcome
 from ...engine.response import InferenceResponse
 from ...engine.tensor import Buffer
+from ..unread import UnreadAnswers, answer_bytes
 from . import call_log
 from .codec import UnreadableError
 from .context import GrpcContext
@@ -29,7 +30,7 @@ from .delays import delay
 from .infer_adapter import GrpcInfer
 from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
 from .stream import Stream
-from .stream_order import StreamOrder, Turn
+from .stream_order import StreamOrder, Turn, TurnState
 from .versions import parse_version
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class InferStream:
         self._writing = False
         self._broken = False
         self._told = call_log.enabled()
+        self._unread = UnreadAnswers(context.server.client_accounts.unread, stream.address, stream.give_up)
 
     async def serve(self) -> None:
         """Answer everything. Cancelling this, as when the client is gone, cancels all requests in flight.
@@ -71,6 +73,7 @@ class InferStream:
                 await self._write()
                 nursery.cancel_scope.cancel()
         finally:
+            self._unread.close()
             for request in self._order.open:
                 if request.reply is not None:
                     request.reply.cancel()
@@ -85,9 +88,12 @@ class InferStream:
         """A request has something to be sent."""
         self._order.news(request, nbytes)
         if self._writing:
+            self._hold(request, answer_bytes(request.newest))
             return
         try:
             self._send_now()
+            if not (request.decoupled or request.state is TurnState.CLOSED):
+                self._hold(request, answer_bytes(request.outcome))
         except Exception:  # noqa: BLE001 - this runs inside a model's scheduler: a defect must cost its own stream only
             _log.exception("unexpected failure while answering on a stream")
             self._failure = GRPCError(Status.UNKNOWN, "Internal Server Error")
@@ -117,6 +123,11 @@ class InferStream:
         if request is not None or order.over:
             self._ready.unpark_all()
 
+    def _hold(self, request: _Request, more: int) -> None:
+        """So many more bytes of a request's answers wait to be sent, or less."""
+        request.held_bytes += more
+        self._unread.change(more)
+
     def waiting_for_room(self) -> AbstractContextManager[None]:
         """While the reader waits for a thread or for room, inside the block.
 
@@ -133,6 +144,8 @@ class InferStream:
     def _close(self, request: _Request) -> None:
         """The last answer to a request has been sent."""
         self._order.close(request)
+        if request.held_bytes:
+            self._hold(request, -request.held_bytes)
         if request.trace is not None:
             request.trace.finish()
         self._room.unpark_all()
@@ -218,7 +231,12 @@ class InferStream:
                 await self._ready.park()
                 continue
             self._writing = True
-            for outcome, final in request.take():
+            answers = request.take()
+            counts = request.decoupled and (len(answers) > 1 or not self._stream.can_send_now)
+            if request.decoupled and (counts or request.held_bytes):
+                waiting = sum([answer_bytes(outcome) for outcome, _ in answers]) if counts else 0
+                self._hold(request, waiting - request.held_bytes)
+            for outcome, final in answers:
                 if self._ends_with_error and isinstance(outcome, TriremeError) and request.decoded is not None:
                     self._failure = outcome
                     return
@@ -238,6 +256,8 @@ class InferStream:
                     await delay(delays.complete_s, "the completion of reporting response / flag")
                 if final:
                     self._close(request)
+                elif counts:
+                    self._hold(request, -answer_bytes(outcome))
             self._writing = False
 
 
@@ -250,6 +270,7 @@ class _Request(Turn, GrpcInfer):
     Attributes:
         id: the client's name for it.
         decoded: None if it was refused.
+        held_bytes: of its answers, that wait.
         reply: None if it was refused.
         outcome: the only answer, of a request that gets one.
         takes_long: that answer is for the writer, who has it encoded on a thread.
@@ -259,6 +280,7 @@ class _Request(Turn, GrpcInfer):
         "_owner",
         "context",
         "decoded",
+        "held_bytes",
         "id",
         "lease",
         "message",
@@ -278,6 +300,7 @@ class _Request(Turn, GrpcInfer):
         self._owner = owner
         self.context = context
         self.decoded = None
+        self.held_bytes = 0
         self.id = ""
         self.lease = stream.take_lease()
         self.message = message
@@ -318,6 +341,11 @@ class _Request(Turn, GrpcInfer):
     def hear_each(self, _reply: Reply) -> None:
         """The reply has answers to take."""
         self._owner.answered(self)
+
+    @property
+    def newest(self) -> Outcome:
+        """The newest answer that has not been taken."""
+        return self.reply.newest if self.decoupled and self.reply is not None else self.outcome
 
     def take(self) -> list[tuple[Outcome, bool]]:
         """What is to be sent now: answers, and whether each is the last one."""

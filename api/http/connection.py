@@ -282,8 +282,7 @@ class Connection:
             return True  # its answer comes first; then this is looked at
         transport = self._transport
         assert isinstance(transport, PlainTransport), "only these have a listener"
-        data = transport.take_now(_TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES)
-        if not data:
+        if not (data := transport.take_now(_TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES)):
             return data is None
         try:
             if self._pace is not None:

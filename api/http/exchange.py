@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...engine.tensor import Buffer
 from ..pipeline import Pipeline
 from ..request_parameters import compile_forward_pattern
+from ..sockets.shares import shared_address
 from .asgi import Headers, Scope, Send
 from .infer_decoder import InferDecoder
 from .options import HttpOptions
@@ -82,6 +83,12 @@ class HttpRequest:
         """Give back what was taken, unless it has become the share of a request in flight."""
         if self.lease is not None and not self.lease.submitted:
             self.lease.close()
+
+    @property
+    def address(self) -> str:
+        """Of the client, as far as shares are concerned; empty if it has none."""
+        client = self.scope.get("client")
+        return shared_address(client[0]) if client else ""
 
     def headers(self) -> dict[bytes, bytes]:
         """Values by lower-case name; of a repeated header, the first."""

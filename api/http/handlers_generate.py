@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
-from ...actors.offload import Offload
 from ...actors.reply import Reply
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError, TriremeError
@@ -24,6 +23,7 @@ from ...engine.response import InferenceResponse
 from ...engine.tracing import Tracer
 from ..pipeline import Traced
 from ..request_parameters import HeaderPattern
+from ..unread import UnreadAnswers, answer_bytes
 from . import json_reader
 from .asgi import Headers, Message, Send
 from .errors import error_answer, error_body
@@ -45,6 +45,8 @@ _WRONG_COUNT = error_body(
     "of responses"
 )
 
+_NOT_READ = error_body("the answers were not read, and too many wait to be; the rest of them is given up")
+
 
 def admit_generate(context: Context, match: Match) -> Answer | None:
     """What to answer to a request whose body has not come yet; None if it may come."""
@@ -59,12 +61,12 @@ def admit_generate(context: Context, match: Match) -> Answer | None:
 
 async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:
     """The only response of a model."""
-    return _Whole(await _submit(context, request), _load_headers(context, request), context.server.offload)
+    return _Whole(await _submit(context, request), context, request)
 
 
 async def generate_stream(context: Context, request: HttpRequest) -> StreamedAnswer:
     """All responses of a model, each an event."""
-    return _Events(await _submit(context, request), _load_headers(context, request), context.server.offload)
+    return _Events(await _submit(context, request), context, request)
 
 
 async def _submit(context: Context, request: HttpRequest) -> Reply:
@@ -136,42 +138,59 @@ class _Generation(StreamedAnswer):
     """What a model responds. If sending stops before its end, the request is cancelled.
 
     Args:
-        more_headers: those that the answer is to begin with, besides its own.
-        offload: for what takes long to encode.
+        reply: to the request.
+        context, request: around it.
 
     Attributes:
-        over: the final response has been taken.
+        over: the final response has been taken, or the rest is given up.
+        given_up: the client has read too little, while others needed the memory.
     """
 
     media = JSON
 
-    def __init__(self, reply: Reply, more_headers: Callable[[], Headers], offload: Offload) -> None:
-        self._more_headers = more_headers
-        self._offload = offload
+    def __init__(self, reply: Reply, context: Context, request: HttpRequest) -> None:
+        self._more_headers = _load_headers(context, request)
+        self._offload = context.server.offload
         self.over = False
+        self.given_up = False
         self._reply = reply
+        self._taken: list[InferenceResponse | TriremeError] = []
         self._news = trio.lowlevel.ParkingLot()
+        self._unread = UnreadAnswers(context.server.client_accounts.unread, request.address, self._give_up)
         reply.notify_each(self._hear)
 
     async def send(self, send: Send) -> None:
         try:
             await self._send(send)
         finally:
+            self._unread.close()
             if not self._reply.final:
                 self._reply.cancel()
 
     async def _send(self, send: Send) -> None:
         raise AssertionError("every kind says how")
 
-    def _hear(self, _reply: Reply) -> None:
-        self._news.unpark_all()
+    def _hear(self, reply: Reply) -> None:
+        if len(self._news):
+            self._news.unpark_all()
+        else:  # the client is being waited for
+            self._unread.change(answer_bytes(reply.newest))
+
+    def _give_up(self) -> None:
+        self.given_up = self.over = True
+        self._taken.clear()
+        self._reply.cancel()
+        self._reply.take()
 
     async def _take(self) -> list[InferenceResponse | TriremeError]:
-        """The responses since the last call, as soon as there is one, or the request is over."""
+        """The responses since the last call, the newest first, as soon as there is one, or the request is over; to be
+        taken away, one by one, as they are sent."""
         while not (answers := self._reply.take()) and not self._reply.final:
             await self._news.park()
-        self.over = not answers or answers[-1][1]
-        return [outcome for outcome, _ in answers if outcome is not None]
+        self.over = self.given_up or not answers or answers[-1][1]
+        self._taken = [outcome for outcome, _ in reversed(answers) if outcome is not None]
+        self._unread.change(sum(map(answer_bytes, self._taken)) - self._unread.nbytes)
+        return self._taken
 
     async def _encode(self, response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
         if isinstance(response, InferenceResponse) and takes_long(response):
@@ -192,8 +211,10 @@ class _Whole(_Generation):
         while not self.over:
             responses = await self._take()
             if responses and not count:
-                body, failed = await self._encode(responses[0])
+                body, failed = await self._encode(responses[-1])
             count += len(responses)
+            responses.clear()
+            self._unread.change(-self._unread.nbytes)
         await send(self._head(failed))
         await send(_piece(body if count == 1 else _WRONG_COUNT))
         await send(_piece(b"", last=True))
@@ -207,12 +228,17 @@ class _Events(_Generation):
     async def _send(self, send: Send) -> None:
         begun = False
         while not self.over:
-            for response in await self._take():
+            responses = await self._take()
+            while responses:
+                response = responses.pop()
                 body, failed = await self._encode(response)
                 if not begun:
                     begun = True
                     await send(self._head(failed))
                 await send(_piece(b"data: %b\n\n" % body))
+                self._unread.change(-answer_bytes(response))
+        if self.given_up and begun:
+            await send(_piece(b"data: %b\n\n" % _NOT_READ))
         if not begun:
             await send(self._head(failed=False))
             await send(_piece(b""))

@@ -12,6 +12,7 @@ import trio
 from traces import silent_tracer
 
 from trireme.actors.budget import InflightBudget
+from trireme.actors.client_bytes import ClientAccounts
 from trireme.actors.lease import Lease, ModelShare
 from trireme.actors.offload import Offload
 from trireme.api.http.app import HttpApplication
@@ -75,6 +76,7 @@ class FakeServer:
         self.options = ServerOptions()
         self.offload = Offload()
         self.budget = InflightBudget(1_000, 4 << 30)
+        self.client_accounts = ClientAccounts.of(4 << 30, 1.0)
         self.tracer = silent_tracer()
         self.is_live = True
         self.is_ready = True

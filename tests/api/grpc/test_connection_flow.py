@@ -15,6 +15,8 @@ from grpc_peer import connect, frame
 from http_sockets import LONG_S, QUICK, UNHURRIED, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from trireme.actors.client_bytes import ClientAccounts, ClientBytes
+from trireme.api.http2.errors import ErrorCode
 from trireme.api.http2.limits import Http2Limits
 
 EACH = SERVICE + "Each"
@@ -74,6 +76,55 @@ async def test_a_client_that_gives_no_window_costs_one_message() -> None:
         await wait_all_tasks_blocked()
         assert echo.sent == 4
         assert service.grpc_statistics().pending_bytes <= MIB + 5
+
+
+@pytest.mark.parametrize("path", [UNARY, SERVICE + "Join"])
+async def test_small_messages_that_are_not_complete_count(path: str) -> None:
+    """They take no lease, but they are in memory, as their streams are: until they are complete, or over."""
+    async with serving([ImmediateEcho()]) as service, await connect(service) as peer:
+        account = service._roster.accounts.unfinished
+        message = frame(bytes(4000))
+        streams = [peer.start(path, message[:3000], end=False) for _ in range(10)]
+        await peer.flush()
+        await until(lambda: account.held_bytes > 10 * 3000 + 10 * 1000)
+        assert service.grpc_statistics().unconsumed_bytes == 10 * 3000
+        for stream_id in streams[1:]:
+            peer.h2.send_data(stream_id, message[3000:], end_stream=True)
+        peer.h2.reset_stream(streams[0])
+        await peer.flush()
+        while not all(peer.streams[stream_id].ended for stream_id in streams[1:]):
+            await peer.receive()
+        assert all(peer.streams[stream_id].status == "0" for stream_id in streams[1:])
+        await until(lambda: account.held_bytes == 0)
+        assert service.grpc_statistics().unconsumed_bytes == 0
+
+
+async def test_answers_to_unary_calls_that_are_not_read_are_given_up() -> None:
+    """The calls are over; what they have answered is held back by the client's windows."""
+    echo = ImmediateEcho()
+    accounts = ClientAccounts(ClientBytes(1 << 30), ClientBytes(100_000))
+    echo.client_accounts = accounts  # type: ignore[attr-defined]
+    async with (
+        serving([echo]) as service,
+        await connect(service, initial_window=100) as deaf,
+        await connect(service, initial_window=100) as other,
+    ):
+        ours = [deaf.start(UNARY, frame(bytes(15_000))) for _ in range(4)]
+        await deaf.flush()
+        await until(lambda: accounts.unread.held_bytes >= 4 * 14_900)
+        assert service.grpc_statistics().calls == 0
+        theirs = [other.start(UNARY, frame(bytes(15_000))) for _ in range(3)]
+        await other.flush()
+        while not all(deaf.streams[stream_id].reset for stream_id in ours):
+            await deaf.receive()
+        assert {deaf.streams[stream_id].reset for stream_id in ours} == {ErrorCode.ENHANCE_YOUR_CALM}
+        assert not any(other.streams[stream_id].reset for stream_id in theirs)
+        assert accounts.unread.given_up == 1
+        last = deaf.start(UNARY, frame(b"small"))
+        await deaf.flush()
+        while not deaf.streams[last].ended:
+            await deaf.receive()
+        assert deaf.streams[last].data == frame(b"small"), "its connection goes on"
 
 
 async def test_a_client_that_does_not_read_costs_one_message_a_call() -> None:

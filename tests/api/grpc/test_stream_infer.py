@@ -3,6 +3,7 @@ docs/reference/grpc.md#cancellation)."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from grpc_stub import OpenStream, final_flag, infer_request, stub_for, values_of
 from scripted_server import ScriptedServer, scripted_server
 
+from trireme.actors.client_bytes import ClientAccounts, ClientBytes
+from trireme.actors.reply import WINDOW
 from trireme.api.grpc import stream_infer
 
 OK = (grpc.StatusCode.OK, "")
@@ -346,6 +349,51 @@ def test_a_stream_with_many_unsent_bytes_is_not_read(
     assert "unsent 3" not in server.script.begun
     server.script.open("unsent")
     assert ids(stream.rest()) == [f"unsent {number}" for number in range(4)]
+
+
+def test_answers_that_nobody_reads_are_bounded_for_all_streams_together(
+    server: ScriptedServer, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two is given up when both hold more than there may be; the other is only held back."""
+    answer_bytes = 65_536
+    unread = ClientBytes(WINDOW * answer_bytes * 3 // 2)
+    monkeypatch.setattr(server.server, "client_accounts", ClientAccounts(ClientBytes(1 << 30), unread))
+    names = ["deaf 0", "deaf 1"]
+    streams = {}
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            deaf = stack.enter_context(stub_for(server.url, max_receive_message_length=-1))
+            streams[name] = OpenStream(deaf)
+            streams[name].say("many", "flood:100000", name, values=[0] * (answer_bytes // 4))
+            server.until(lambda: unread.held_bytes >= WINDOW * answer_bytes)
+        server.until(lambda: unread.given_up == 1)
+        server.until(lambda: set(names) & set(server.script.cancelled))
+        (given_up,) = set(names) & set(server.script.cancelled)
+        (held_back,) = set(names) - {given_up}
+        other = OpenStream(stub)
+        other.say(request_id="other")
+        assert ids(other.rest()) == ["other"]
+        assert len(values_of(streams[held_back].hear().infer_response)) == answer_bytes // 4
+        with pytest.raises(grpc.RpcError) as caught:
+            streams[given_up].rest()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        streams[held_back].leave()
+        server.until(lambda: held_back in server.script.cancelled)
+    server.until(lambda: unread.held_bytes == 0)
+
+
+def test_answers_that_wait_for_their_turn_count_until_they_are_sent(
+    server: ScriptedServer, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread = ClientBytes(1 << 30)
+    monkeypatch.setattr(server.server, "client_accounts", ClientAccounts(ClientBytes(1 << 30), unread))
+    stream = OpenStream(stub)
+    stream.say(script="wait:turn say!", request_id="turn 0")
+    stream.say(request_id="turn 1", values=[0] * 16_384)
+    server.until(lambda: unread.held_bytes > 65_536)
+    server.script.open("turn")
+    assert ids(stream.rest()) == ["turn 0", "turn 1"]
+    server.until(lambda: unread.held_bytes == 0)
 
 
 def test_an_answer_that_waits_for_its_turn_does_not_keep_the_request_in_memory(

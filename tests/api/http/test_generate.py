@@ -19,6 +19,7 @@ from http_sockets import PATIENCE_S, Responses, connect, read_to_end, serving, u
 from scripted_models import Script, write_scripted_models
 
 from trireme.actors import InferenceServer
+from trireme.actors.client_bytes import ClientAccounts, ClientBytes
 from trireme.actors.reply import WINDOW
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions
@@ -69,6 +70,11 @@ def event(number: float, **members: Any) -> bytes:
             {"OUT": number, **members, "model_name": "many", "model_version": "1"}, separators=(",", ":")
         ).encode()
     )
+
+
+class Holder:
+    def make_way(self, account: ClientBytes) -> bool:
+        raise AssertionError("the other one has not been read for longer")
 
 
 async def steady(window: AnswerWindow) -> None:
@@ -147,6 +153,28 @@ async def test_a_client_that_does_not_read_holds_the_model_back(running: Running
         assert (await Responses(stream).next()).body.count(b"data: ") == MANY
     assert said > WINDOW
     assert running.script.said["slow"] == MANY
+
+
+async def test_events_that_nobody_reads_are_given_up_when_others_need_the_memory(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits in the reply counts; the model is told, and the client, if it reads on, that it was not all."""
+    unread = ClientBytes(1 << 30)
+    monkeypatch.setattr(running.server, "client_accounts", ClientAccounts(ClientBytes(1 << 30), unread))
+    async with await connect(running.service) as stream:
+        await stream.send_all(request(f"flood:{MANY} until-cancelled end", IN=LARGE, id="slow"))
+        await until(lambda: "slow" in running.script.windows)
+        await steady(running.script.windows["slow"])
+        assert unread.held_bytes > WINDOW * 8_000
+        other = Holder()
+        unread.hold(other, "other", 1 << 30)
+        assert unread.held_bytes == 1 << 30
+        await until(lambda: "slow" in running.script.cancelled)
+        body = (await Responses(stream).next()).body
+    events = body.removesuffix(b"\n\n").split(b"\n\n")
+    assert len(events) < MANY
+    assert json.loads(events[-1].removeprefix(b"data: "))["error"].startswith("the answers were not read")
+    await until(lambda: running.server.budget_statistics().requests == 0)
 
 
 async def test_a_client_that_goes_away_is_noticed_and_its_request_cancelled(running: Running) -> None:

@@ -1,0 +1,78 @@
+"""Answers that wait for their client before they are written anywhere: of a stream of requests, or of one request with
+many answers.
+
+What has been given to a connection is counted there. This is for what a model has answered and cannot be sent yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..actors.client_bytes import ClientBytes
+from ..engine.job import Outcome
+from ..engine.response import InferenceResponse
+
+_ANSWER_BYTES = 512
+"""What an answer takes in memory besides its tensors."""
+
+_STEP_BYTES = 16_384
+
+
+def answer_bytes(outcome: Outcome) -> int:
+    """About how much memory an answer takes."""
+    nbytes = _ANSWER_BYTES
+    if isinstance(outcome, InferenceResponse):
+        for tensor in outcome.outputs:
+            nbytes += tensor.nbytes
+    return nbytes
+
+
+class UnreadAnswers:
+    """An entry in the account of unread answers. Less than `_STEP_BYTES`, or a change by less, is not worth telling.
+
+    Args:
+        account: of the server.
+        address: of the client (`shares.shared_address`).
+        stop: gives the answers up; called once at most, from wherever something is held.
+
+    Attributes:
+        nbytes: that wait now.
+    """
+
+    __slots__ = ("_account", "_address", "_stop", "_told_bytes", "nbytes")
+
+    def __init__(self, account: ClientBytes, address: str, stop: Callable[[], None]) -> None:
+        self._account = account
+        self._address = address
+        self._stop: Callable[[], None] | None = stop
+        self._told_bytes = 0
+        self.nbytes = 0
+
+    def change(self, more: int) -> None:
+        """So much more waits, or, if it is negative, less."""
+        nbytes = self.nbytes = self.nbytes + more
+        if abs(nbytes - self._told_bytes) < _STEP_BYTES or self._stop is None:
+            return
+        self._told_bytes = nbytes
+        if nbytes < _STEP_BYTES:
+            self._told_bytes = 0
+            self._account.drop(self)
+        else:
+            self._account.hold(self, self._address, nbytes)
+
+    def make_way(self, account: ClientBytes) -> bool:
+        """See `client_bytes.Holder`."""
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()
+        return True
+
+    def close(self) -> None:
+        """Nothing waits any more. May be called again."""
+        self._stop = None  # which leads back to who waits: a cycle
+        if self._told_bytes:
+            self._told_bytes = 0
+            self._account.drop(self)
+
+    def __repr__(self) -> str:
+        return f"<UnreadAnswers of {self._address}: {self.nbytes} bytes>"
