@@ -3,7 +3,7 @@
 Rules:
  1. A cache that works is asked.
  2. One that has failed is left alone for `RETRY_S`; then one request asks, and the others only when that one got an
-    answer something.
+    answer.
  3. The log says once that it is gone, and once that it is back.
 
 States: WORKING ─(failed)▶ RESTING ─(`RETRY_S` over, a request comes)▶ TRYING ─(worked)▶ WORKING or ─(failed)▶ RESTING.
