@@ -9,6 +9,9 @@ from ..engine.errors import InvalidArgumentError
 MAX_PARTS = 8_192
 """Inputs, outputs, raw contents and parameters that a request may have, all together; and files of a load request."""
 
+MAX_TEXT_BYTES = 1 << 20
+"""Of a name, an id, or the string of a parameter: one call makes it."""
+
 RESERVED_PREFIX = "triton_"
 RESERVED = frozenset(
     ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")

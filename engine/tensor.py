@@ -134,6 +134,15 @@ def pack_bytes(elements: Iterable[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def add_packed(packed: bytearray, pieces: Iterable[bytes]) -> None:
+    """Put one more element behind packed ones, given in pieces."""
+    start = len(packed)
+    packed += _LENGTH.pack(0)
+    for piece in pieces:
+        packed += piece
+    _LENGTH.pack_into(packed, start, len(packed) - start - _LENGTH.size)
+
+
 def iter_spans(buffer: Buffer) -> Iterator[tuple[int, int]]:
     """Where the contents of the elements in a packed BYTES buffer start and end.
 

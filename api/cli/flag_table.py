@@ -191,7 +191,7 @@ _HTTP = Group(
             "http-max-json-values",
             Kind("<integer>", in_range(read_int64, 1, INT64_MAX, "Error: --http-max-json-values must be at least 1.")),
             "Most values that the JSON of a request may have, besides plain tensor data in large arrays.",
-            1 << 20,
+            1 << 17,
         ),
         Flag(
             "http-max-compression-ratio",

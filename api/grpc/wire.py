@@ -11,15 +11,13 @@ from collections.abc import Iterator
 
 from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
+from ..request_parameters import MAX_TEXT_BYTES
 
 VARINT, FIXED64, LENGTH, START_GROUP, END_GROUP, FIXED32 = range(6)
 """Wire types."""
 
 MAX_SIZE_BYTES = 5
 """How many bytes a tag may take, or the size of a payload."""
-
-MAX_TEXT_BYTES = 1 << 20
-"""Of a name, an id, or a parameter's string."""
 
 _MAX_VARINT_BYTES = 10
 _MAX_TAG = 2**32 - 1

@@ -10,12 +10,13 @@ from ...engine.datatypes import BYTES
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError, TriremeError, request_prefix
 from ...engine.request import InferenceRequest
-from ...engine.tensor import Tensor
+from ...engine.tensor import Tensor, add_packed
 from ...engine.tensor_limits import TensorLimits
 from . import json_reader
 from .infer_parameters import custom_parameter
 from .json_access import converted
-from .json_pieces import LargeArray
+from .json_limits import refuse_strings
+from .json_pieces import LargeArray, LargeString
 from .json_tensor import refuse_half
 
 _NESTED = "parameters"
@@ -68,10 +69,15 @@ class _Reader:
         self._limit_bytes = limit_bytes
         self._limits = limits
         self._read_bytes = 0
+        self._strings: list[int] = []
 
     def read(self, name: str, value: Any) -> None:
         given = self._inputs.get(name)
         if given is None:
+            if isinstance(value, LargeString):
+                self._strings.append(value.nbytes)
+                refuse_strings(*self._strings)
+                value = value.whole()
             self._request.parameters[name] = custom_parameter(name, value)
             return
         if any(tensor.name == name for tensor in self._request.inputs):
@@ -101,7 +107,8 @@ class _Reader:
 
 def _tensor(given: ModelInput, client_shape: tuple[int, ...], value: Any, limits: TensorLimits) -> Tensor:
     """An input from a scalar or an array, whose elements are not counted deeper than the outermost level."""
-    data = value if type(value) is list or type(value) is LargeArray else [value]
+    is_text = isinstance(value, LargeString)
+    data = value if type(value) is list or type(value) is LargeArray else ["" if is_text else value]
     try:
         shape = _fitted(given.name, client_shape, len(data))
     except InvalidArgumentError:
@@ -110,6 +117,10 @@ def _tensor(given: ModelInput, client_shape: tuple[int, ...], value: Any, limits
             json_reader.tensor_from_json(given.name, BYTES, (len(data),), data, limits)
         raise
     refuse_half(given.name, given.datatype)
+    if is_text and given.datatype is BYTES:
+        packed = bytearray()
+        add_packed(packed, value.pieces())
+        return Tensor(given.name, BYTES, shape, memoryview(packed))
     return json_reader.tensor_from_json(given.name, given.datatype, shape, data, limits)
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import binascii
-import re
+from collections.abc import Iterable
 from typing import Any
 
-from ...actors.offload import LARGE_BYTES
 from ...engine.description import IndexEntry
 from ...engine.errors import InternalError, InvalidArgumentError, UnsupportedError
 from ...engine.repository.load_parameters import FILE_PREFIX
+from ...engine.tensor import Buffer
 from . import json_reader, json_writer
+from .base64_pieces import decode_pieces
 from .body_limits import too_large
 from .exchange import JSON, Answer, Context, HttpRequest
-from .large_bodies import read_optional_json
-
-_PIECE = 1 << 18
-_PLAIN_BASE64 = re.compile("[A-Za-z0-9+/]*")
+from .json_access import members_of
+from .json_pieces import LargeString
+from .large_bodies import read_load, read_optional_json
 
 
 async def index(context: Context, request: HttpRequest) -> Answer:
@@ -33,11 +32,7 @@ async def index(context: Context, request: HttpRequest) -> Answer:
 async def load(context: Context, request: HttpRequest) -> Answer:
     """``POST /v2/repository/models/M/load``: answered when the model is loaded."""
     _refuse_repository_name(request)
-    body = await read_optional_json(context, request)
-    if len(request.body) > LARGE_BYTES:
-        parameters = await context.server.offload(_load_parameters, body)
-    else:
-        parameters = _load_parameters(body)
+    parameters = await read_load(context, request, _load_parameters) or {}
     limit_bytes = context.options.max_management_bytes
     if len(request.body) > limit_bytes and not any(name.startswith(FILE_PREFIX) for name in parameters):
         return too_large(len(request.body), limit_bytes, "http-max-management-size")
@@ -68,41 +63,39 @@ def _refuse_repository_name(request: HttpRequest) -> None:
         raise UnsupportedError("'repository_name' specification is not supported")
 
 
-def _load_parameters(body: dict[str, Any]) -> dict[str, str | bytes]:
+def _load_parameters(document: Any) -> dict[str, str | Buffer]:
     """``config`` as text, files as bytes.
 
     Raises:
         InternalError: not an object, a value is not a string, or an unknown name.
         InvalidArgumentError: a file is not base64.
+        OddTextError: a large file is not plain JSON.
     """
-    parameters: dict[str, str | bytes] = {}
+    parameters: dict[str, str | Buffer] = {}
+    body = members_of(document)
     if "parameters" not in body:
         return parameters
     given = body["parameters"]
     for name in json_reader.members(given):
-        text = json_reader.as_string(given[name])
+        text = given[name]
+        if isinstance(text, LargeString):
+            parameters[name] = _file_content(name, text.pieces(), text.nbytes)
+            continue
+        json_reader.as_string(text)
         if name == "config":
             parameters[name] = text
         elif name.startswith(FILE_PREFIX):
-            parameters[name] = _file_content(name, text)
+            parameters[name] = _file_content(name, [text.encode("utf-8", "surrogateescape")], len(text))
         else:
             raise InternalError("unexpected error on creating Triton parameter")
     return parameters
 
 
-def _file_content(name: str, text: str) -> bytes:
-    """In pieces, because one call for all of it would hold the interpreter's lock: as long as whole groups of four
-    characters follow one another, without line breaks in between."""
-    parts = []
-    at = 0
+def _file_content(name: str, pieces: Iterable[bytes], nbytes: int) -> memoryview:
     try:
-        while len(text) - at > _PIECE and _PLAIN_BASE64.fullmatch(piece := text[at : at + _PIECE]):
-            parts.append(binascii.a2b_base64(piece))
-            at += _PIECE
-        parts.append(binascii.a2b_base64(text[at:]))
+        return decode_pieces(pieces, nbytes)
     except ValueError as error:
         raise InvalidArgumentError(f"failed to decode parameter '{name}' as base64: {error}") from error
-    return b"".join(parts)
 
 
 async def _unload_dependents(context: Context, request: HttpRequest) -> bool:

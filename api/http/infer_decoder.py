@@ -21,7 +21,8 @@ from ..memo import Memo
 from .infer_outputs import OutputForm
 from .infer_request import DecodedInfer, decode_document, decode_infer
 from .json_access import members_of
-from .json_large import LargeText, infer_places, refuse_parts
+from .json_large import LargeText, infer_places
+from .json_limits import refuse_parts
 
 _HEADS = 512
 _HEAD_BYTES = 2_048

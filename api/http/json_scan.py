@@ -7,20 +7,22 @@ are brackets, commas and colons outside of strings. That takes 0.3 ms for each `
 * how many values there are at most, before any is made;
 * how many members objects have, so that duplicates are noticed;
 * which members are large arrays without objects in them, as the data of a tensor is, where they begin and end, and
-  after which commas they can be cut (`Run`).
+  after which commas they can be cut (`Run`);
+* where strings are that are longer than a piece.
 
 Nothing is checked here: what is no JSON gives numbers that mean nothing, and is refused by the reader.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 PIECE_BYTES = 65_536
 
-_LEAST_RUN_BYTES = 4_096
+_LEAST_RUN_BYTES = 128
 
 _OPEN, _CLOSE, _COMMA, _COLON, _OPEN_OBJECT, _CLOSE_OBJECT = range(1, 7)
 _QUOTE = ord('"')
@@ -44,9 +46,9 @@ class Run:
 
     start: int
     stop: int = 0
-    cuts: list[tuple[int, int]] = field(default_factory=list)
     values: int = 0
     outermost: int = 0
+    cuts: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -58,12 +60,24 @@ class Scan:
         members: colons outside of strings.
         depth: most brackets that are open at a time.
         runs: large arrays, in order.
+        strings: where long strings are, quotation marks included, in order; also those in runs.
     """
 
     values: int = 1
     members: int = 0
     depth: int = 0
     runs: list[Run] = field(default_factory=list)
+    strings: list[tuple[int, int]] = field(default_factory=list)
+
+    def strings_outside(self) -> Iterator[tuple[int, int]]:
+        """Those of `strings` that are not in runs."""
+        runs = iter(self.runs)
+        run = next(runs, None)
+        for start, stop in self.strings:
+            while run is not None and run.stop < start:
+                run = next(runs, None)
+            if run is None or start < run.start:
+                yield start, stop
 
 
 def scan(text: memoryview, piece_bytes: int = PIECE_BYTES) -> Scan:
@@ -71,8 +85,7 @@ def scan(text: memoryview, piece_bytes: int = PIECE_BYTES) -> Scan:
 
     Args:
         text: of any length.
-        piece_bytes: how much of it is looked at in one go; arrays of a few kilobytes, or that no two pieces
-            share, are no runs.
+        piece_bytes: how much of it is looked at in one go. Small arrays are no runs.
     """
     scanner = _Scanner(text, piece_bytes)
     at = 0
@@ -95,6 +108,7 @@ class _Scanner:
         self._piece_bytes = piece_bytes
         self._least_bytes = min(piece_bytes, _LEAST_RUN_BYTES)
         self._in_string = False
+        self._string_start = 0
         self._depth = 0
         self._after_colon = False
         self._base = 0
@@ -111,20 +125,25 @@ class _Scanner:
         else:
             hidden = text
         begun_in_string = self._in_string
-        kinds, places = self._structure(np.frombuffer(hidden, np.uint8))
+        kinds, places = self._structure(np.frombuffer(hidden, np.uint8), start)
         self._count(kinds, places, start, begun_in_string)
         return start + len(text)
 
-    def _structure(self, characters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Kinds and places of the structural characters outside of strings."""
+    def _structure(self, characters: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray]:
+        """Kinds and places of the structural characters outside of strings, in a piece that begins at `start`."""
         kinds = _KINDS[characters]
         quotes = characters == _QUOTE
         if quotes.any():
             inside = np.bitwise_xor.accumulate(quotes)
             if self._in_string:
                 np.logical_not(inside, out=inside)
+                end = start + int(quotes.argmax()) + 1
+                if end - self._string_start > self._piece_bytes:
+                    self.found.strings.append((self._string_start, end))
             kinds[inside] = 0
             self._in_string = bool(inside[-1])
+            if self._in_string:
+                self._string_start = start + len(quotes) - 1 - int(quotes[::-1].argmax())
         elif self._in_string:
             kinds[:] = 0
         places = np.flatnonzero(kinds)
@@ -143,6 +162,7 @@ class _Scanner:
         rest = kinds[at:]
         found.values += _count_values(rest)
         if self.run is None and len(rest):
+            self._find_runs(rest, places[at:] + start, depths[at:])
             self._look_for_run(kinds, places + start, depths, at)
         self._after_colon = int(kinds[-1]) == _COLON
         self._depth = int(depths[-1])
@@ -171,6 +191,34 @@ class _Scanner:
                 self.found.values += run.values
             self.run = None
         return end
+
+    def _find_runs(self, kinds: np.ndarray, places: np.ndarray, depths: np.ndarray) -> None:
+        """Arrays that are members, and that the piece has from beginning to end.
+
+        Behind the colon there are nothing but brackets and commas then, up to the next colon or brace: those of the
+        array, and at most one comma after it.
+        """
+        marks = np.flatnonzero(kinds >= _COLON)
+        after = np.append(marks[1:], len(kinds))
+        first = marks + 1
+        last = after - 1
+        last -= kinds[last] == _COMMA
+        fine = (kinds[marks] == _COLON) & (last > first)
+        first, last = first[fine], last[fine]
+        whole = (kinds[first] == _OPEN) & (kinds[last] == _CLOSE) & (depths[last] == depths[first] - 1)
+        whole &= places[last] - places[first] >= self._least_bytes
+        first, last = first[whole], last[whole]
+        if not len(first):
+            return
+        counted = np.cumsum((kinds == _COMMA) | (kinds == _OPEN))
+        values = counted[last] - counted[first] + 1
+        commas = np.flatnonzero(kinds == _COMMA)
+        runs = np.searchsorted(first, commas, "right") - 1  # where each comma is, or would be
+        mine = (runs >= 0) & (commas < last[runs]) & (depths[commas] == depths[first[runs]])
+        outermost = np.bincount(runs[mine], minlength=len(first))
+        self.found.values -= int(values.sum())
+        said = np.stack((places[first], places[last] + 1, values, outermost), axis=1)
+        self.found.runs += [Run(*each) for each in said.tolist()]
 
     def _look_for_run(self, kinds: np.ndarray, places: np.ndarray, depths: np.ndarray, at: int) -> None:
         """Whether the piece ends in an array that is a member."""

@@ -32,9 +32,9 @@ from ...engine.datatypes import (
     DataType,
 )
 from ...engine.errors import InternalError, InvalidArgumentError
-from ...engine.tensor import Buffer, Tensor, pack_bytes
+from ...engine.tensor import Buffer, Tensor, add_packed, pack_bytes
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
-from .json_pieces import LargeArray
+from .json_pieces import LargeArray, LargeString
 from .json_strict import MAX_NESTING, NESTING_ERROR
 from .json_values import INT64_MAX, as_bool, as_double, as_signed, as_string, as_unsigned
 
@@ -58,6 +58,8 @@ _UNSIGNED = _Element(as_unsigned, frozenset({int}), "u8")
 _SIGNED = _Element(as_signed, frozenset({int}), "i8")
 _DOUBLE = _Element(as_double, frozenset({float, int}), "f8")
 _STRING = frozenset({str})
+_FEW_STRINGS = 64
+"""More are packed: as an array, each would take forty bytes and more, for as long as the request is in flight."""
 
 _ELEMENTS = {
     BOOL: _BOOLEAN,
@@ -161,7 +163,7 @@ def _large_numbers(data: LargeArray, count: int, element: _Element, storage: np.
     array = np.empty(min(count, data.values), storage)
     filled = 0
     for piece in data.pieces():
-        plain = [""] if isinstance(piece, bytes) else piece  # of a string, only that it is one matters
+        plain = [""] if isinstance(piece, LargeString) else piece  # of a string, only that it is one matters
         numbers = _plain_numbers(plain, element)
         if numbers is None or filled + numbers.size > count:
             numbers = _walked_numbers(plain, count - filled, element)
@@ -205,7 +207,7 @@ def _strings(
         return Tensor(name, BYTES, shape, _large_strings(name, data, limits))
     elements = _encoded(data)
     limits.check_elements(name, len(elements))
-    if len(elements) != count:
+    if len(elements) != count or count > _FEW_STRINGS:
         return Tensor(name, BYTES, shape, pack_bytes(elements))
     array = np.empty(count, dtype=object)
     array[:] = elements
@@ -218,9 +220,13 @@ def _large_strings(name: str, data: LargeArray, limits: TensorLimits) -> Buffer:
     packed = bytearray()
     found = 0
     for piece in data.pieces():
-        elements = [piece] if isinstance(piece, bytes) else _encoded(piece)
-        packed += pack_bytes(elements)
-        found += len(elements)
+        if isinstance(piece, LargeString):
+            add_packed(packed, piece.pieces())
+            found += 1
+        else:
+            elements = _encoded(piece)
+            packed += pack_bytes(elements)
+            found += len(elements)
         limits.check_elements(name, found)
     return memoryview(packed)
 

@@ -6,7 +6,9 @@ what the values of its JSON take.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...engine.tensor import Buffer
 from . import json_reader
@@ -14,12 +16,22 @@ from .compression import Expansion, needs_expansion
 from .generate_request import read_generate
 from .infer_request import DecodedInfer
 from .json_access import members_of
-from .json_large import ON_LOOP_BYTES, LargeText, generate_places, read_text, refuse_parts
+from .json_large import (
+    MOST_PLAIN_VALUES,
+    ON_LOOP_BYTES,
+    LargeText,
+    generate_places,
+    load_places,
+    read_text,
+)
+from .json_limits import refuse_parts
 
 if TYPE_CHECKING:
     from ...engine.description import ModelDescription
     from ...engine.request import InferenceRequest
     from .exchange import Context, HttpRequest
+
+T = TypeVar("T")
 
 _FIRST_BYTES = 65_536
 _STEP_BYTES = 1 << 20
@@ -78,6 +90,24 @@ async def decode_generate(
         return read_generate(document, model, version, limit_bytes, limits)
 
     return await context.server.offload(text.read, generate_places, decode)
+
+
+async def read_load(context: Context, request: HttpRequest, read: Callable[[Any], T]) -> T | None:
+    """What `read` makes of the load request that the body holds; None if there is no body.
+
+    Args:
+        read: may be called on a thread, and twice; long files are `LargeString`.
+
+    Raises:
+        TriremeError: it holds none, or too much.
+    """
+    body = memoryview(request.body)
+    if len(body) <= ON_LOOP_BYTES:
+        return read(await read_json(context, request)) if body else None
+    most = min(context.options.max_json_values, MOST_PLAIN_VALUES)
+    text = await context.server.offload(partial(LargeText, body, most, with_files=True))
+    await request.hold(context.server, text.cost_bytes)
+    return await context.server.offload(text.read, load_places, read)
 
 
 async def read_json(context: Context, request: HttpRequest) -> Any:

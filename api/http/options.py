@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..restrictions import Restriction
+from .json_limits import DEFAULT_MAX_VALUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class HttpOptions:
     header_forward_pattern: str = ""
     allow_client_shm: bool = False
     restrictions: tuple[Restriction, ...] = ()
-    max_json_values: int = 1 << 20
+    max_json_values: int = DEFAULT_MAX_VALUES
     max_compression_ratio: float = 1_000.0
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()

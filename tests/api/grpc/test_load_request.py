@@ -19,7 +19,7 @@ from trireme.actors.offload import LARGE_BYTES, copied_in_pieces
 from trireme.api.grpc import repository
 from trireme.api.grpc.codec import MAX_FIELDS, UnreadableError
 from trireme.api.grpc.load_request import WireLoad, read_load_request
-from trireme.api.grpc.wire import MAX_TEXT_BYTES
+from trireme.api.request_parameters import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.tensor import Buffer
 

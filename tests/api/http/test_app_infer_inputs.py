@@ -213,7 +213,7 @@ async def test_too_few_or_too_many_bytes(client: HttpClient, sizes: list[int], s
     assert (reply.status, reply.media, reply.error) == (400, "application/json", text)
 
 
-@pytest.mark.parametrize("rank", [65, 150_000])
+@pytest.mark.parametrize("rank", [65, 100_000])
 async def test_a_shape_of_too_many_dimensions_is_refused(client: HttpClient, rank: int) -> None:
     """Before they are multiplied: the product of 150,000 large ones would take minutes."""
     reply = await client.infer({"inputs": [tensor(data=[1], shape=[2**63 - 1] * rank)]})

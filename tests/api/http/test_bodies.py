@@ -56,7 +56,8 @@ def head(method: str = "POST", path: str = INFER, **headers: object) -> bytes:
 
 def body_of(nbytes: int) -> bytes:
     """An inference request in JSON, filled up to so many bytes."""
-    return b'{"id":"1","inputs":[{"name":"IN","shape":[1,1],"datatype":"FP32","data":[1]}]}'.ljust(nbytes)
+    end = b"]}]}"
+    return b'{"id":"1","inputs":[{"name":"IN","shape":[1,1],"datatype":"FP32","data":[1'.ljust(nbytes - len(end)) + end
 
 
 async def status_of(service: GatedServer, sent: bytes) -> Response:

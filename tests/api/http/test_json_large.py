@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from trireme.api.http import json_pieces, json_reader, json_scan, json_strict
 from trireme.api.http.infer_request import DecodedInfer, decode_document, decode_infer
 from trireme.api.http.json_large import LargeText, infer_places, read_text
-from trireme.api.http.json_pieces import LargeArray, OddTextError, cut
+from trireme.api.http.json_pieces import LargeArray, LargeString, OddTextError, cut
 from trireme.api.http.json_scan import scan
+from trireme.api.request_parameters import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError, TriremeError
 from trireme.engine.shared_memory import Regions
 from trireme.engine.tensor import Tensor
@@ -177,7 +178,7 @@ def test_no_more_than_a_piece_is_read_at_a_time() -> None:
     document = cut(memoryview(text), scan(memoryview(text)), infer_places)
     data = document.value["inputs"][0]["data"]
     assert isinstance(data, LargeArray)
-    sizes = [len(piece) for piece in data.pieces()]
+    sizes = [len(piece) for piece in data.pieces() if isinstance(piece, list)]
     assert len(sizes) > 5
     assert max(sizes) <= json_scan.PIECE_BYTES / 4 + 1
     assert sum(sizes) == 100_000
@@ -189,9 +190,10 @@ def test_a_string_of_megabytes_is_read_in_pieces_too() -> None:
     long = b"a\\n\xc3\xa9" * 600_000
     text = request_text(b'["x", "%b","y"]' % long, "BYTES", 3)
     document = cut(memoryview(text), scan(memoryview(text)), infer_places)
-    assert [piece for piece in document.value["inputs"][0]["data"].pieces() if isinstance(piece, bytes)] == [
-        long.replace(b"\\n", b"\n")
-    ]
+    pieces = document.value["inputs"][0]["data"].pieces()
+    (parts,) = [list(piece.pieces()) for piece in pieces if isinstance(piece, LargeString)]
+    assert b"".join(parts) == long.replace(b"\\n", b"\n")
+    assert max(map(len, parts)) <= json_scan.PIECE_BYTES
     (tensor,) = in_pieces(text).request.inputs
     assert tensor.array.tolist() == [b"x", long.replace(b"\\n", b"\n"), b"y"]
 
@@ -241,20 +243,21 @@ def test_large_invalid_texts_are_refused_without_being_read_as_a_whole() -> None
 
 def test_texts_besides_data_are_limited_in_length() -> None:
     """One string can be made by one call only."""
-    text = b'{"id":"%b","inputs":[]}' % (b"x" * 100_000)
-    assert LargeText(memoryview(text), 6_300).read(infer_places, lambda document: document)["inputs"] == []
-    with pytest.raises(InvalidArgumentError, match="16 for each value that --http-max-json-values allows"):
-        LargeText(memoryview(text), 6_200)
+    text = b'{"id":"%b","a":"%b","inputs":[]}' % (b"x" * 50_000, b"x" * 50_000)
+    assert LargeText(memoryview(text), 3_200).read(infer_places, lambda document: document)["inputs"] == []
+    with pytest.raises(InvalidArgumentError, match="32 for each value that --http-max-json-values allows"):
+        LargeText(memoryview(text), 3_100)
 
 
 @pytest.mark.parametrize("end", [b'","inputs":[]}', b'"'], ids=["valid", "not JSON"])
 def test_bytes_that_are_no_utf8_are_limited_besides_data(end: bytes) -> None:
     """They become four bytes each on their way, and a string of them is made by one call."""
-    for nbytes in (100_000, 300_000):
-        read = LargeText(memoryview(b'{"id":"' + b"\xff" * nbytes + end), 200_000)
-        with pytest.raises(TriremeError) if len(end) == 1 or nbytes > 200_000 else nullcontext() as caught:
-            assert read.read(infer_places, lambda document: document)["inputs"] == []
-        assert (caught is not None and "is not UTF-8" in caught.value.message) is (nbytes > 200_000)
+    for count in (1, 11):
+        body = b'{"id":"' + b'","b":"'.join([b"\xff" * 50_000] * 2 * count) + end
+        many = len(body) > MAX_TEXT_BYTES
+        with pytest.raises(TriremeError) if len(end) == 1 or many else nullcontext() as caught:
+            assert LargeText(memoryview(body), MANY).read(infer_places, lambda document: document)["inputs"] == []
+        assert (caught is not None and "is not UTF-8" in caught.value.message) is many
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -34,9 +34,9 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[bool]]:
     def watch(owner: object, name: str, step: str) -> None:
         genuine = getattr(owner, name)
 
-        def watched(*args: Any) -> Any:
+        def watched(*args: Any, **named: Any) -> Any:
             seen[step].add(threading.get_ident() == loop)
-            return genuine(*args)
+            return genuine(*args, **named)
 
         monkeypatch.setattr(owner, name, watched)
 
@@ -128,7 +128,7 @@ async def test_what_a_body_becomes_counts_in_the_budget(compressed: bool, monkey
 @pytest.mark.parametrize("path", ["infer", "generate"])
 async def test_values_are_limited(path: str) -> None:
     client = HttpClient(FakeServer(), max_json_values=1_000)
-    reply = await client.post(f"/v2/models/identity/{path}", b'{"a":[' + b",".join([b"[]"] * 20_000) + b"]}")
+    reply = await client.post(f"/v2/models/identity/{path}", b'{"a":[' + b",".join([b"{}"] * 20_000) + b"]}")
     assert reply.status == 400
     assert "--http-max-json-values" in reply.error
 
