@@ -39,9 +39,12 @@ from ..engine.scheduling.dynamic import DynamicBatcher
 from ..engine.scheduling.formation import Formation
 from ..engine.scheduling.ordering import Answer, OrderedRelease
 from ..engine.scheduling.queue import PriorityQueues
+from ..engine.scheduling.sequence.backlog import Backlog
 from ..engine.scheduling.sequence.batcher import SequenceBatcher
 from ..engine.scheduling.sequence.controls import Controls
+from ..engine.scheduling.sequence.direct import DirectHost
 from ..engine.scheduling.sequence.padding import NullJob
+from ..engine.scheduling.sequence.sequence import Sequence as LiveSequence
 from ..engine.scheduling.sequence.slot import Slot, SlotState
 from ..engine.scheduling.sequence.state import SequenceState
 from ..engine.scheduling.sequence.vacancies import Vacancies
@@ -238,6 +241,24 @@ def _dropped_by_reload(original: Any, scheduler: Scheduler, **options: Any) -> N
     scheduler.fail_queued(stopping_error())
 
 
+def _last_comes_first(original: Any, backlog: Backlog) -> Any:
+    """The sequence that came last to the backlog gets the slot."""
+    del original
+    return backlog._sequences.popitem(last=True)[0]
+
+
+def _one_slot_less(original: Any, host: DirectHost, *arguments: Any) -> None:
+    """One slot less than the minimum utilization asks for is enough."""
+    original(host, *arguments)
+    host._enough = max(0, host._enough - 1)
+
+
+def _idle_since_its_first(original: Any, batcher: SequenceBatcher, sequence: LiveSequence, now: float) -> None:
+    """A sequence is over when its first request is too long ago, whatever came since."""
+    if sequence not in batcher._reaping:
+        original(batcher, sequence, now)
+
+
 def _hit_overtakes(original: Any, scheduler: Scheduler, job: Job, response: Outcome) -> None:
     """What is found in the response cache is answered before what came earlier."""
     del original, scheduler
@@ -384,6 +405,9 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
     "state-written-in-place": (SequenceState, "write", _state_written_in_place),
+    "last-comes-first": (Backlog, "pop", _last_comes_first),
+    "one-slot-less": (DirectHost, "__init__", _one_slot_less),
+    "idle-since-its-first": (SequenceBatcher, "_touch", _idle_since_its_first),
     "hit-overtakes": (Scheduler, "answer", _hit_overtakes),
     "locks-nothing": (NameLocks, "hold", _locks_nothing),
     "drained-without-end": (Instances, "_next_step", _drained_without_end),

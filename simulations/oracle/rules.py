@@ -8,12 +8,14 @@ from .decisions import RightDecisions
 from .durations import RightDurations
 from .idleness import IdleIsKnown
 from .leaving import AnswersLeave
+from .sequences import RightSequences
 
 
 def oracle_rules(complain: Complain, state: WorldState) -> tuple[Invariant, ...]:
     """The rules, for one run."""
     return (
         RightDecisions(complain),
+        RightSequences(complain),
         IdleIsKnown(complain, state),
         AnswersLeave(complain),
         RightDurations(complain, state),

@@ -1,0 +1,440 @@
+"""A sequence batcher as its rules say it: lists that are looked through from end to end (docs/reference/sequences.md).
+
+`NaiveSequences` is told what the batcher is told, and says what the right decision is. What is a rule of the protocol
+stands here as plainly as it could; where the reference leaves a choice, the batcher's own rule is taken: of free slots
+with equal numbers the one that has been free longest, and requests are issued in the order in which they became ready.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...engine.config.model import DynamicBatching, ModelConfig
+from ...engine.config.sequence import OldestStrategy, SequenceBatching, sequence_batching
+from ...engine.execution import SealReason
+from .batches import Batch, may_share, right_batch
+from .observed import NEVER_S, Admitted, RefusedAtDoor
+from .queues import Entry
+
+CANCELLED = "Cancelled"
+EXPIRED = "timeout of the corresponding sequence has been expired"
+LOST = "is lost, because the model instance"
+BATCHED = "must specify batch-size 1 due to requirements of sequence batcher"
+NO_ID = "must specify a non-zero or non-empty correlation ID"
+NO_START = "must specify the START flag on the first request of the sequence"
+STOPPING = "Server is stopping"
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request. `since_s`: when it was queued, or issued, or came back."""
+
+    number: int
+    arrival: int
+    start: bool
+    since_s: float
+    entry: Entry
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A sequence from a START on.
+
+    Attributes:
+        jobs: its requests that wait, in order.
+        over: no request can continue it.
+        idle_s: when it will have been silent for too long, while it has a slot; `turn` orders equal ones.
+        deadline_s: when its time in the backlog is over.
+    """
+
+    name: int | str
+    jobs: list[Asked] = field(default_factory=list)
+    over: bool = False
+    slot: Place | None = None
+    idle_s: float = NEVER_S
+    turn: int = 0
+    deadline_s: float = NEVER_S
+
+    def cut(self, first: Asked | None = None) -> list[Asked]:
+        """Take out a request and those that continue it, up to the next START; without one, from the first on."""
+        at = 0 if first is None else self.jobs.index(first)
+        end = at + (first is not None)
+        while end < len(self.jobs) and not self.jobs[end].start:
+            end += 1
+        taken = self.jobs[at:end]
+        del self.jobs[at:end]
+        return taken
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A slot. `out`: its request that was handed on and is not settled; `ready_turn`: when it became ready."""
+
+    instance: int
+    number: int
+    run: Run | None = None
+    out: Asked | None = None
+    free_turn: int = 0
+    ready_turn: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.run is not None and bool(self.run.jobs) and self.out is None
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """An instance and its slots. `issued`: of the oldest strategy, what may be batched, in order."""
+
+    places: list[Place]
+    issued: list[Asked] = field(default_factory=list)
+    executing: int = 0
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RightBatch:
+    """The right batch of an instance."""
+
+    instance: int
+    requests: tuple[int, ...]
+    reason: SealReason
+
+
+class NaiveSequences:
+    """One model's.
+
+    Attributes:
+        left: requests to be rejected, in order, each with a part of the text of its error.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        batching = sequence_batching(config)
+        assert batching is not None, "a model with a sequence batcher"
+        self._config = config
+        self._batching: SequenceBatching = batching
+        self._rows = max(1, config.max_batch_size)
+        self._oldest = batching.strategy if isinstance(batching.strategy, OldestStrategy) else None
+        self._instances: dict[int, Instance] = {}
+        self._idle: list[int] = []
+        self._backlog: list[Run] = []
+        self._known: dict[int | str, Run] = {}
+        self._cancelled: set[int] = set()
+        self._turns = 0
+        self.stopping = False
+        self.left: list[tuple[int, str]] = []
+
+    def _turn(self) -> int:
+        self._turns += 1
+        return self._turns
+
+    # Admission.
+
+    def refusal(self, event: Admitted | RefusedAtDoor) -> str:
+        """Part of the text with which a request must be refused; "" if it must not."""
+        anonymous = not event.sequence
+        if event.rows > 1:
+            return BATCHED
+        if anonymous and not self._batching.iterative:
+            return NO_ID
+        if self.stopping and (event.start or anonymous):
+            return STOPPING
+        return "" if anonymous or event.start or event.sequence in self._known else NO_START
+
+    def admit(self, event: Admitted) -> None:
+        anonymous = not event.sequence
+        run = None if anonymous else self._known.get(event.sequence)
+        if run is None:
+            run = Run(f"of request {event.request}" if anonymous else event.sequence, over=anonymous)
+            if not anonymous:
+                self._known[event.sequence] = run
+        arrival, now_s = self._turn(), event.at_s
+        entry = Entry(event.request, 1, 0, arrival, now_s, NEVER_S, event.inputs)
+        run.jobs.append(Asked(event.request, arrival, event.start or anonymous, now_s, entry))
+        if event.end and not anonymous:
+            self._finish(run)
+        if run.slot is not None:
+            self._look_at(run.slot)
+            self._touch(run, now_s)
+            return
+        if run not in self._backlog:
+            self._backlog.append(run)
+            self._fill(now_s)
+        if run in self._backlog and event.timeout_us:
+            run.deadline_s = min(run.deadline_s, now_s + event.timeout_us / 1_000_000)
+
+    # What happens.
+
+    def idle(self, instance: int) -> None:
+        if instance not in self._instances:
+            slots = self._oldest.max_candidate_sequences if self._oldest is not None else 0
+            places = [Place(instance, number, free_turn=self._turn()) for number in range(slots or self._rows)]
+            self._instances[instance] = Instance(places)
+        self._idle.append(instance)
+
+    def paused(self, instance: int) -> None:
+        self._idle = [each for each in self._idle if each != instance]
+
+    def gone(self, instance: int) -> None:
+        """All of its sequences are over, and lost is what is queued of them."""
+        self.paused(instance)
+        host = self._instances.pop(instance, None)
+        if host is None:
+            return
+        lost = list(host.issued)
+        for place in host.places:
+            if place.run is not None:
+                self._finish(place.run)
+                lost += place.run.jobs
+                place.run.slot = None
+        self.left += [(asked.number, LOST) for asked in sorted(lost, key=lambda asked: asked.arrival)]
+
+    def released(self, instance: int) -> bool:
+        """Whether nothing binds an instance that is to go."""
+        host = self._instances.get(instance)
+        if host is None:
+            return True
+        host.leaving = True
+        return not host.issued and all(place.run is None for place in host.places)
+
+    def end_sequences(self) -> None:
+        for run in list(self._known.values()):
+            self._finish(run)
+            if run.slot is not None:
+                self._look_at(run.slot)
+
+    def cancel(self, number: int) -> None:
+        """In the backlog a sequence is cancelled as a whole; in a slot, what continues the request."""
+        self._cancelled.add(number)
+        for run in self._backlog:
+            if any(asked.number == number for asked in run.jobs):
+                self._backlog.remove(run)
+                self._finish(run)
+                self._reject(run.jobs)
+                return
+        for place in self._places():
+            asked = next((each for each in (place.run.jobs if place.run else ()) if each.number == number), None)
+            issued = place.out if place.out in self._instances[place.instance].issued else None
+            if asked is not None and place.run is not None:
+                self._cut(place.run, asked)
+            elif issued is not None and issued.number == number:
+                self._instances[place.instance].issued.remove(issued)
+                self._reject([issued])
+                if place.run is not None:
+                    self._cut_behind(place.run)
+                place.out = None
+            else:
+                continue
+            self._look_at(place)
+            return
+
+    def _cut(self, run: Run, asked: Asked) -> None:
+        removed = run.cut(asked)
+        if not run.jobs or removed[-1].arrival > run.jobs[-1].arrival:
+            self._finish(run)
+        self._reject(removed)
+
+    def _cut_behind(self, run: Run) -> None:
+        """What continues a request that was issued."""
+        removed = run.cut()
+        if not run.jobs:
+            self._finish(run)
+        self._reject(removed)
+
+    def settle(self, now_s: float, requests: tuple[int, ...], rescheduled: tuple[int, ...]) -> None:
+        """A batch is over; some of its requests come back."""
+        host: Instance | None = None
+        for number in filter(None, requests):
+            place = next((each for each in self._places() if each.out is not None and each.out.number == number), None)
+            if place is None:
+                if number in rescheduled:
+                    self.left.append((number, LOST))
+                continue
+            host, asked, run = self._instances[place.instance], place.out, place.run
+            assert asked is not None
+            if number in rescheduled:
+                self._come_back(place, asked, now_s)
+                continue
+            if self._batching.iterative and run is not None and not any(each.start for each in run.jobs):
+                self._finish(run)
+            place.out = None
+            self._look_at(place)
+        if host is not None:
+            host.executing -= 1
+
+    def _come_back(self, place: Place, asked: Asked, now_s: float) -> None:
+        run, place.out = place.run, None
+        if run is None or asked.number in self._cancelled:
+            self.left.append((asked.number, CANCELLED if asked.number in self._cancelled else LOST))
+            if run is not None:
+                self._cut_behind(run)
+        else:
+            asked.start, asked.since_s = False, now_s
+            run.jobs.insert(0, asked)
+            self._touch(run, now_s)
+        self._look_at(place)
+
+    def dropped(self) -> set[int]:
+        """All that was queued is given back, and every sequence is over."""
+        given = {number for number, _ in self.left}
+        for run in self._backlog:
+            given.update(asked.number for asked in run.jobs)
+        for host in self._instances.values():
+            given.update(asked.number for asked in host.issued)
+            for place in host.places:
+                if place.run is not None:
+                    given.update(asked.number for asked in place.run.jobs)
+                    place.run.jobs.clear()
+                    place.run.over = True
+                if place.out in host.issued:
+                    place.out = None
+                self._look_at(place)
+            host.issued.clear()
+        self.left.clear()
+        self._backlog.clear()
+        self._known.clear()
+        return given
+
+    # Sequences and slots.
+
+    def _places(self) -> list[Place]:
+        return [place for host in self._instances.values() for place in host.places]
+
+    def _finish(self, run: Run) -> None:
+        run.over = True
+        run.idle_s = NEVER_S
+        if self._known.get(run.name) is run:
+            del self._known[run.name]
+
+    def _touch(self, run: Run, now_s: float) -> None:
+        if not run.over:
+            run.idle_s = now_s + self._batching.max_sequence_idle_us / 1_000_000
+            run.turn = self._turn()
+
+    def _reject(self, jobs: list[Asked], why: str = CANCELLED) -> None:
+        self.left += [(asked.number, why) for asked in jobs]
+
+    def _look_at(self, place: Place) -> None:
+        """A sequence that is over leaves when its last request has been handed on; of an iterative model, when it is
+        done. A slot that is ready keeps its turn."""
+        run = place.run
+        if run is not None and run.over and not run.jobs and not (self._batching.iterative and place.out is not None):
+            run.slot = place.run = None
+            place.free_turn = self._turn()
+        place.ready_turn = (place.ready_turn or self._turn()) if place.is_ready else 0
+
+    def advance(self, now_s: float) -> None:
+        """What is due at this time."""
+        silent = [run for run in self._known.values() if run.idle_s <= now_s]
+        for run in sorted(silent, key=lambda run: (run.idle_s, run.turn)):
+            self._finish(run)
+            if run.slot is not None:
+                self._look_at(run.slot)
+        late = [run for run in self._backlog if run.deadline_s <= now_s]
+        for run in sorted(late, key=lambda run: run.deadline_s):
+            self._backlog.remove(run)
+            self._finish(run)
+            self._reject(run.jobs, EXPIRED)
+        self._fill(now_s)
+
+    def _fill(self, now_s: float) -> None:
+        """The backlog's first gets the free slot with the lowest number."""
+        while True:
+            while self._backlog and (place := self._free_place()) is not None:
+                run = self._backlog.pop(0)
+                run.slot, place.run = place, run
+                self._look_at(place)
+                self._touch(run, now_s)
+            if self._oldest is not None:
+                self._issue(now_s)
+            if not self._backlog or self._free_place() is None:
+                return
+
+    def _free_place(self) -> Place | None:
+        free = [place for place in self._places() if place.run is None and not self._instances[place.instance].leaving]
+        return min(free, key=lambda place: (place.number, place.free_turn), default=None)
+
+    def _issue(self, now_s: float) -> None:
+        """Each candidate has at most one request issued."""
+        for host in self._instances.values():
+            for place in sorted(host.places, key=lambda place: place.ready_turn):
+                if place.is_ready:
+                    asked = self._take(place)
+                    asked.since_s = asked.entry.queued_s = now_s
+                    host.issued.append(asked)
+
+    def _take(self, place: Place) -> Asked:
+        assert place.run is not None
+        place.out = place.run.jobs.pop(0)
+        asked = place.out
+        self._look_at(place)
+        return asked
+
+    # Decisions.
+
+    def right_batch(self, now_s: float) -> RightBatch | None:
+        """The batch to be executed now, on the instance that has been idle longest of those that have one."""
+        for instance in self._idle:
+            formed = self._formed(self._instances[instance], now_s)
+            if isinstance(formed, tuple):
+                return RightBatch(instance, *formed)
+        return None
+
+    def wait_until_s(self, now_s: float) -> float:
+        """When something is due next, if nothing is due now."""
+        times = [run.idle_s for run in self._known.values()] + [run.deadline_s for run in self._backlog]
+        for instance in self._idle:
+            formed = self._formed(self._instances[instance], now_s)
+            times += [] if isinstance(formed, tuple) else [formed]
+        return min(times, default=NEVER_S)
+
+    def _formed(self, host: Instance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
+        """The requests of a batch, padding included, and why it is sent; or when it will be due."""
+        return self._formed_direct(host, now_s) if self._oldest is None else self._formed_oldest(host, now_s)
+
+    def _formed_oldest(self, host: Instance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
+        strategy = self._oldest
+        if strategy is None or not host.issued:
+            return NEVER_S
+        batching = DynamicBatching(strategy.preferred_batch_sizes, strategy.max_queue_delay_us)
+        line = [asked.entry for asked in host.issued]
+        right = right_batch(self._config, batching, line, now_s, self.stopping)
+        if not isinstance(right, Batch):
+            return right.due_s
+        return tuple([entry.number for entry in line[: right.count]]), right.reason
+
+    def _formed_direct(self, host: Instance, now_s: float) -> tuple[tuple[int, ...], SealReason] | float:
+        ready = [place for place in host.places if place.is_ready]
+        if host.executing or not ready:
+            return NEVER_S
+        heads = {place.number: place.run.jobs[0] for place in ready if place.run is not None}
+        strategy = self._batching.strategy
+        utilization = 0.0 if isinstance(strategy, OldestStrategy) else strategy.minimum_slot_utilization
+        reason = SealReason.DRAIN if self.stopping else SealReason.IDLE
+        if strategy.max_queue_delay_us and utilization and not self.stopping:
+            reason = SealReason.PREFERRED
+            if np.float32(len(ready)) / np.float32(self._rows) < np.float32(utilization):
+                reason = SealReason.DELAY
+                due_s = min(asked.since_s for asked in heads.values()) + strategy.max_queue_delay_us / 1_000_000
+                if now_s < due_s:
+                    return due_s
+        first = heads[min(heads)]
+        rows = [
+            heads[number].number if number in heads and may_share(self._config, first.entry, heads[number].entry) else 0
+            for number in range(max(heads) + 1)
+        ]
+        return tuple(rows), SealReason.FULL if len(rows) == self._rows and all(rows) else reason
+
+    def dispatched(self, instance: int, requests: tuple[int, ...]) -> None:
+        """A right batch was sent."""
+        host = self._instances[instance]
+        self._idle.remove(instance)
+        host.executing += 1
+        if self._oldest is not None:
+            host.issued = [asked for asked in host.issued if asked.number not in requests]
+            return
+        for number, request in enumerate(requests):
+            if request:
+                self._take(host.places[number])
