@@ -1,5 +1,5 @@
 """A door with the response cache behind it: what a model has in place of its scheduler's own door if it uses the cache
-(scheduling.md §9).
+(docs/reference/response-cache.md).
 
 Rules:
  1. A request whose answer is in the cache is answered at the door: it sees no queue, no limit of one and no instance.

@@ -1,4 +1,4 @@
-"""The ensemble actor: carries out what the requests of one ensemble want of its members (scheduling.md §7).
+"""The ensemble actor: carries out what the requests of one ensemble want of its members (docs/reference/ensembles.md).
 
 A shell around `engine.ensemble.EnsembleCore`, and to its model what a scheduler is to another: jobs come in through the
 same door. Members are asked through their own doors, past the server-wide budget: the request to the ensemble has paid

@@ -1,9 +1,10 @@
 """The model actor: one version of a model, from loading to unloading, and the supervisor of its parts.
 
-States (repository.md §5): LOADING -> READY -> UNLOADING -> UNAVAILABLE, or UNAVAILABLE straight from LOADING (the load
-failed) or from READY (its scheduler died). `reason` says why a version is unavailable. A version that is loaded
-stays LOADING until `serve` is called, so that all versions of one load begin to serve in the same moment; one that is
-told to stop while ensembles hold it is UNLOADING, and goes on working for them until the last has let it go.
+States (docs/reference/model-control.md#repository-index): LOADING -> READY -> UNLOADING -> UNAVAILABLE, or UNAVAILABLE
+straight from LOADING (the load failed) or from READY (its scheduler died). `reason` says why a version is unavailable.
+A version that is loaded stays LOADING until `serve` is called, so that all versions of one load begin to serve in the
+same moment; one that is told to stop while ensembles hold it is UNLOADING, and goes on working for them until the last
+has let it go.
 
 Its children are a scheduler and the instances (`instances`); those of an ensemble are the ensemble actor alone. An
 instance that dies is started again; meanwhile the model is not ready, with the reason. A scheduler never dies of its
@@ -280,8 +281,9 @@ class Model:
             self._end.set()
 
     async def change(self, read: ModelConfig) -> str:
-        """Have the instances, and the version policy, of a configuration that was just read (repository.md §7). Those
-        that are too many have left when this returns, but for those that have sequences.
+        """Have the instances, and the version policy, of a configuration that was just read
+        (docs/reference/model-control.md#changes-in-place). Those that are too many have left when this returns, but for
+        those that have sequences.
 
         Returns:
             Why not, and in which state; everything is as before then. Empty if it was done.

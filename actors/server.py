@@ -380,8 +380,9 @@ class InferenceServer:
         return self._started and not self._exiting
 
     def ready(self) -> bool:
-        """Whether requests are welcome; with strict readiness, whether every model is well (cli.md §6). Not while the
-        event loop is held up, or has been a moment ago (`engine.stalls`)."""
+        """Whether requests are welcome; with strict readiness, whether every model is well
+        (docs/reference/command-line.md#live-and-ready). Not while the event loop is held up, or has been a moment ago
+        (`engine.stalls`)."""
         if not self.live() or (self._watchdog is not None and self._watchdog.stalls.unwell):
             return False
         if not self.options.strict_readiness:
@@ -413,7 +414,8 @@ class InferenceServer:
         return self._repository.model_ready(name, version)
 
     async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
-        """The same, and the model is asked if it has a check of its own (python-backend.md §9)."""
+        """The same, and the model is asked if it has a check of its own
+        (docs/reference/python-backend.md#readiness)."""
         if not self.model_ready(name, version):
             return False
         checks = self._repository.own_checks(name, version)
@@ -423,7 +425,7 @@ class InferenceServer:
         """A ready model version.
 
         Raises:
-            TriremeError: there is none (http.md §3.3).
+            TriremeError: there is none (docs/reference/errors.md#model-lookup).
         """
         return self._repository.describe(name, version)
 
@@ -431,7 +433,7 @@ class InferenceServer:
         """Statistics of all ready versions, or of one model's, or of one version.
 
         Raises:
-            InvalidArgumentError: not available (http.md §3.5).
+            InvalidArgumentError: not available (docs/reference/http.md#statistics).
         """
         return self._repository.statistics(name, version)
 
@@ -465,7 +467,7 @@ class InferenceServer:
 
         Raises:
             UnavailableError: not in this control mode, or stopping.
-            InvalidArgumentError: it cannot be loaded (http.md §3.7).
+            InvalidArgumentError: it cannot be loaded (docs/reference/http.md#load).
             InternalError: there is no such model, or its configuration is invalid.
         """
         await self._control.load(name, parameters)

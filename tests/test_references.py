@@ -27,16 +27,10 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PAGES = sorted(REFERENCE.glob("*.md"))
 ELSEWHERE = frozenset({"x.md"})
 """Names that stand for no document of this repository: examples in tests."""
-IN_WORK = frozenset(f"actors/{name}.py" for name in ("cached", "ensemble", "model", "server"))
-"""Files that are being rewritten, and cite old documents until then."""
 
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
-
-
-def files_to_check() -> list[Path]:
-    return [path for path in tracked_files() if name_of(path) not in IN_WORK]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -53,7 +47,7 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
 def test_citations_resolve() -> None:
     """Whatever code, tests and documents cite: a document from the repository's root, and a heading in it."""
     wrong = []
-    for path in files_to_check():
+    for path in tracked_files():
         text = without_links(path.read_text()) if path.suffix == ".md" else path.read_text()
         for match in CITATION.finditer(text):
             where = f"{name_of(path)}:{text.count(chr(10), 0, match.start()) + 1} cites {match[0]}"
@@ -70,7 +64,7 @@ def test_citations_resolve() -> None:
 def test_sections_are_of_standards() -> None:
     """A section sign cites a document by number. Only published standards, named in front of it, may be cited so."""
     wrong = []
-    for path in files_to_check():
+    for path in tracked_files():
         text = path.read_text()
         for match in SECTION.finditer(text):
             if name_of(path) != "tests/support/references.py" and not STANDARD.search(text[: match.start()]):
