@@ -9,8 +9,7 @@ from itertools import count
 
 import trio
 
-from .determinism import has_pending_callbacks
-from .isolation import isolate
+from .trio_internals import has_pending_callbacks, isolate
 
 
 class VirtualClock:

@@ -21,10 +21,10 @@ from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.gpu.device import SickDeviceError
 from .clock import Sleeper
-from .determinism import has_pending_callbacks
 from .events import DONE, GIVEN_UP
 from .history import Recorder
 from .models import SimulatedInstance
+from .trio_internals import has_pending_callbacks
 
 T = TypeVar("T")
 

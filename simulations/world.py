@@ -30,7 +30,6 @@ from ..engine.options import ServerOptions
 from ..engine.request import InferenceRequest
 from ..engine.response import InferenceResponse
 from .clock import JumpingClock
-from .determinism import deterministic_scheduling
 from .device import SimulatedGpu
 from .events import (
     RequestAbandoned,
@@ -45,6 +44,7 @@ from .models import SimulatedModel, SimulatedRepository
 from .oracle.core import observed_factory
 from .stream_device import DeviceProfile, SimulatedDevice
 from .taps import Door, Taps, tapped
+from .trio_internals import deterministic_scheduling
 
 Answer = InferenceResponse | TriremeError
 
