@@ -18,9 +18,9 @@ Rules:
  5. A model may not have more in flight than is left free for others: ``held + new <= limit - total - new``, for
     requests and for bytes. If it has nothing in flight it may take whatever fits. So any number of models that hang
     leave room for the next. Beyond that, `take_nowait` and `submit_nowait` refuse, so that a front end does not keep
-    what it cannot hand on; a caller of `take` waits for the model's own requests to end, and holds up nobody else. A
-    lease waits if it knows its model from the beginning (among those of one model, rule 4 holds, too), and is refused
-    if it learns that only when it is submitted.
+    what it cannot hand on; a caller of `take` waits for the model's own requests to end, and holds up no other. A lease
+    waits if it knows its model from the beginning (among those of one model, rule 4 holds, too), and is refused if it
+    learns that only when it is submitted.
  6. What a model asks while it serves a request counts, and is never refused or kept waiting (`model_calls`).
 """
 
@@ -386,8 +386,8 @@ class InflightBudget:
         return min((each for each in heads if not self._held_back(each)), key=lambda each: each.ticket, default=None)
 
     def _admit(self) -> None:
-        """Serve those who wait, as far as there is room. What they asked for is taken here, so that nobody can slip in
-        between."""
+        """Serve those who wait, as far as there is room. What they asked for is taken here, so that no other can slip
+        in between."""
         while self._waiting and (
             self._admit_request(self._submitting)
             or self._admit_growing()

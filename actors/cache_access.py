@@ -148,7 +148,7 @@ class CacheAccess:
             try:
                 self._token.run_sync_soon(self._came_back, call, result)
             except trio.RunFinishedError:
-                return  # the server is gone, and whoever waited with it
+                return  # the server is gone, and the waiting request with it
 
         call.task = trio.lowlevel.current_task()
         try:

@@ -10,8 +10,8 @@ Rules:
     in front of the scheduler. It can be cancelled there like a request in a queue. When too many wait already, or the
     cache is not well, the request goes on at once, and its answer is not kept either.
  4. If the model preserves ordering, requests reach the scheduler in the order in which they came.
- 5. Whoever waits in front of the scheduler has been accepted: a door that is told to stop refuses new requests, and the
-    scheduler is not told to stop before those have reached it.
+ 5. A request that waits in front of the scheduler has been accepted: a door that is told to stop refuses new requests,
+    and the scheduler is not told to stop before those have reached it.
 
 A waiting request goes WAITING ─(looked up, or given up)▶ KNOWN ─(its turn, rule 4)▶ gone, or from either straight to
 gone if it is cancelled or failed.
@@ -242,7 +242,7 @@ class CachedDoor:
                 return None
             return pack_outputs(response.outputs)
         except (TypeError, ValueError):
-            return None  # the model's outputs are not what they say they are: whoever sends them finds that out, too
+            return None  # the model's outputs are not what they say they are: their encoder finds that out, too
 
     def now_ns(self) -> int:
         return self._clock.now_ns()

@@ -73,7 +73,7 @@ class LoadedEnsemble:
 async def load(
     source: ModelSource, config: ModelConfig, version: int, surroundings: Surroundings, members: Sequence[Model] | None
 ) -> LoadedInstances | LoadedEnsemble:
-    """Load one version on a thread. When this is cancelled nobody waits for the thread; what a backend can end of what
+    """Load one version on a thread. When this is cancelled the thread is not waited for; what a backend can end of what
     it waits for is ended.
 
     Args:
@@ -98,7 +98,7 @@ def _close_unwanted(loaded: LoadedInstances) -> None:
     try:
         loaded.model.close()
     except Exception:
-        # A backend's code, on a thread that nobody waits for.
+        # A backend's code, on a thread that is not waited for.
         logger.exception("closing model '%s', whose load was given up, failed", loaded.config.name)
 
 

@@ -33,7 +33,7 @@ class NameLocks:
             self._changed.unpark_all()
 
     def wanted(self, names: frozenset[str]) -> bool:
-        """Whether somebody holds or wants one of them."""
+        """Whether an operation holds or wants one of them."""
         return any(not ticket.names.isdisjoint(names) for ticket in self._line)
 
     def _must_wait(self, ticket: _Ticket) -> bool:

@@ -128,7 +128,7 @@ class Permits:
             self._limiter.release((self._number, instance), executed=True)
 
     def ask(self, core: SchedulerCore, news: bool) -> None:
-        """Who has no work any more asks no more; and whoever has some asks, if there are news."""
+        """Withdraw instances that have no work any more, and ask for those that have some, if that has changed."""
         others = len(self._granted)
         resting = list(self._resting) if news else []
         for instance in list(self._asking):

@@ -476,7 +476,7 @@ class InferenceServer:
         """Begin to unload a model, and the ensembles that need it. Does not wait for requests in flight.
 
         Args:
-            unload_dependents: also those of its members that only it needs and nobody has loaded by name.
+            unload_dependents: also those of its members that only it needs and that were not loaded by name.
 
         Raises:
             UnavailableError: not in this control mode, or stopping.

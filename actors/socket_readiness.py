@@ -2,8 +2,8 @@
 
 trio's own ``wait_readable`` arms the socket anew for each wait: a system call a request, as dear as receiving the
 request itself. Here a socket is registered once, edge-triggered, with an epoll of its own; one task waits for that one,
-through trio, and wakes whoever's data has come. Where there is no epoll, trio does it. A server has one of these for
-its clients and for the processes of its models.
+through trio, and wakes the tasks whose data has come. Where there is no epoll, trio does it. A server has one of these
+for its clients and for the processes of its models.
 
 Rules:
  1. An edge says that something has arrived since the last one. A socket is `ready` from then on until a read has come

@@ -87,7 +87,7 @@ class Watchdog:
             stall_s = self.stalls.came(asks_s, self._came_s)
             asks_s = self._came_s + _BEAT_S  # not from now: a call may have held the lock since then
             if stall_s:
-                unseen = "; nobody could look: one call held the interpreter's lock, or the process was stopped"
+                unseen = "; no stack is known: one call held the interpreter's lock, or the process was stopped"
                 logger.error("the event loop was held up for %.2f s%s", stall_s, unseen * (late_s >= STALL_S))
                 asks_s = self._now_s() + _BEAT_S  # the log may have been slow
             if was_unwell and not self.stalls.unwell:
