@@ -20,6 +20,8 @@ LOGGER = "trireme.api.grpc.call_log"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]:
     with scripted_server(tmp_path_factory.mktemp("models")) as running:
+        with stub_for(running.url) as opened:  # once it answers, its start has told what it tells
+            opened.ServerLive(MESSAGES.ServerLiveRequest())
         yield running
 
 
