@@ -8,12 +8,14 @@ Rules:
  2. With it, a sequence batcher of the direct strategy forms no batch until the slots of all instances hold N requests,
     and the backlog as many as ``TRITONSERVER_BACKLOG_DELAY_SCHEDULER`` says. The oldest strategy: until N requests are
     issued to the instance, for each instance.
- 3. A scheduler that is stopping holds nothing back.
+ 3. Requests that are cancelled while they are held count as if they were still there: in Triton they are.
+ 4. A scheduler that is stopping holds nothing back.
 """
 
 from __future__ import annotations
 
 from ..config.model import DynamicBatching
+from ..job import Job
 from .compatibility import Compatibility
 from .core import WAIT, Action, Reject
 from .delays import SchedulerDelays
@@ -25,18 +27,25 @@ from .sequence.plan import SequencePlan
 class HeldDynamicBatcher(DynamicBatcher):
     """Rule 1."""
 
-    __slots__ = ("_least",)
+    __slots__ = ("_cancelled", "_least")
 
     def __init__(
         self, batching: DynamicBatching, max_batch_size: int, compatibility: Compatibility | None, least: int
     ) -> None:
         super().__init__(batching, max_batch_size, compatibility)
         self._least = least
+        self._cancelled = 0
+
+    def cancel(self, job: Job) -> None:
+        """See `SchedulerCore.cancel` (rule 3)."""
+        before = len(self._queue)
+        super().cancel(job)
+        self._cancelled += before - len(self._queue)
 
     def next_action(self, now: float) -> Action:
         """See `SchedulerCore.next_action`."""
         if self._least and not self._stopping:
-            if len(self._queue) < self._least:
+            if len(self._queue) < self._least - self._cancelled:
                 return WAIT
             self._least = 0
         return super().next_action(now)
@@ -49,6 +58,15 @@ class HeldSequenceBatcher(SequenceBatcher):
         super().__init__(plan)
         self._delays = delays
         self._holds = True
+        self._cancelled_in_slots = self._cancelled_in_backlog = 0
+
+    def cancel(self, job: Job) -> None:
+        """See `SchedulerCore.cancel` (rule 3)."""
+        in_slots, in_backlog = self._counts()
+        super().cancel(job)
+        left_in_slots, left_in_backlog = self._counts()
+        self._cancelled_in_slots += in_slots - left_in_slots
+        self._cancelled_in_backlog += in_backlog - left_in_backlog
 
     def next_action(self, now: float) -> Action:
         """See `SchedulerCore.next_action`. Sequences end, and requests expire in the backlog, as ever."""
@@ -56,8 +74,15 @@ class HeldSequenceBatcher(SequenceBatcher):
             self._advance(now)
             if self._left:
                 return Reject(*self._left.popitem(last=False))
-            in_backlog = self._backlog.requests
-            if len(self._queued) - in_backlog < self._delays.queued or in_backlog < self._delays.backlog:
+            in_slots, in_backlog = self._counts()
+            in_slots += self._cancelled_in_slots
+            in_backlog += self._cancelled_in_backlog
+            if in_slots < self._delays.queued or in_backlog < self._delays.backlog:
                 return self._rest()
             self._holds = False
         return super().next_action(now)
+
+    def _counts(self) -> tuple[int, int]:
+        """Requests in slots, and in the backlog."""
+        in_backlog = self._backlog.requests
+        return len(self._queued) - in_backlog, in_backlog

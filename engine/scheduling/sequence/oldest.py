@@ -74,7 +74,10 @@ class OldestHost(Host):
 
     def withdraw(self, job: Job) -> Slot | None:
         """See `Host.withdraw`."""
-        return self._issued.pop(job, None)
+        slot = self._issued.pop(job, None)
+        if slot is not None and self._least:
+            self._least -= 1  # it counts as if it were still there (`held`)
+        return slot
 
     def issued(self) -> Sequence[Job]:
         """See `Host.issued`."""

@@ -92,3 +92,36 @@ def test_the_oldest_strategy_waits_for_so_many_issued_to_an_instance() -> None:
     assert not isinstance(core.next_action(0.0), Dispatch), "each sequence has one issued at a time"
     core.enqueue(sequence_job(3, "s", "3a"), 0.0)
     assert ids(core.next_action(0.0)) == ["1a", "2a"]
+
+
+@pytest.mark.parametrize("batching", [DYNAMIC, DIRECT, OLDEST])
+def test_a_request_that_is_cancelled_while_it_is_held_counts(batching: str) -> None:
+    """Triton keeps it in its queue until the batcher looks there for the first time."""
+    core = scheduler(batching, 3)
+    core.instance_idle(0)
+    jobs = [sequence_job(key, "s", str(key)) for key in (1, 2, 3)]
+    for job in jobs[:2]:
+        core.enqueue(job, 0.0)
+    core.cancel(jobs[1])
+    while isinstance(core.next_action(0.0), Reject):
+        pass
+    assert not isinstance(core.next_action(0.0), Dispatch)
+    core.enqueue(jobs[2], 0.0)
+    action = core.next_action(0.0)
+    if isinstance(action, Reject):
+        action = core.next_action(0.0)
+    assert ids(action) == ["1", "3"]
+
+
+def test_and_so_does_one_in_the_backlog() -> None:
+    core = scheduler(DIRECT, 2, 2)
+    core.instance_idle(0)
+    jobs = [sequence_job(key, "s", str(key)) for key in (1, 2, 3, 4)]
+    for job in jobs[:3]:
+        core.enqueue(job, 0.0)
+    core.cancel(jobs[2])
+    while isinstance(core.next_action(0.0), Reject):
+        pass
+    assert not isinstance(core.next_action(0.0), Dispatch)
+    core.enqueue(jobs[3], 0.0)
+    assert ids(core.next_action(0.0)) == ["1", "2"]
