@@ -59,7 +59,7 @@ def right_batch(
     delay_s = batching.max_queue_delay_us / 1_000_000
 
     # "The first request starts the batch, whatever its size. The next one joins unless the batch had more rows than
-    # max_batch_size with it, or it may not share a batch with the first; then nobody behind it joins either."
+    # max_batch_size with it, or it may not share a batch with the first; then no request behind it joins either."
     candidates = 1
     sizes = [queue[0].rows]
     end: SealReason | None = None
@@ -86,7 +86,7 @@ def right_batch(
         for count, entry in enumerate(queue[1 : candidates + 1], start=1):
             if sizes[count - 1] + entry.rows > max(preferred):
                 return Batch(count, SealReason.FULL)
-    # "Otherwise all of them go, if nobody else may join, if a delay is over, if there are as many rows as the largest
+    # "Otherwise all of them go, if no other may join, if a delay is over, if there are as many rows as the largest
     # preferred size, or if nothing says to wait."
     if end is not None:
         return Batch(candidates, end)

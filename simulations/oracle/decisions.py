@@ -39,7 +39,7 @@ CANCELLED = "Cancelled"
 
 ADMISSION = "a request is refused if, and only if, its level of the queue is full or the model is stopping"
 REJECTION = "a request is rejected if, and only if, its client gave up, or its time is over and its level rejects it"
-REJECTION_FIRST = "who is to be rejected is rejected before anything else is decided"
+REJECTION_FIRST = "a request that is to be rejected is rejected before anything else is decided"
 ONE_AT_A_TIME = "without batching, each execution takes the request that came first, alone"
 WHICH = "a batch is the head of the queue, as far as the rules of batching let it reach"
 WHY = "the reason given for a batch is the one that applies"
@@ -79,7 +79,7 @@ class _Core:
     """A core, as it should be.
 
     Attributes:
-        idle: instances that may take a batch, who has waited longest first; one may be in it twice.
+        idle: instances that may take a batch, the one that has waited longest first; one may be in it twice.
         gave_up: requests whose clients did so while they were queued.
         asked: it has answered since something happened.
         until_s: how long it said last that it waits.
@@ -276,7 +276,7 @@ class RightDecisions(Invariant):
             return WHY, f"{what}, for {event.reason.value!r}; right is {right.reason.value!r}"
         return None
 
-    # What nobody asks for.
+    # What should have been asked.
 
     def instant_over(self, now_ns: int) -> None:
         before_s, after_s = now_ns / 1e9 - TOLERANCE_S, now_ns / 1e9 + TOLERANCE_S

@@ -1,4 +1,4 @@
-"""Who is idle: the scheduler's core must know (docs/reference/scheduling.md#batches-and-instances)."""
+"""Which instances are idle: the scheduler's core must know (docs/reference/scheduling.md#batches-and-instances)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class IdleIsKnown(Invariant):
     def __init__(self, complain: Complain, state: WorldState) -> None:
         super().__init__(complain)
         self._state = state
-        self._idle: dict[str, list[int]] = {}  # by core, who may be given a batch as far as it was told
+        self._idle: dict[str, list[int]] = {}  # by core, the instances that it was told of
         self._limited: set[str] = set()
 
     def handlers(self) -> Handlers:

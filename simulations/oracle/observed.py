@@ -1,6 +1,6 @@
 """What a scheduler core was told and what it decided, in order: what the decision oracle reads.
 
-These records are no part of a history: `Recorder.tell` gives them to whoever listens, and they are gone. `core` is the
+These records are no part of a history: `Recorder.tell` gives them to listeners, and keeps none. `core` is the
 name of the core's model in histories; instances are known by the numbers that the core knows them by. Times are those
 that the core was given, in seconds. Padding is request 0.
 """

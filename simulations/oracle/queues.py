@@ -93,7 +93,7 @@ class NaiveQueue:
         return [entry for entry in self.entries.values() if self.is_expired(entry, now_s)]
 
     def ordered(self, now_s: float) -> list[Entry]:
-        """Level 1 before level 2, and so on. Within a level in order of arrival; whoever is delayed comes after all
+        """Level 1 before level 2, and so on. Within a level in order of arrival; a delayed request comes after all
         that are not, in the order in which their time was over, and before the next level."""
 
         def place(entry: Entry) -> tuple[int, bool, float, int]:

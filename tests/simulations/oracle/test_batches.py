@@ -59,7 +59,7 @@ CASES = {
     "the delay of the oldest, not of the first": (
         LATE_FOURS, [entry(1, queued_s=9.0), entry(2, queued_s=2.0)], 10.0, False, NotYet(302.0),
     ),
-    "nobody waits for a delay who drains": (LATE_FOURS, queue(1, 1), 2.0, True, Batch(2, DRAIN)),
+    "a model that drains waits for no delay": (LATE_FOURS, queue(1, 1), 2.0, True, Batch(2, DRAIN)),
 }  # fmt: skip
 
 
