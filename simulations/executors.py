@@ -76,7 +76,15 @@ class VirtualExecutor:
             raise ExecutorDiedError(f"the backend ended its thread (exit status {error.code})") from error
 
     def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
-        return False  # all work takes virtual time
+        return isinstance(instance, SimulatedInstance) and self._in_place(instance, batch)
+
+    def _in_place(self, instance: SimulatedInstance, batch: ExecutionBatch) -> bool:
+        """Execute a batch that takes no time; False for one that does."""
+        if not instance.in_place(batch):
+            return False
+        batch.mark(Phase.COMPUTE_START)
+        run_backend(instance, batch)
+        return True
 
     def begin_now(
         self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
@@ -120,6 +128,12 @@ class RecordingExecutor(VirtualExecutor):
     async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
         with _Execution(self._recorder, batch):
             await super().execute(instance, batch)
+
+    def _in_place(self, instance: SimulatedInstance, batch: ExecutionBatch) -> bool:
+        if not instance.in_place(batch):
+            return False
+        with _Execution(self._recorder, batch):
+            return super()._in_place(instance, batch)
 
 
 class VirtualWorker:

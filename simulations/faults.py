@@ -65,6 +65,7 @@ class FaultyModels:
                 else partial(self._stream if model.decoupled else self._work, model),
                 answer=_say_no_more if model.decoupled else partial(self._answer, model),
                 on_start=partial(self._start, model),
+                in_place=partial(self._in_place, model),
             )
             for model in plan.models
         ]
@@ -104,6 +105,13 @@ class FaultyModels:
         if self.calm:
             struck.clear()
         return duration_ns, sorted(struck, key=lambda request: request.number)
+
+    def _in_place(self, model: ModelPlan, batch: ExecutionBatch) -> bool:
+        """Whether a batch takes no time; none does that a fault may strike."""
+        if not model.in_place:
+            return False
+        requests = [self._requests[job.request.id] for job in batch.jobs if not job.is_null]
+        return requests[0].number % model.in_place != 0 and all(each.fault is Fault.NONE for each in requests)
 
     async def _work(self, model: ModelPlan, spec: InstanceSpec, batch: ExecutionBatch) -> None:
         duration_ns, struck = self._struck(model, batch)

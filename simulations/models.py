@@ -75,6 +75,7 @@ class SimulatedModel(ModelSource):
     Args:
         work: what its batches do; on a GPU, which may be by its number, the stream of an instance does it.
         on_start: called for each instance that is to be made; what it raises is why it cannot.
+        in_place: whether a batch takes no time, and is executed in place.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class SimulatedModel(ModelSource):
         versions: Sequence[int] = (1,),
         answer: Answering = answer_with_zeros,
         on_start: Callable[[InstanceSpec], None] = lambda _spec: None,
+        in_place: Callable[[ExecutionBatch], bool] = lambda _batch: False,
     ) -> None:
         self._config = config
         self._versions = tuple(versions)
         self.work = work
         self.answer = answer
         self.on_start = on_start
+        self.in_place = in_place
         self._changes = 0
 
     def touch(self) -> None:
@@ -186,19 +189,28 @@ class _SimulatedLoadedModel(LoadedModel):
             work = work[spec.device_id]
         if isinstance(work, StreamWork):
             return SimulatedStreamInstance(self._config, work, answer)
-        return SimulatedInstance(self._config, spec, work, answer)
+        return SimulatedInstance(self._config, spec, work, answer, self._model.in_place)
 
 
 class SimulatedInstance(ModelInstance):
     """Answers as its model says; `work` is what the virtual executor awaits before.
 
     Attributes:
+        in_place: whether a batch takes no time, and is executed in place.
         splits_time: only a part of the work is the inference; not so if the model has answered meanwhile.
     """
 
-    def __init__(self, config: ModelConfig, spec: InstanceSpec, work: Work, answer: Answering) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        spec: InstanceSpec,
+        work: Work,
+        answer: Answering,
+        in_place: Callable[[ExecutionBatch], bool],
+    ) -> None:
         self._config = config
         self._answer = answer
+        self.in_place = in_place
         self.splits_time = not config.decoupled
         self.work = partial(work, spec)
 

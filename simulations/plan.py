@@ -175,6 +175,7 @@ class ModelPlan:
         credits: of such a model, batches that an instance may have in flight, where no resources are shared.
         shapes: what requests to it may differ in.
         cached: its answers are kept in the response cache.
+        in_place: one in so many batches takes its time, and all others none, being executed in place; 0 for no such.
     """
 
     name: str
@@ -202,6 +203,7 @@ class ModelPlan:
     credits: int = 2
     shapes: Shapes = Shapes.FIXED
     cached: bool = False
+    in_place: int = 0
 
     @property
     def iterative(self) -> bool:

@@ -145,6 +145,7 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, failing_starts=())
     yield replace(model, instances=1)
     yield replace(model, shapes=Shapes.FIXED)
+    yield replace(model, in_place=0)
     yield replace(model, gpus=())
     yield replace(model, gpus=model.gpus[:1])
     yield replace(model, credits=1)

@@ -15,6 +15,7 @@ from typing import Any
 
 from .graphs import Graphs
 from .moved_to_gpus import moved_to_gpus
+from .placed import placed
 from .plan import (
     GPU_FAULTS,
     UNKNOWN_MODEL,
@@ -109,7 +110,7 @@ DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return reshaped(moved_to_gpus(_Draw(seed).plan()))
+    return placed(reshaped(moved_to_gpus(_Draw(seed).plan())))
 
 
 class _Draw:
