@@ -33,7 +33,7 @@ NOTICED_AS = {
     "healthy-corpse": "a model is ready if and only if all of it is alive",
     "reordered-sequence": "sequences are executed in order on one instance",
     "slot-released-twice": "nothing is raised",
-    "reaper-never-rests": "time goes on",
+    "reaper-never-rests": "sequence batchers decide what the rules say",
     "resource-dies-with-its-holder": "queues drain when faults have stopped",
     "state-written-in-place": "a sequence's state is its own",
     "never-let-go": "queues drain when faults have stopped",
