@@ -39,6 +39,8 @@ from ..engine.scheduling.dynamic import DynamicBatcher
 from ..engine.scheduling.formation import Formation
 from ..engine.scheduling.ordering import Answer, OrderedRelease
 from ..engine.scheduling.queue import PriorityQueues
+from ..engine.scheduling.rate_limiter import GrantState
+from ..engine.scheduling.rate_limiter import RateLimiter as LimiterCore
 from ..engine.scheduling.sequence.backlog import Backlog
 from ..engine.scheduling.sequence.batcher import SequenceBatcher
 from ..engine.scheduling.sequence.controls import Controls
@@ -259,6 +261,26 @@ def _idle_since_its_first(original: Any, batcher: SequenceBatcher, sequence: Liv
         original(batcher, sequence, now)
 
 
+def _priorities_ignored(original: Any, limiter: LimiterCore[Any], instance: Any, executed: bool = True) -> None:
+    """An execution counts as one, whatever the priority."""
+    original(limiter, instance, executed)
+    entry = limiter._entries.get(instance)
+    if entry is not None and executed:
+        entry.executed += 1 - entry.weight
+
+
+def _small_demands_first(original: Any, limiter: LimiterCore[Any]) -> Any:
+    """Who can be granted is, also before one that waits for more of the same."""
+    del original
+    for instance in limiter.waiting():
+        entry = limiter._entries[instance]
+        if limiter._pools.take(entry.demand):
+            entry.state = GrantState.GRANTED
+            limiter._overtake(entry)
+            return instance
+    return None
+
+
 def _hit_overtakes(original: Any, scheduler: Scheduler, job: Job, response: Outcome) -> None:
     """What is found in the response cache is answered before what came earlier."""
     del original, scheduler
@@ -408,6 +430,8 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "last-comes-first": (Backlog, "pop", _last_comes_first),
     "one-slot-less": (DirectHost, "__init__", _one_slot_less),
     "idle-since-its-first": (SequenceBatcher, "_touch", _idle_since_its_first),
+    "priorities-ignored": (LimiterCore, "release", _priorities_ignored),
+    "small-demands-first": (LimiterCore, "next_grant", _small_demands_first),
     "hit-overtakes": (Scheduler, "answer", _hit_overtakes),
     "locks-nothing": (NameLocks, "hold", _locks_nothing),
     "drained-without-end": (Instances, "_next_step", _drained_without_end),

@@ -42,6 +42,7 @@ from .executors import VirtualExecutors
 from .history import History, Recorder, error_text
 from .models import SimulatedModel, SimulatedRepository
 from .oracle.core import observed_factory
+from .oracle.limiter import observed_limiters
 from .stream_device import DeviceProfile, SimulatedDevice
 from .taps import Door, Taps, tapped
 from .trio_internals import deterministic_scheduling
@@ -215,5 +216,5 @@ def play_in_world(scenario: Scenario, seed: int, limit_s: float, clock: JumpingC
         if limit.cancelled_caught:
             raise ScenarioStuckError(f"the scenario did not end within {limit_s:g} virtual seconds")
 
-    with deterministic_scheduling(seed), tapped(recorder) as taps:
+    with deterministic_scheduling(seed), observed_limiters(recorder), tapped(recorder) as taps:
         trio.run(play, taps, clock=clock)

@@ -8,6 +8,7 @@ from .decisions import RightDecisions
 from .durations import RightDurations
 from .idleness import IdleIsKnown
 from .leaving import AnswersLeave
+from .limiter import RightGrants
 from .sequences import RightSequences
 
 
@@ -16,6 +17,7 @@ def oracle_rules(complain: Complain, state: WorldState) -> tuple[Invariant, ...]
     return (
         RightDecisions(complain),
         RightSequences(complain),
+        RightGrants(complain),
         IdleIsKnown(complain, state),
         AnswersLeave(complain),
         RightDurations(complain, state),

@@ -16,6 +16,7 @@ FIRST_SEEDS = {
     "order-holds-the-model": 50,
     "forgotten-instance": 70,
     "hit-overtakes": 60,
+    "small-demands-first": 60,
     "sickness-unnoticed": 30,
     "never-let-go": 80,
 }
