@@ -5,28 +5,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...engine import datatypes
-from ...engine.datatypes import BOOL, BY_NAME, BYTES, INVALID, DataType
+from ...engine.datatypes import BYTES, DataType
 from ...engine.errors import InvalidArgumentError
 from ...engine.region_tensor import RegionTensor
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
-from .infer_messages import WireInput, WireRequest
+from .infer_messages import WireInput, WireRequest, datatype_of
 from .infer_parameters import find_slice, names_region
-from .wire_contents import WireContents
-
-_FIELDS: tuple[tuple[int, str, tuple[DataType, ...]], ...] = (
-    (1, "BOOL", (BOOL,)),
-    (2, "INT32", (datatypes.INT8, datatypes.INT16, datatypes.INT32)),
-    (3, "INT64", (datatypes.INT64,)),
-    (4, "UINT32", (datatypes.UINT8, datatypes.UINT16, datatypes.UINT32)),
-    (5, "UINT64", (datatypes.UINT64,)),
-    (6, "FP32", (datatypes.FP32,)),
-    (7, "FP64", (datatypes.FP64,)),
-    (8, "BYTES", (BYTES,)),
-)
-"""The fields of typed contents in the order in which Triton looks at them: number, its name for the field's type, and
-the datatypes that the field may hold."""
+from .wire_contents import FIELDS, WireContents
 
 
 def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
@@ -41,7 +27,7 @@ def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
     tensors: list[Tensor] = []
     raw = iter(request.raw)
     for given in request.inputs:
-        datatype = BY_NAME.get(given.datatype, INVALID)
+        datatype = datatype_of(given)
         if given.parameters and names_region(given.parameters, given.name):
             if given.contents is not None:
                 where = _where(given, request)
@@ -73,7 +59,7 @@ def prepare_contents(request: WireRequest) -> None:
     for given in request.inputs:
         if given.contents is not None:
             try:
-                given.prepared = _pack(given.contents, BY_NAME.get(given.datatype, INVALID), given, request)
+                given.prepared = _pack(given.contents, datatype_of(given), given, request)
             except InvalidArgumentError as error:
                 given.prepared = error.with_traceback(None)
 
@@ -85,7 +71,7 @@ def _pack(contents: WireContents, datatype: DataType, given: WireInput, request:
         InvalidArgumentError: it is otherwise.
     """
     data: Buffer | None = None
-    for number, kind, datatypes_allowed in _FIELDS:
+    for number, kind, datatypes_allowed in FIELDS:
         if not (contents.element_count if kind == "BYTES" else number in contents.numbers):
             continue
         where = _where(given, request)
@@ -95,17 +81,8 @@ def _pack(contents: WireContents, datatype: DataType, given: WireInput, request:
             raise InvalidArgumentError(
                 f"unexpected explicit tensor data {where} of type '{kind}', expected datatype '{datatype.name}'"
             )
-        data = contents.elements if datatype is BYTES else _cast(contents.numbers[number], datatype)
+        data = contents.elements if datatype is BYTES else contents.numbers[number].view(np.uint8).data
     return b"" if data is None else data
-
-
-def _cast(numbers: np.ndarray, datatype: DataType) -> Buffer:
-    """As many low bytes of each number as the datatype has; of a bool, whether any bit is set."""
-    if datatype is BOOL:
-        numbers = numbers != 0
-    elif numbers.itemsize != datatype.size:
-        numbers = numbers.astype(f"<u{datatype.size}")
-    return numbers.view(np.uint8).data
 
 
 def _where(given: WireInput, request: WireRequest) -> str:

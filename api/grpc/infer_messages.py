@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+from ...engine.datatypes import BY_NAME, INVALID, DataType
 from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
@@ -48,6 +49,11 @@ class WireInput:
     parameters: Parameters = field(default_factory=dict)
     contents: WireContents | None = None
     prepared: Buffer | InvalidArgumentError | None = None
+
+
+def datatype_of(given: WireInput) -> DataType:
+    """The datatype that an input names."""
+    return BY_NAME.get(given.datatype, INVALID)
 
 
 @dataclass(slots=True)
@@ -88,7 +94,7 @@ class WireRequest:
 
     def unpacked_bytes(self) -> int:
         """What `unpack` will take that is not in the message."""
-        return sum(each.contents.unpacked_bytes() for each in self.inputs if each.contents is not None)
+        return sum(each.contents.unpacked_bytes(datatype_of(each)) for each in self.inputs if each.contents is not None)
 
     def unpack(self) -> None:
         """Unpack the numbers of typed contents.
@@ -98,7 +104,7 @@ class WireRequest:
         """
         for tensor in self.inputs:
             if tensor.contents is not None:
-                tensor.contents.unpack()
+                tensor.contents.unpack(datatype_of(tensor))
 
 
 _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (tag(n, LENGTH) for n in range(1, 8))

@@ -137,8 +137,9 @@ class InferReader:
         Raises:
             TriremeError: see `decode`.
         """
-        # Strings and numbers that do not come packed are put one behind the other: no more than the message.
-        await lease.grow(max(0, 2 * len(message) - lease.nbytes))
+        # Strings and numbers that do not come packed are put one behind the other: at most twice the message, where it
+        # is nothing but empty strings, each of which gets a length.
+        await lease.grow(max(0, 3 * len(message) - lease.nbytes))
         wire = await self._offload(scan_infer_request, message, self._limits)
         await lease.grow(await self._offload(wire.unpacked_bytes))
         await self._offload(unpack_infer_request, wire)

@@ -20,7 +20,7 @@ def unpack_varints(data: Buffer, dtype: np.dtype) -> np.ndarray:
 
     Args:
         data: whole numbers, one behind the other.
-        dtype: unsigned; higher bits are dropped.
+        dtype: unsigned, of which higher bits are dropped; or bool, where any bit counts.
 
     Returns:
         A one-dimensional array of this dtype.
@@ -29,13 +29,14 @@ def unpack_varints(data: Buffer, dtype: np.dtype) -> np.ndarray:
         MalformedMessageError: the last number is cut off, or one is too long.
     """
     octets = np.frombuffer(data, np.uint8)
+    wide = np.dtype(np.uint64) if dtype.kind == "b" else dtype
     if len(octets) <= _PIECE_BYTES:
-        return _unpack(octets, dtype)
+        return _unpack(octets, wide).astype(dtype, copy=False)
     values = np.empty(count_varints(data), dtype)
     at = done = 0
     while at < len(octets):
         end = _end_of_piece(octets, at)
-        piece = _unpack(octets[at:end], dtype)
+        piece = _unpack(octets[at:end], wide)
         values[done : done + len(piece)] = piece
         at = end
         done += len(piece)

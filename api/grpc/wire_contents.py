@@ -12,6 +12,21 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ...engine.datatypes import (
+    BOOL,
+    BYTES,
+    FP32,
+    FP64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    DataType,
+)
 from .packed import count_varints, unpack_varints
 from .wire import FIXED32, FIXED64, VARINT
 
@@ -27,6 +42,21 @@ NUMBERS: Mapping[int, tuple[int, np.dtype]] = {
 """The numeric fields of ``InferTensorContents``: how an element is delimited, and how wide it is. (Any of 64 bits makes
 a bool true.)"""
 
+FIELDS: tuple[tuple[int, str, tuple[DataType, ...]], ...] = (
+    (1, "BOOL", (BOOL,)),
+    (2, "INT32", (INT8, INT16, INT32)),
+    (3, "INT64", (INT64,)),
+    (4, "UINT32", (UINT8, UINT16, UINT32)),
+    (5, "UINT64", (UINT64,)),
+    (6, "FP32", (FP32,)),
+    (7, "FP64", (FP64,)),
+    (8, "BYTES", (BYTES,)),
+)
+"""The fields of typed contents in the order in which Triton looks at them: number, its name for the field's type, and
+the datatypes that the field may hold."""
+
+_KINDS = {number: datatypes for number, _, datatypes in FIELDS}
+_NARROW = np.dtype("u1")
 _LENGTH = struct.Struct("<I")
 
 
@@ -36,7 +66,8 @@ class WireContents:
     Attributes:
         packed: what the message holds of each numeric field that has elements, by field number: a view on the message,
             or, if that holds it in several parts, the parts put together.
-        numbers: the same unpacked: one-dimensional, unsigned, as wide as the field's type, eight bytes for a bool.
+        numbers: the same unpacked: one-dimensional, as wide as the tensor's datatype, unsigned or bools. What its
+            datatype does not allow is unpacked in order to be checked, and not worth having.
         elements: ``bytes_contents``, each with its length in front.
         element_count: how many those are.
     """
@@ -68,21 +99,37 @@ class WireContents:
         self.elements += _LENGTH.pack(len(data))
         self.elements += data
 
-    def unpacked_bytes(self) -> int:
-        """What `numbers` will take that is not in the message. Takes time: looks at all numbers."""
+    def unpacked_bytes(self, datatype: DataType) -> int:
+        """What `numbers` will take that is not in the message. Takes time: looks at all numbers.
+
+        Args:
+            datatype: of the tensor.
+        """
         return sum(
-            count_varints(data) * NUMBERS[number][1].itemsize
+            count_varints(data) * _dtype(number, datatype).itemsize
             for number, data in self.packed.items()
             if NUMBERS[number][0] == VARINT
         )
 
-    def unpack(self) -> None:
+    def unpack(self, datatype: DataType) -> None:
         """Fill `numbers`.
+
+        Args:
+            datatype: of the tensor.
 
         Raises:
             MalformedMessageError: a number is too long.
         """
         for number, data in self.packed.items():
             wire_type, dtype = NUMBERS[number]
-            varints = wire_type == VARINT
-            self.numbers[number] = unpack_varints(data, dtype) if varints else np.frombuffer(data, dtype)
+            if wire_type == VARINT:
+                self.numbers[number] = unpack_varints(data, _dtype(number, datatype))
+            else:
+                self.numbers[number] = np.frombuffer(data, dtype)
+
+
+def _dtype(number: int, datatype: DataType) -> np.dtype:
+    """What the numbers of a field become: as few bytes as the datatype has, so that they need not be cut later."""
+    if datatype not in _KINDS[number]:
+        return _NARROW
+    return np.dtype(bool) if datatype is BOOL else np.dtype(f"<u{datatype.size}")

@@ -13,6 +13,9 @@ from triton_messages import CONFIG_FILE
 from triton_messages import MESSAGES as PB
 
 from trireme.api.grpc.infer_messages import UnsignedInt, WireRequest
+from trireme.api.grpc.packed import unpack_varints
+from trireme.api.grpc.wire import VARINT
+from trireme.api.grpc.wire_contents import NUMBERS
 from trireme.engine.tensor import iter_bytes
 
 Request = PB.ModelInferRequest
@@ -253,7 +256,9 @@ def _said_contents(given: Any) -> dict[int, Any]:
 
 def _read_contents(given: Any) -> dict[int, Any]:
     said: dict[int, Any] = {}
-    for number, array in given.numbers.items():
+    for number, data in given.packed.items():
+        wire_type, dtype = NUMBERS[number]
+        array = unpack_varints(data, dtype) if wire_type == VARINT else np.frombuffer(data, dtype)
         said[number] = ((array != 0).astype("<u8") if number == 1 else array).tobytes()
     if given.elements:
         said[8] = list(iter_bytes(bytes(given.elements)))

@@ -162,9 +162,9 @@ async def test_large_messages_are_read_on_a_thread_in_room_that_was_taken_before
     ]
     assert (decoded.request.id, decoded.model.name) == ("7", "m")
     assert seen == [
-        ("scan_infer_request", 2 * len(message)),
-        ("unpacked_bytes", 2 * len(message)),
-        ("unpack_infer_request", 2 * len(message) + 8 * 20_000),
+        ("scan_infer_request", 3 * len(message)),
+        ("unpacked_bytes", 3 * len(message)),
+        ("unpack_infer_request", 3 * len(message) + 8 * 20_000),
     ]
 
 
