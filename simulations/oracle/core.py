@@ -22,6 +22,7 @@ from .observed import (
     QueueDropped,
     RefusedAtDoor,
     Rejected,
+    SaidFull,
     ToldCancelled,
     ToldGone,
     ToldIdle,
@@ -110,6 +111,12 @@ class ObservedCore:
         else:
             self._tell(Waits(now, self._name, action.when_s if isinstance(action, WaitUntil) else NEVER_S))
         return action
+
+    @property
+    def full(self) -> bool:
+        full = self._observed.full
+        self._tell(SaidFull(self._name, full))
+        return full
 
     def stop(self) -> None:
         self._observed.stop()

@@ -23,6 +23,7 @@ from .observed import (
     QueueDropped,
     RefusedAtDoor,
     Rejected,
+    SaidFull,
     ToldCancelled,
     ToldGone,
     ToldIdle,
@@ -139,6 +140,7 @@ class RightDecisions(Invariant):
             Dispatched: self._dispatched,
             Rejected: self._rejected,
             Waits: self._waits,
+            SaidFull: self._said_full,
         }
 
     def _wrong(self, rule: str, text: str) -> None:
@@ -180,6 +182,11 @@ class RightDecisions(Invariant):
             right = "nothing"
         if not event.error.endswith(right):
             self._wrong(ADMISSION, f"request {event.request} was refused with {event.error!r}; right is {right!r}")
+
+    def _said_full(self, event: SaidFull) -> None:
+        core = self._cores.get(event.core)
+        if core is not None and core.queue.is_full_for_all() != event.full:
+            self._wrong(ADMISSION, f"'{event.core}' says that it is {'not ' * (not event.full)}full")
 
     def _idle(self, event: ToldIdle) -> None:
         core = self._told(event.core)

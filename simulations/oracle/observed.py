@@ -164,6 +164,14 @@ class Rejected:
 
 
 @record
+class SaidFull:
+    """A core was asked whether it would refuse any request, because its queue is full."""
+
+    core: str
+    full: bool
+
+
+@record
 class Waits:
     """There is nothing to do until `until_s`, or, with `NEVER_S`, before something happens."""
 
@@ -198,6 +206,7 @@ Observation = (
     | QueueDropped
     | Dispatched
     | Rejected
+    | SaidFull
     | Waits
     | Measured
 )

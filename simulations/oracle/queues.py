@@ -67,6 +67,12 @@ class NaiveQueue:
         limit = self.policy(level).max_queue_size
         return limit != 0 and sum(entry.level == level for entry in self.entries.values()) >= limit
 
+    def is_full_for_all(self) -> bool:
+        """Without levels, that is: with some of them it depends on the request."""
+        limit = self.policy(0).max_queue_size
+        levels = 0 if self.batching is None else self.batching.priority_levels
+        return not levels and 0 < limit <= len(self.entries)
+
     def add(self, event: Admitted) -> None:
         self._arrivals += 1
         level = self.level_of(event.priority)
