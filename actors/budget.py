@@ -21,7 +21,8 @@ Rules:
     what it cannot hand on; a caller of `take` waits for the model's own requests to end, and holds up no other. A lease
     waits if it knows its model from the beginning (among those of one model, rule 4 holds, too), and is refused if it
     learns that only when it is submitted.
- 6. What a model asks while it serves a request counts, and is never refused or kept waiting (`model_calls`).
+ 6. What arrives from one address counts in its share (`address_share`): a lease waits for that first.
+ 7. What a model asks while it serves a request counts, and is never refused or kept waiting (`model_calls`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 
 import trio
 
+from .address_share import AddressShares
 from .lease import Lease, ModelShare
 
 _RESERVE_DIVISOR = 8
@@ -69,12 +71,15 @@ class InflightBudget:
     Args:
         request_limit: most requests in flight.
         byte_limit: most bytes.
+        address_share: the part of what leases may use that those of one address may have while they arrive
+            (`address_share`).
 
     Attributes:
         reserve_bytes: see rule 2.
     """
 
     __slots__ = (
+        "_addresses",
         "_growing",
         "_lease_bytes",
         "_leases",
@@ -91,10 +96,12 @@ class InflightBudget:
         "reserve_bytes",
     )
 
-    def __init__(self, request_limit: int, byte_limit: int) -> None:
+    def __init__(self, request_limit: int, byte_limit: int, address_share: float = 1.0) -> None:
         self.request_limit = request_limit
         self.byte_limit = byte_limit
         self.reserve_bytes = byte_limit // _RESERVE_DIVISOR
+        of_address = int((byte_limit - self.reserve_bytes) * address_share) if address_share < 1 else None
+        self._addresses = AddressShares(of_address)
         self._requests = 0
         self._plain_bytes = 0
         self._lease_bytes = 0
@@ -111,14 +118,20 @@ class InflightBudget:
         """A share for a model, which refusals call `name`."""
         return ModelShare(self, name)
 
-    def lease(self, share: ModelShare | None = None) -> Lease:
+    def lease(self, share: ModelShare | None = None, client: str = "") -> Lease:
         """For one request that is about to arrive.
 
         Args:
             share: of the request's model; if it is not known, rule 5 is applied when the lease is submitted.
+            client: the address that it arrives from, if that is to have no more than its share.
         """
         self._leases += 1
-        return Lease(self, share)
+        return Lease(self, share, self._addresses.join(client))
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there are some who wait for bytes."""
+        return bool(self._plain or self._growing or self._starting)
 
     def statistics(self) -> BudgetStatistics:
         held = self._plain_bytes + self._lease_bytes
@@ -161,7 +174,7 @@ class InflightBudget:
         return True
 
     def take_anyway(self, share: ModelShare, nbytes: int) -> None:
-        """Admit a plain request whether there is room or not (rule 6)."""
+        """Admit a plain request whether there is room or not (rule 7)."""
         self._requests += 1
         self._plain_bytes += nbytes
         share.requests += 1
@@ -359,6 +372,8 @@ class InflightBudget:
     async def _wait(self, queues: _Queues, waiter: _Waiter) -> None:
         """Wait until `_serve` lets it go; cancelled, it has taken nothing."""
         queues.setdefault(waiter.share, deque()).append(waiter)
+        if queues is not self._submitting and self._addresses.oversized:
+            self._addresses.want()
 
         def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
             self._leave(queues, waiter)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..engine.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from .address_share import AddressShare
     from .budget import InflightBudget
 
 
@@ -53,15 +55,19 @@ class Lease:
 
     Attributes:
         nbytes: held now.
+        arriving_bytes: what counts in the share of its client's address.
         share: of the request's model, once that is known.
         submitted: it is the share of a request in flight.
     """
 
-    __slots__ = ("_budget", "_closed", "nbytes", "share", "submitted")
+    __slots__ = ("_address", "_budget", "_closed", "_on_wanted", "arriving_bytes", "nbytes", "share", "submitted")
 
-    def __init__(self, budget: InflightBudget, share: ModelShare | None) -> None:
+    def __init__(self, budget: InflightBudget, share: ModelShare | None, address: AddressShare | None = None) -> None:
         self._budget = budget
         self._closed = False
+        self._address = address
+        self._on_wanted: Callable[[], None] | None = None
+        self.arriving_bytes = 0
         self.share = share
         self.nbytes = 0
         self.submitted = False
@@ -69,17 +75,60 @@ class Lease:
     def grow_nowait(self, nbytes: int) -> bool:
         """Take more bytes for this request, if there is room and no request waits that comes first."""
         assert not self._closed, "a closed lease cannot grow"
-        return self._budget.grow_nowait(self, nbytes)
+        address = self._address
+        if address is None:
+            return self._budget.grow_nowait(self, nbytes)
+        if not address.take_nowait(self, nbytes):
+            return False
+        if self._budget.grow_nowait(self, nbytes):
+            return True
+        address.give(self, nbytes)
+        return False
 
     async def grow(self, nbytes: int) -> None:
         """Take more bytes, waiting for them if need be. Cancelled, it has taken nothing."""
-        if not self.grow_nowait(nbytes):
+        if self.grow_nowait(nbytes):
+            return
+        address = self._address
+        if address is None:
             await self._budget.grow(self, nbytes)
+            return
+        await address.take(self, nbytes)
+        grown = False
+        try:
+            if not self._budget.grow_nowait(self, nbytes):
+                await self._budget.grow(self, nbytes)
+            grown = True
+        finally:
+            if not grown:
+                address.give(self, nbytes)
+
+    def watch(self, on_wanted: Callable[[], None]) -> None:
+        """Have `on_wanted` called while the body arrives: when it holds more than its client's address may, and others
+        wait for the budget. It may be called again."""
+        address = self._address
+        if address is not None:
+            self._on_wanted = on_wanted
+            if address.oversized is self and self._budget.wanted:
+                on_wanted()
+
+    def want(self) -> None:
+        """Others wait."""
+        if self._on_wanted is not None:
+            self._on_wanted()
+
+    def arrived(self) -> None:
+        """The body is complete; what it becomes does not count in the share of the address. May be called again."""
+        address, self._address = self._address, None
+        self._on_wanted = None
+        if address is not None:
+            address.leave(self)
 
     def close(self) -> None:
         """Give all back; may be called again."""
         if not self._closed:
             self._closed = True
+            self.arrived()
             self._budget.end(self)
 
     def release(self, _nbytes: int) -> None:

@@ -119,7 +119,7 @@ class InferenceServer:
         self.services.confinement = options.confinement
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
-        self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes)
+        self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, options.address_share)
         self.client_accounts = ClientAccounts.of(options.max_inflight_bytes, options.address_share)
         self.offload = Offload()
         self._tracing = Tracing(options.tracing, clock or SystemClock())
@@ -330,14 +330,15 @@ class InferenceServer:
         their turn. A front end that has handled all that a client had sent spares every request a change of tasks."""
         self._admission.attend()
 
-    def lease(self, name: str = "", version: int = LATEST) -> Lease:
+    def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         """What a request is to hold of the server-wide budget while it arrives; for `submit`, or to be closed.
 
         Args:
             name, version: of the model, if the request is for one and that is known. Then the model's share is looked
                 at from the beginning, and not only when the request is submitted.
+            client: the address of the client, of which no more than its share is to arrive at a time.
         """
-        return self._budget.lease(self._repository.share(name, version) if name else None)
+        return self._budget.lease(self._repository.share(name, version) if name else None, client)
 
     def check_room(self, name: str, version: int = LATEST) -> None:
         """Look whether a model can take one more request, of which nothing is known yet but that.

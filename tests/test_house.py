@@ -92,6 +92,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "api/http/immediate.py"): "the same, for requests without a task",
     (errors_are_caught_by_name, "api/http/connection.py"): "a defect costs its connection, not the server",
     (server_has_no_asyncio, "engine/backends/python/child/utils/event_loop.py"): "a model's process is not the server",
+    (queues_are_bounded, "actors/address_share.py"): "tasks that wait for their address's share, one for each request",
     (queues_are_bounded, "actors/budget.py"): "tasks that wait for the budget: what bounds everything else",
     (queues_are_bounded, "actors/work_thread.py"): "batches that its instance has credits for, and the word to stop",
     (queues_are_bounded, "actors/mailbox.py"): "the mailbox itself, which refuses or waits at its bound",

@@ -92,6 +92,8 @@ class Arrival:
                 call.fail(Status.INTERNAL, UNPARSABLE)
             return
         self._stop_watching()
+        if self.lease is not None:
+            self.lease.arrived()
         call.begun = True
         call.message = framed.payload
         if framed.compressed:
@@ -113,6 +115,7 @@ class Arrival:
             self._call.fail(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes")
             return False
         self._patience = self._connection.watch(self._reader, self._too_slow)
+        lease.watch(self._patience.hurry)
         return True
 
     def go_on(self) -> None:

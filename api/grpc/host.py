@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 from grpclib.const import Status
@@ -21,6 +22,7 @@ from ..http2.events import RequestReceived
 from ..http2.group import Http2Group
 from ..sockets.limits import Limits
 from ..sockets.roster import Roster
+from ..sockets.shares import shared_address
 from ..sockets.transport import PlainTransport, TlsTransport
 from . import blocks, call_log, compression
 from .call import DEADLINE_EXCEEDED, UnaryCall
@@ -46,6 +48,14 @@ _UNKNOWN_METHOD = blocks.trailers_only(Status.UNIMPLEMENTED)
 _TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
 
 
+class MakeLease(Protocol):
+    """Makes what a message takes of the server-wide budget."""
+
+    def __call__(self, *, client: str = "") -> Lease:
+        """For a message that arrives from the address `client`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the connections of a service share.
@@ -64,7 +74,7 @@ class Surroundings:
     deadlines: Deadlines
     compression_level: CompressionLevel
     max_compression_ratio: int
-    lease: Callable[[], Lease]
+    lease: MakeLease
     waiting: WaitingRoom
     offload: Offload
     limits: Limits
@@ -94,7 +104,7 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
         self._level = surroundings.compression_level
         self._peer: Peer | None = None
         self._surroundings = surroundings
-        self.lease = surroundings.lease
+        self.lease = partial(surroundings.lease, client=shared_address(client[0]) if client else "")
         self.offload = surroundings.offload
         self.stories: dict[int, CallStory] = {}
 

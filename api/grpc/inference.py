@@ -47,7 +47,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
         if self.delays.of_model_infer:
             self.immediate = {}
         self.attend: Callable[[], None] = context.server.attend
-        self.lease: Callable[[], Lease] = context.server.lease
+        self.lease: Callable[..., Lease] = context.server.lease
         self.offload: Offload = context.server.offload
         self.client_accounts: ClientAccounts = context.server.client_accounts
 

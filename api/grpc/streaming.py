@@ -218,6 +218,8 @@ class StreamingCall:
                 return None
             await self._more()
         self._stop_watching()
+        if self.lease is not None:
+            self.lease.arrived()
         if framed.compressed:
             return await self._unpack(framed.payload)
         return framed.payload
@@ -233,6 +235,7 @@ class StreamingCall:
         except MemoryError:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes") from None
         self._patience = self.connection.watch(self._reader, self._give_up)
+        lease.watch(self._patience.hurry)
 
     def _give_up(self) -> None:
         """The message that has begun does not come on."""

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ...engine.errors import TriremeError
 from ...engine.log_context import about
 from .asgi import Headers, Message, Receive, Scope, Send
 from .body_limits import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits
-from .body_reader import BodyReader, BodyTooLargeError
+from .body_reader import BodyReader, BodyRefusedError
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
-from .exchange import Answer, Context, HttpRequest, StreamedAnswer, open_lease
+from .exchange import Answer, Context, HttpRequest, StreamedAnswer, address_of, open_lease
 from .immediate import ImmediateInfer
 from .options import HttpOptions
 from .origins import OriginGuard
@@ -30,6 +29,7 @@ from .tracing import WatchedSend, is_watched
 if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ...actors.client_bytes import ClientAccounts
+    from ...actors.lease import Lease
     from ...actors.socket_readiness import Readiness
     from ..logging import Log
 
@@ -106,7 +106,7 @@ class HttpApplication:
         if terms.arrives and route.admit is not None and (refusal := route.admit(self._context, match)):
             return refusal
         uncounted_bytes = UNCOUNTED_BYTES_OF_STREAM if scope["http_version"] == "2" else UNCOUNTED_BYTES
-        reader = BodyReader(receive, terms, partial(open_lease, self._context.server, match), uncounted_bytes)
+        reader = BodyReader(receive, terms, lambda: self._lease(match, scope), uncounted_bytes)
         request = None
         try:
             body = await reader.read()
@@ -118,13 +118,16 @@ class HttpApplication:
                 await answer.send(send)
                 return None
             return answer
-        except BodyTooLargeError as error:
+        except BodyRefusedError as error:
             return error.answer
         finally:
             if request is not None:
                 request.release()
             elif reader.lease is not None:
                 reader.lease.close()
+
+    def _lease(self, match: Match, scope: Scope) -> Lease:
+        return open_lease(self._context.server, match, address_of(scope))
 
     def _refusal(self, match: Match, scope: Scope) -> Answer | None:
         """What to answer to a request that is not allowed, before anything else of it is looked at."""

@@ -45,11 +45,21 @@ class Context:
         self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
 
 
-def open_lease(server: InferenceServer, match: Match) -> Lease:
-    """What a request is to hold of the server-wide budget: of its model's share, if it is for inference."""
+def open_lease(server: InferenceServer, match: Match, client: str = "") -> Lease:
+    """What a request is to hold of the server-wide budget: of its model's share, if it is for inference.
+
+    Args:
+        client: the address that its body arrives from.
+    """
     if match.route.category == "inference" and match.version is not None:
-        return server.lease(match.name, match.version)
-    return server.lease()
+        return server.lease(match.name, match.version, client)
+    return server.lease(client=client)
+
+
+def address_of(scope: Scope) -> str:
+    """Of the client, as far as shares are concerned; empty if it has none."""
+    client = scope.get("client")
+    return shared_address(client[0]) if client else ""
 
 
 class HttpRequest:
@@ -86,9 +96,8 @@ class HttpRequest:
 
     @property
     def address(self) -> str:
-        """Of the client, as far as shares are concerned; empty if it has none."""
-        client = self.scope.get("client")
-        return shared_address(client[0]) if client else ""
+        """See `address_of`."""
+        return address_of(self.scope)
 
     def headers(self) -> dict[bytes, bytes]:
         """Values by lower-case name; of a repeated header, the first."""

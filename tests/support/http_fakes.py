@@ -152,8 +152,8 @@ class FakeServer:
             raise self.control_error
         self.unloads.append((name, unload_dependents))
 
-    def lease(self, name: str = "", version: int = LATEST) -> Lease:
-        return self.budget.lease(self.shares.get(name))
+    def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
+        return self.budget.lease(self.shares.get(name), client)
 
     def check_room(self, name: str, version: int = LATEST) -> None:
         if self.full is not None:

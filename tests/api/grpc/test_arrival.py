@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import trio
 from grpc_echo import SERVICE, Echo, ImmediateEcho, serving
 from grpc_peer import GrpcPeer, connect, frame
-from http_sockets import until
-from trio.testing import MockClock
+from http_sockets import UNHURRIED, until
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from trireme.actors.address_share import HURRY_S
 from trireme.actors.budget import InflightBudget
 from trireme.actors.lease import Lease
 from trireme.api.grpc.deadlines import Deadlines
@@ -36,10 +38,10 @@ class Budgeted(ImmediateEcho):
         budget: of messages that arrive.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, address_share: float = 1.0) -> None:
         super().__init__()
-        self.budget = InflightBudget(1000, BUDGET_BYTES)
-        self.lease: Callable[[], Lease] = self.budget.lease
+        self.budget = InflightBudget(1000, BUDGET_BYTES, address_share)
+        self.lease: Callable[..., Lease] = self.budget.lease
 
     @property
     def held_bytes(self) -> int:
@@ -82,6 +84,30 @@ async def test_what_is_announced_is_taken_before_it_comes(path: str) -> None:
         assert (await peer.finish(stream_id)).status == "0"
         await until(lambda: echo.held_bytes == 0)
         assert echo.budget.statistics().leases == 0
+
+
+@pytest.mark.parametrize("path", [UNARY, EACH])
+async def test_a_message_that_holds_more_than_its_share_has_to_hurry_if_others_wait(
+    leaping_clock: MockClock, path: str
+) -> None:
+    """It comes on, and fast enough for any other."""
+    echo = Budgeted(address_share=0.5)
+    limits = replace(UNHURRIED, body_grace_s=1e6)
+    async with (
+        serving([echo], limits=limits) as service,
+        await connect(service) as peer,
+        trio.open_nursery() as nursery,
+    ):
+        stream_id = peer.start(path, end=False)
+        await send(peer, stream_id, frame(bytes(8 * MIB))[:100_000], end=False)
+        await until(lambda: echo.held_bytes == 8 * MIB)
+        nursery.start_soon(echo.budget.lease(client="other").grow, 8 * MIB)
+        await wait_all_tasks_blocked()
+        assert echo.budget.statistics().waiting == 1
+        leaping_clock.jump(HURRY_S + 1)
+        received = await peer.finish(stream_id)
+        assert (received.status, received.message) == ("4", "the request message arrives too slowly")
+        await until(lambda: echo.budget.statistics().waiting == 0)
 
 
 @pytest.mark.parametrize("path", [UNARY, EACH])

@@ -44,7 +44,7 @@ UNKNOWN = [
 
 @pytest.fixture
 async def gated(tmp_path: Path) -> AsyncIterator[GatedServer]:
-    async with gated_server(tmp_path, ("gated", "other"), max_inflight_bytes=8 * MIB) as server:
+    async with gated_server(tmp_path, ("gated", "other"), max_inflight_bytes=8 * MIB, address_share=1.0) as server:
         yield server
 
 
@@ -401,3 +401,20 @@ async def test_so_does_a_client_that_goes_on_after_its_request_was_refused(monke
             await until(lambda: torrent.turns >= 100)
             torrent.on = False
         nursery.cancel_scope.cancel()
+
+
+async def test_one_address_cannot_hold_all_that_bodies_may(tmp_path: Path) -> None:
+    """It announces more than there is, and sends next to nothing; a large body from another address is served."""
+    async with gated_server(tmp_path, max_inflight_bytes=8 * MIB) as gated, AsyncExitStack() as stack:
+        gated.gate.set()
+        for _ in range(4):
+            slow = await stack.enter_async_context(await connect(gated.http))
+            await slow.send_all(head(Content_Length=3 * MIB // 2) + b" ")
+        await until(lambda: gated.server.budget_statistics().leases == 4)
+        assert gated.server.budget_statistics().bytes == 3 * MIB
+        port = gated.http.ports[0]
+        other = await trio.open_tcp_stream("127.0.0.1", port, local_address="127.0.0.2")
+        await stack.enter_async_context(other)
+        body = body_of(3 * MIB)
+        await other.send_all(head(Content_Length=len(body)) + body)
+        assert (await Responses(other).next()).status == 200

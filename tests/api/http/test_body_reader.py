@@ -8,11 +8,13 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
+from trireme.actors.address_share import HURRY_S
 from trireme.actors.budget import InflightBudget
 from trireme.api.http.asgi import Message
 from trireme.api.http.body_limits import UNCOUNTED_BYTES, BodyTerms
-from trireme.api.http.body_reader import BodyReader, BodyTooLargeError
+from trireme.api.http.body_reader import BodyReader, BodyRefusedError
 
 
 class Client:
@@ -115,7 +117,7 @@ async def test_a_client_that_leaves_leaves_no_body() -> None:
 )
 async def test_what_turns_out_to_be_too_large_is_refused_as_soon_as_it_does(pieces: list[bytes], text: str) -> None:
     client = Client(*pieces)
-    with pytest.raises(BodyTooLargeError) as caught:
+    with pytest.raises(BodyRefusedError) as caught:
         await reader_of(client, None, InflightBudget(10, 1 << 20), 100).read()
     assert client.asked <= 2
     assert caught.value.answer.status == 413
@@ -142,3 +144,38 @@ async def test_a_large_body_is_put_together_in_steps() -> None:
     assert body is not None
     assert len(body) == 128 * 65_536
     assert turns >= 6
+
+
+class Trickle:
+    """A client that sends its body when the test is over."""
+
+    async def receive(self) -> Message:
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_a_body_that_holds_more_than_its_share_has_to_hurry_if_others_wait(
+    autojump_clock: MockClock, wanted: bool
+) -> None:
+    """Otherwise it may be as slow as any."""
+    budget = InflightBudget(10, 1 << 20, 0.5)
+    terms = BodyTerms(800_000, 1 << 20, "some-flag")
+    reader = BodyReader(Trickle().receive, terms, lambda: budget.lease(client="a"))
+    refusals: list[int] = []
+
+    async def read() -> None:
+        with pytest.raises(BodyRefusedError) as caught:
+            await reader.read()
+        refusals.append(caught.value.answer.status)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        if wanted:
+            nursery.start_soon(budget.lease(client="b").grow, 200_000)
+        await trio.sleep(HURRY_S - 1)
+        assert not refusals
+        await trio.sleep(2)
+        assert refusals == ([408] if wanted else [])
+        nursery.cancel_scope.cancel()

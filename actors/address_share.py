@@ -1,0 +1,162 @@
+"""How much of what still arrives one address may hold of the server-wide budget, so that slow senders cannot hold all.
+
+What counts is what a lease has taken while its body arrives. A body that is complete waits for the server, and not for
+its client, so it counts no more.
+
+Rules:
+ 1. A lease that begins, of an address of which other bodies arrive, gets its bytes when the address then holds no more
+    than `limit_bytes`. Those of one address wait in the order in which they came, before they wait for the budget.
+ 2. A lease that has begun never waits for others that have: one of an address at a time, its *oversized* one, may go
+    beyond the limit. So may one that begins when no other body of the address arrives: a body can be larger than the
+    limit.
+ 3. An oversized lease is told when others wait for the budget (`Lease.watch`): its body has `HURRY_S` from then on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from .lease import Lease
+
+HURRY_S = 30.0
+
+_Waiter = tuple[trio.lowlevel.Task, "Lease", int]
+
+
+class AddressShares:
+    """The shares of all addresses of which something arrives.
+
+    Args:
+        limit_bytes: of each; None if there is to be none.
+
+    Attributes:
+        oversized: leases beyond the limits of their addresses.
+    """
+
+    __slots__ = ("_shares", "limit_bytes", "oversized")
+
+    def __init__(self, limit_bytes: int | None) -> None:
+        self.limit_bytes = limit_bytes
+        self.oversized: set[Lease] = set()
+        self._shares: dict[str, AddressShare] = {}
+
+    def join(self, address: str) -> AddressShare | None:
+        """The share that a new lease belongs to; None if it belongs to none."""
+        if self.limit_bytes is None or not address:
+            return None
+        share = self._shares.get(address)
+        if share is None:
+            share = self._shares[address] = AddressShare(self, address, self.limit_bytes)
+        share.leases += 1
+        return share
+
+    def forget(self, address: str) -> None:
+        """Nothing arrives of an address any more."""
+        del self._shares[address]
+
+    def want(self) -> None:
+        """A request waits for the budget (rule 3)."""
+        for lease in list(self.oversized):
+            lease.want()
+
+    def __repr__(self) -> str:
+        return f"<AddressShares of {len(self._shares)} addresses, {len(self.oversized)} oversized>"
+
+
+class AddressShare:
+    """What arrives from one address.
+
+    Attributes:
+        leases: that belong to it.
+        nbytes: that they have taken.
+        oversized: see rule 2.
+    """
+
+    __slots__ = ("_address", "_growing", "_limit_bytes", "_shares", "_starting", "leases", "nbytes", "oversized")
+
+    def __init__(self, shares: AddressShares, address: str, limit_bytes: int) -> None:
+        self._shares = shares
+        self._address = address
+        self._limit_bytes = limit_bytes
+        self._growing: deque[_Waiter] = deque()
+        self._starting: deque[_Waiter] = deque()
+        self.leases = 0
+        self.nbytes = 0
+        self.oversized: Lease | None = None
+
+    def take_nowait(self, lease: Lease, nbytes: int) -> bool:
+        """Let a lease have so many bytes more of the share, if it may and none waits that comes first."""
+        if lease.arriving_bytes:
+            first = not self._growing or lease is self.oversized
+        else:
+            first = not (self._growing or self._starting)
+        if not (first and self._may(lease, nbytes)):
+            return False
+        self._grant(lease, nbytes)
+        return True
+
+    async def take(self, lease: Lease, nbytes: int) -> None:
+        """The same, waiting if need be. Cancelled, it has taken nothing."""
+        if self.take_nowait(lease, nbytes):
+            return
+        queue = self._growing if lease.arriving_bytes else self._starting
+        waiter = (trio.lowlevel.current_task(), lease, nbytes)
+        queue.append(waiter)
+
+        def leave(_raise_cancel: object) -> trio.lowlevel.Abort:
+            queue.remove(waiter)
+            self._serve()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(leave)
+
+    def give(self, lease: Lease, nbytes: int) -> None:
+        """A lease did not get so many bytes of the budget, after all."""
+        self.nbytes -= nbytes
+        lease.arriving_bytes -= nbytes
+        if lease is self.oversized and self.nbytes <= self._limit_bytes:
+            self._settle(lease)
+        self._serve()
+
+    def leave(self, lease: Lease) -> None:
+        """A lease's body is complete, or the lease is closed."""
+        self.leases -= 1
+        self.nbytes -= lease.arriving_bytes
+        lease.arriving_bytes = 0
+        if lease is self.oversized:
+            self._settle(lease)
+        self._serve()
+        if not self.leases:
+            self._shares.forget(self._address)
+
+    def _may(self, lease: Lease, nbytes: int) -> bool:
+        if self.nbytes + nbytes <= self._limit_bytes or self.nbytes == lease.arriving_bytes:
+            return True
+        return lease.arriving_bytes > 0 and (self.oversized is None or self.oversized is lease)
+
+    def _grant(self, lease: Lease, nbytes: int) -> None:
+        self.nbytes += nbytes
+        lease.arriving_bytes += nbytes
+        if self.nbytes > self._limit_bytes and self.oversized is None:
+            self.oversized = lease
+            self._shares.oversized.add(lease)
+
+    def _settle(self, lease: Lease) -> None:
+        self.oversized = None
+        self._shares.oversized.discard(lease)
+
+    def _serve(self) -> None:
+        while queue := self._growing or self._starting:
+            task, lease, nbytes = queue[0]
+            if not self._may(lease, nbytes):
+                return
+            queue.popleft()
+            self._grant(lease, nbytes)
+            trio.lowlevel.reschedule(task)
+
+    def __repr__(self) -> str:
+        return f"<AddressShare of {self._address}: {self.nbytes} of {self._limit_bytes} bytes, {self.leases} leases>"
