@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,14 @@ from references import (
     without_links,
 )
 
+from trireme.api.cli.flag_table import FLAGS
+
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PAGES = sorted(REFERENCE.glob("*.md"))
+OF_TOOLS = frozenset({"benchmarks.md", "simulations.md", "gpu.md", "CHANGELOG.md"})
+"""Documents that name flags of scripts, which are not those of `trireme serve`."""
+OTHER_FLAGS = frozenset({"seed", "seeds", "flag"})
+"""Flags of the simulator in the README, and one that stands for any."""
 ELSEWHERE = frozenset({"x.md"})
 """Names that stand for no document of this repository: examples in tests."""
 
@@ -94,3 +101,31 @@ def test_exact_texts_are_those_of_the_code(page: Path, sources: SourceTexts) -> 
 def test_a_wrong_text_is_noticed(sources: SourceTexts) -> None:
     page = "| Case | Text |\n|---|---|\n| a | `Exceeds maximum queue length` |\n"
     assert [sources.missing(text) for _, text in exact_texts(page)] == ["Exceeds maximum queue length"]
+
+
+@pytest.mark.parametrize("document", [each for each in DOCUMENTS if each.name not in OF_TOOLS], ids=name_of)
+def test_flags_exist(document: Path) -> None:
+    """Every flag that a document names in code is one of `trireme serve`."""
+    named = set(re.findall(r"`--([a-z][a-z0-9-]*[a-z0-9])(?=[=` ])", document.read_text()))
+    assert sorted(named - set(FLAGS) - OTHER_FLAGS) == []
+
+
+def test_metric_families_exist(sources: SourceTexts) -> None:
+    names = {name for page in PAGES for name in re.findall(r"`(nv_\w+)`", page.read_text())}
+    assert len(names) > 30
+    unknown = [name for name in sorted(names) if sources.missing(name)]
+    assert [name for name in unknown if sources.missing(name.removeprefix("nv_cache_"))] == []
+
+
+def test_defaults_of_flags_are_those_of_the_command_line() -> None:
+    """Where the reference gives a flag of its own row a default, it is that of `trireme serve`."""
+    checked = 0
+    for page in PAGES:
+        for names, cell in re.findall(r"^\| (`--[^|]+`) \| ([^|]*) \|", page.read_text(), re.MULTILINE):
+            flags = [FLAGS[name] for name in re.findall(r"`--([a-z0-9-]+)`", names) if name in FLAGS]
+            values = [value.split(";")[0].strip() for value in cell.split(",")]
+            for flag, value in zip(flags, values, strict=False):
+                if re.fullmatch(r"true|false|\d+(\.\d+)*( ms)?", value):
+                    assert str(flag.default).lower() == value.removesuffix(" ms"), f"{page.name}: --{flag.name}"
+                    checked += 1
+    assert checked > 20
