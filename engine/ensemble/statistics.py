@@ -1,5 +1,5 @@
-"""What an ensemble counts for itself (docs/reference/statistics.md#what-each-event-counts,
-docs/reference/statistics.md). Its members count their own requests.
+"""What an ensemble counts for itself (docs/reference/statistics.md#what-each-event-counts). Its members count their own
+requests.
 
 A request that succeeds is one execution of its own batch size; its compute times are the sums over its steps, side by
 side or not, and its queue time is what passed before its steps began. One that fails counts twice, as in Triton: once
