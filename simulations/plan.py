@@ -37,6 +37,9 @@ UNKNOWN_MODEL = "unknown"
 """Name of a model that no server has."""
 
 
+PLENTY_BYTES = 1 << 20
+"""A response cache of this size holds all responses of a run."""
+
 SUM, NEW_SUM = "SUM", "NEW_SUM"
 """What an implicit state is called before and after an execution."""
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -36,7 +37,7 @@ from .invariants import Violation, Watch
 from .invariants.leftovers import leftovers
 from .invariants.state import WorldState
 from .oracle.rules import oracle_rules
-from .plan import Fault, Manner, Plan
+from .plan import PLENTY_BYTES, Fault, Manner, Plan
 from .reach import ServingCoverage
 from .world import World, play_in_world
 
@@ -170,7 +171,7 @@ class _Run:
             demands=demands,
             pools=pools,
             gpus=bool(plan.gpus),
-            rules=oracle_rules,
+            rules=partial(oracle_rules, plenty=plan.cache_bytes >= PLENTY_BYTES),
             on_violation=self._end,
         )
         self.coverage = Coverage(state, plan.max_inflight_requests)

@@ -18,6 +18,7 @@ from .moved_to_gpus import moved_to_gpus
 from .placed import placed
 from .plan import (
     GPU_FAULTS,
+    PLENTY_BYTES,
     UNKNOWN_MODEL,
     Change,
     ChangePlan,
@@ -177,7 +178,7 @@ class _Draw:
         """Mostly enough for all answers; else for a few, which go when others come."""
         if not any(model.cached for model in models):
             return 0
-        return 1 << 20 if self.chance.random() < 0.7 else self.chance.randint(1, 8) * ENTRY_BYTES
+        return PLENTY_BYTES if self.chance.random() < 0.7 else self.chance.randint(1, 8) * ENTRY_BYTES
 
     def changes(self, models: tuple[ModelPlan, ...], end_ns: int) -> tuple[ChangePlan, ...]:
         """Loads and unloads; in half of the runs that have some, models are only loaded again. Most models that are

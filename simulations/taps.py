@@ -49,6 +49,7 @@ from .events import (
 from .generations import generation_name
 from .graphs import step_number
 from .history import ANSWER, Recorder, answer_number, error_text, request_number
+from .oracle.observed import FoundInCache
 
 
 class TappedCore:
@@ -288,6 +289,7 @@ def tapped_cached_door(recorder: Recorder, generations: Generations) -> type[Cac
         def _hit(self, job: Job, found: Any, outputs: Any) -> None:
             number = request_number(job)
             job.reply = TappedReply(job.reply, number, recorder)
+            recorder.tell(FoundInCache(self._label, number, job.inputs))
             recorder.record(AnswerFound(recorder.now_ns(), number, self._label))
             super()._hit(job, found, outputs)
 

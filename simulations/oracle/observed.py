@@ -191,6 +191,15 @@ class Measured:
     end_ns: int
 
 
+@record
+class FoundInCache:
+    """A request was answered from the cache; `core` is its model's name in histories."""
+
+    core: str
+    request: int
+    inputs: Mapping[str, Tensor]
+
+
 Observation = (
     CoreMade
     | Admitted
