@@ -1,5 +1,4 @@
-"""Metric families are written the way Triton's library writes them (docs/reference/metrics.md,
-docs/reference/metrics.md#families-of-a-model)."""
+"""Metric families are written the way Triton's library writes them (docs/reference/metrics.md#text)."""
 
 from __future__ import annotations
 
