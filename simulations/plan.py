@@ -270,6 +270,7 @@ class ModelPlan:
         if sequences.oldest:
             batching.oldest.max_candidate_sequences = sequences.candidates
             batching.oldest.max_queue_delay_microseconds = self.delay_us
+            batching.oldest.preserve_ordering = self.preserve_ordering
             batching.oldest.preferred_batch_size.extend(self.preferred)
         else:
             batching.direct.max_queue_delay_microseconds = self.delay_us

@@ -320,6 +320,8 @@ class _Draw:
             iterative=self.has(Feature.ITERATIVE) and chance.random() < 0.7,
         )
         delay_us = round(batch_us * self.rate(0.02, 3.0)) if self.has(Feature.DELAY) else 0
+        ordered = self.has(Feature.ORDERING) and Random(f"order of {plan.name} {self.seed}").random() < 0.7
+        plan = replace(plan, preserve_ordering=ordered and sequences.oldest)
         return replace(plan, preferred=preferred, delay_us=delay_us, sequences=sequences)
 
     def policy(self, level: int, batch_us: float) -> PolicyPlan:

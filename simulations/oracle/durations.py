@@ -30,6 +30,7 @@ from ..invariants.base import Complain, Invariant
 from ..invariants.queueing import EXPIRED
 from ..invariants.state import WorldState
 from .decisions import CANCELLED
+from .leaving import Order, order_of
 from .observed import Measured, ToldSettled
 
 REASONS = {
@@ -103,9 +104,8 @@ class RightDurations(Invariant):
         model = self._models.get(name)
         if model is None:
             config = self._state.models[name].config
-            batching = config.dynamic_batching
-            ordered = batching is not None and batching.preserve_ordering
-            model = self._models[name] = _Model(config.decoupled, config.decoupled and ordered)
+            inexact = config.decoupled and order_of(config) is not Order.NONE
+            model = self._models[name] = _Model(config.decoupled, inexact)
         return model
 
     def _submitted(self, event: RequestSubmitted) -> None:

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from ...engine.config.model import ModelConfig
+from ...engine.config.sequence import OldestStrategy, sequence_batching
 from ..events import ReplyDelivered
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
-from .observed import Admitted, CoreMade, QueueDropped, Rejected, ToldSettled
+from .observed import Admitted, CoreMade, Dispatched, QueueDropped, Rejected, ToldSettled
 
 AT_ONCE = "an answer leaves when it is given"
-IN_TURN = "with preserve_ordering, an answer leaves when all that were queued before have been answered, and not before"
+IN_TURN = "with preserve_ordering, an answer leaves when those before it have left, and not before"
 NOT_BEFORE = "a request is answered when its batch is over, or when it has left the queue"
+
+
+class Order(enum.Enum):
+    """Which answers wait for which."""
+
+    NONE = "none"
+    ARRIVAL = "all, in the order in which requests were queued"
+    INSTANCE = "those of an instance, in the order in which requests were given to it"
+
+
+def order_of(config: ModelConfig) -> Order:
+    """What the configuration asks for."""
+    batching = config.dynamic_batching
+    if batching is not None and batching.preserve_ordering:
+        return Order.ARRIVAL
+    sequences = sequence_batching(config)
+    if sequences is None or not isinstance(sequences.strategy, OldestStrategy):
+        return Order.NONE
+    return Order.INSTANCE if sequences.strategy.preserve_ordering else Order.NONE
 
 
 @dataclass(slots=True)
 class _Line:
-    """The requests of a model that have no final answer yet, in order of arrival, and which of them were given one."""
+    """Requests that have no final answer yet, in the order of their answers, and which of them were given one."""
 
+    name: str
     ordered: bool
+    decoupled: bool
     given: dict[int, bool] = field(default_factory=dict)
 
     def may_leave(self) -> list[int]:
@@ -35,13 +58,14 @@ class _Line:
 
 class AnswersLeave(Invariant):
     """An answer leaves when it is given; with preserve_ordering when those before it have left (the same instant
-    counts). Models that answer any number of times are left to `AnswersWhole`."""
+    counts). Of models that answer any number of times only the order is looked at."""
 
     name = "answers leave when they may, neither before nor after"
 
     def __init__(self, complain: Complain) -> None:
         super().__init__(complain)
-        self._lines: dict[str, _Line] = {}
+        self._orders: dict[str, Order] = {}
+        self._lines: dict[tuple[str, int], _Line] = {}  # by core, and, if each has a line of its own, instance
         self._line_of: dict[int, _Line] = {}
         self._touched: dict[str, _Line] = {}
 
@@ -49,6 +73,7 @@ class AnswersLeave(Invariant):
         return {
             CoreMade: self._made,
             Admitted: self._admitted,
+            Dispatched: self._dispatched,
             Rejected: self._rejected,
             QueueDropped: self._dropped,
             ToldSettled: self._settled,
@@ -56,55 +81,62 @@ class AnswersLeave(Invariant):
         }
 
     def _made(self, event: CoreMade) -> None:
-        if not event.config.decoupled:
-            self._lines[event.core] = _Line(_keeps_order(event.config))
-        else:
-            self._lines.pop(event.core, None)
+        order = self._orders[event.core] = order_of(event.config)
+        self._lines[event.core, 0] = _Line(event.core, order is Order.ARRIVAL, event.config.decoupled)
 
     def _admitted(self, event: Admitted) -> None:
-        line = self._lines.get(event.core)
-        if line is not None:
-            line.given[event.request] = False
-            self._line_of[event.request] = line
+        self._join(event.request, self._lines[event.core, 0])
 
-    def _give(self, core: str, requests: tuple[int, ...]) -> None:
-        line = self._lines.get(core)
-        if line is not None:
-            self._touched[core] = line
-            for request in requests:
-                if request in line.given:
-                    line.given[request] = True
+    def _join(self, request: int, line: _Line) -> None:
+        line.given[request] = False
+        self._line_of[request] = line
+
+    def _dispatched(self, event: Dispatched) -> None:
+        if self._orders[event.core] is not Order.INSTANCE:
+            return
+        waiting = self._lines[event.core, 0]
+        line = self._lines.get((event.core, event.instance))
+        if line is None:
+            name = f"{event.core}, instance {event.instance}"
+            line = self._lines[event.core, event.instance] = _Line(name, True, waiting.decoupled)
+        for request in event.requests:
+            if request in waiting.given:  # and not there already, being executed again
+                del waiting.given[request]
+                self._join(request, line)
+
+    def _give(self, requests: tuple[int, ...]) -> None:
+        for request in requests:
+            line = self._line_of.get(request)
+            if line is not None and not line.decoupled:
+                line.given[request] = True
+                self._touched[line.name] = line
 
     def _rejected(self, event: Rejected) -> None:
-        self._give(event.core, (event.request,))
+        self._give((event.request,))
 
     def _dropped(self, event: QueueDropped) -> None:
-        self._give(event.core, event.requests)
+        self._give(event.requests)
 
     def _settled(self, event: ToldSettled) -> None:
-        self._give(event.core, tuple([each for each in event.requests if each and each not in event.rescheduled]))
+        self._give(tuple([each for each in event.requests if each and each not in event.rescheduled]))
 
     def _delivered(self, event: ReplyDelivered) -> None:
         line = self._line_of.get(event.request)
-        if line is None or event.late or not event.final:
+        if line is None or event.late:
             return
         what = f"request {event.request} was answered"
-        if not line.given[event.request]:
-            self.broken(f"{what} before its batch was over (rule: {NOT_BEFORE})")
-        elif event.request not in line.may_leave():
-            first = next(request for request, given in line.given.items() if not given)
+        first = next(iter(line.given))
+        if line.ordered and event.request != first:
             self.broken(f"{what} before request {first} (rule: {IN_TURN})")
-        del line.given[event.request], self._line_of[event.request]
+        elif not line.decoupled and not line.given[event.request]:
+            self.broken(f"{what} before its batch was over (rule: {NOT_BEFORE})")
+        if event.final:
+            del line.given[event.request], self._line_of[event.request]
 
     def instant_over(self, now_ns: int) -> None:
-        for name, line in self._touched.items():
+        for line in self._touched.values():
             late = line.may_leave()
             if late:
                 rule = IN_TURN if line.ordered else AT_ONCE
-                self.broken(f"'{name}' held answers to {late} back at {now_ns} ns (rule: {rule})")
+                self.broken(f"'{line.name}' held answers to {late} back at {now_ns} ns (rule: {rule})")
         self._touched.clear()
-
-
-def _keeps_order(config: ModelConfig) -> bool:
-    batching = config.dynamic_batching
-    return batching is not None and batching.preserve_ordering
