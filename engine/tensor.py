@@ -19,6 +19,7 @@ from .datatypes import BYTES, DataType
 Buffer = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct("<I")
+_MOST_PARTS = 16_384
 
 
 class IncompleteLengthError(ValueError):
@@ -127,11 +128,18 @@ class Tensor:
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:
     """The wire form of BYTES elements."""
+    packed = bytearray()
     parts: list[bytes] = []
     for element in elements:
         parts.append(_LENGTH.pack(len(element)))
         parts.append(element)
-    return b"".join(parts)
+        if len(parts) == _MOST_PARTS:  # each length is an object of its own
+            packed += b"".join(parts)
+            parts.clear()
+    if not packed:
+        return b"".join(parts)
+    packed += b"".join(parts)
+    return bytes(packed)
 
 
 def add_packed(packed: bytearray, pieces: Iterable[bytes]) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 
 from ...actors.offload import LARGE_BYTES
@@ -18,7 +18,7 @@ from . import json_writer
 from .exchange import BINARY, JSON, Answer
 from .infer_request import DecodedInfer
 
-_MANY_PIECES = 64
+_FEW_PIECES, _MANY_PIECES = 8, 64
 _COPIED_BYTES = 1 << 20
 _LARGE_BYTES = 65_536
 """A single output of this size is sent from where it lies, instead of being copied behind the JSON text."""
@@ -38,7 +38,7 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
     """
     forms = decoded.forms
     default_form = decoded.default_form
-    pieces: list[bytes] = [b""]  # the head, which comes last
+    pieces: list[Buffer] = [b""]  # the head, which comes last
     blobs: list[Buffer] = []
     between = b',"outputs":['
     for tensor in response.outputs:
@@ -71,7 +71,7 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
         head = b'%b,"parameters":%b' % (head, _parameters(response.parameters))
     pieces[0] = head
     pieces.append(b"]}" if response.outputs else b',"outputs":[]}')
-    if len(pieces) > _MANY_PIECES:
+    if len(pieces) > _MANY_PIECES or (len(pieces) > _FEW_PIECES and sum(map(len, pieces)) > _COPIED_BYTES):
         return _large(pieces, blobs)
     text = b"".join(pieces)
     if not blobs:
@@ -103,16 +103,19 @@ def takes_long(response: InferenceResponse, decoded: DecodedInfer) -> bool:
     return False
 
 
-def _large(pieces: list[bytes], blobs: list[Buffer]) -> Answer:
+def _large(pieces: list[Buffer], blobs: list[Buffer]) -> Answer:
     """An answer whose text is too large to be copied again."""
     headers = [(b"Inference-Header-Content-Length", b"%d" % sum(map(len, pieces)))] if blobs else []
-    return Answer(200, BINARY if blobs else JSON, b"", headers, tail=_joined([*pieces, *blobs]))
+    pieces += blobs
+    return Answer(200, BINARY if blobs else JSON, b"", headers, tail=_joined(pieces))
 
 
-def _joined(pieces: Iterable[Buffer]) -> memoryview:
-    """One after the other; `join` would hold the interpreter's lock until all are copied."""
+def _joined(pieces: list[Buffer]) -> memoryview:
+    """One after the other; `join` would hold the interpreter's lock until all are copied. Takes them from the list."""
     joined = bytearray()
-    for piece in pieces:
+    pieces.reverse()
+    while pieces:
+        piece = pieces.pop()  # and with it its memory
         for at in range(0, len(piece), _COPIED_BYTES):
             joined += memoryview(piece)[at : at + _COPIED_BYTES]
     return memoryview(joined)

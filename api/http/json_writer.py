@@ -18,7 +18,7 @@ import orjson
 
 from ...engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64, DataType
 from ...engine.errors import InternalError, InvalidArgumentError
-from ...engine.tensor import Tensor
+from ...engine.tensor import Tensor, iter_spans
 
 _PIECE_ELEMENTS = 16_384
 _PIECE_BYTES = 262_144
@@ -97,6 +97,8 @@ def tensor_pieces(tensor: Tensor) -> list[bytes]:
             f"sending {datatype.name} data via JSON is not supported. Please use the binary data format for output"
         )
     try:
+        if datatype is BYTES and not tensor.has_array:
+            return _packed_strings(tensor)
         flat = tensor.array.reshape(-1)
     except ValueError:
         raise InternalError(f"output tensor shape does not match size of output for '{tensor.name}'") from None
@@ -107,6 +109,41 @@ def tensor_pieces(tensor: Tensor) -> list[bytes]:
         pieces += (_elements(flat[start : start + _PIECE_ELEMENTS], datatype)[1:-1], b",")
     pieces[-1] = b"]"
     return pieces
+
+
+def _packed_strings(tensor: Tensor) -> list[bytes]:
+    """An array of strings that are packed. No more than a piece of them is unpacked at a time: each is an object.
+
+    Raises:
+        ValueError: they are not as many as the shape says.
+    """
+    view = memoryview(tensor.buffer)
+    pieces: list[bytes] = [b"["]
+    batch: list[bytes] = []
+    count = nbytes = 0
+    for start, stop in iter_spans(view):
+        count += 1
+        if stop - start > _PIECE_BYTES:
+            pieces += (_strings(batch)[1:-1], b',"') if batch else (b'"',)
+            pieces += [
+                _escape(bytes(view[at : min(at + _PIECE_BYTES, stop)])) for at in range(start, stop, _PIECE_BYTES)
+            ]
+            pieces.append(b'",')
+            batch, nbytes = [], 0
+            continue
+        batch.append(bytes(view[start:stop]))
+        nbytes += stop - start
+        if len(batch) == _PIECE_ELEMENTS or nbytes > _PIECE_BYTES:
+            pieces += (_strings(batch)[1:-1], b",")
+            batch, nbytes = [], 0
+    if count != tensor.element_count:
+        raise ValueError
+    if batch:
+        pieces += (_strings(batch)[1:-1], b",")
+    if count:
+        pieces[-1] = pieces[-1][:-1]
+    pieces.append(b"]")
+    return pieces if len(pieces) > 4 else [b"".join(pieces)]
 
 
 def _elements(flat: np.ndarray, datatype: DataType) -> bytes:
