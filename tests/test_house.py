@@ -19,7 +19,7 @@ from house_rules import (
     engine_knows_no_event_loop,
     errors_are_caught_by_name,
     files_are_short,
-    find_cycle,
+    find_circles,
     folders_import_downwards_only,
     functions_are_short,
     imports_inside_are_relative,
@@ -37,6 +37,20 @@ from house_rules import (
 )
 
 ROOT = Path(__file__).parents[1]
+
+CIRCLES: tuple[frozenset[str], ...] = (
+    frozenset(f"actors.{name}" for name in ("cached", "ensemble", "loading", "members", "model", "recursion")),
+    frozenset(("actors.address_share", "actors.budget", "actors.lease")),
+    frozenset(("actors.model_calls", "actors.server")),
+    frozenset(("api.http2.connection", "api.http2.group")),
+    frozenset(("engine.execution", "engine.job")),
+    frozenset(f"api.grpc.{name}" for name in ("arrival", "call", "dispatch", "host", "methods", "stream", "streaming")),
+    frozenset(
+        f"engine.backends.python.child.utils.{name}"
+        for name in ("bls", "context", "host", "memory", "request", "sender")
+    ),
+)
+"""Modules that import each other, as yet: by types that they name, but for the last."""
 
 EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (engine_knows_no_event_loop, "engine/backends/python/child/calls.py"): "awaited by coroutines of user code",
@@ -160,16 +174,23 @@ def test_no_example_fails_because_the_machine_is_slow() -> None:
 
 
 def test_no_import_circles(sources: list[Source]) -> None:
-    assert find_cycle([source for source in sources if source.in_library]) == []
+    """Not among types either: what only a type checker imports counts."""
+    new = [
+        circle
+        for circle in find_circles([source for source in sources if source.in_library])
+        if not any(set(circle) <= known for known in CIRCLES)
+    ]
+    assert new == []
 
 
 def test_import_circles_are_found() -> None:
     circle = [Source("engine/a.py", "from .b import B"), Source("engine/b.py", "from . import c")]
-    assert find_cycle([*circle, Source("engine/c.py", "def f():\n    from .a import A")]) == [
-        f"engine.{m}" for m in "abc"
-    ]
-    for harmless in ("if TYPE_CHECKING:\n    from .a import A", "from ..proto import a", "import a"):
-        assert find_cycle([*circle, Source("engine/c.py", harmless)]) == []
+    for closing in ("def f():\n    from .a import A", "if TYPE_CHECKING:\n    from .a import A"):
+        others = [Source("engine/d.py", "from .a import A"), Source("engine/e.py", "from .f import F")]
+        tangle = [*circle, Source("engine/c.py", closing), *others, Source("engine/f.py", "from . import e, a")]
+        assert find_circles(tangle) == [["engine.a", "engine.b", "engine.c"], ["engine.e", "engine.f"]]
+    for harmless in ("from ..proto import a", "import a"):
+        assert find_circles([*circle, Source("engine/c.py", harmless)]) == []
 
 
 BROKEN: list[tuple[Rule, str, str]] = [

@@ -18,12 +18,12 @@ from .asgi import Headers, Message, Receive, Scope, Send
 from .body_limits import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits
 from .body_reader import BodyReader, BodyRefusedError
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
-from .exchange import Answer, Context, HttpRequest, StreamedAnswer, address_of, open_lease
+from .exchange import Answer, Context, HttpRequest, Match, StreamedAnswer, address_of, open_lease
 from .immediate import ImmediateInfer
 from .options import HttpOptions
 from .origins import OriginGuard
 from .restricted import RestrictedApis
-from .routes import Match, Router
+from .routes import Router
 from .tracing import WatchedSend, is_watched
 
 if TYPE_CHECKING:

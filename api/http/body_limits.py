@@ -11,27 +11,17 @@ Rules:
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from .asgi import Headers
 from .errors import error_body
-from .exchange import JSON, Answer
+from .exchange import JSON, Answer, BodyKind
 
 UNCOUNTED_BYTES = 65_536
 """A body up to this size may arrive before the server-wide budget counts it: as much as one read takes anyway."""
 
 UNCOUNTED_BYTES_OF_STREAM = 1024
 """The same where a connection has a hundred bodies arriving at a time, as over HTTP/2."""
-
-
-class BodyKind(enum.Enum):
-    """What a route's bodies are."""
-
-    TENSORS = "tensors"
-    JSON = "JSON"
-    FILES = "files"
-    MANAGEMENT = "management"
 
 
 @dataclass(frozen=True, slots=True)

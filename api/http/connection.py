@@ -42,7 +42,8 @@ from .asgi import AsgiApp
 from .exchange import Answer
 from .h1_exchange import READ_BYTES, Exchange
 from .h1_heads import HeadMemory
-from .h1_parser import Refusal, Request, RequestParser
+from .h1_parser import Refusal, RequestParser
+from .h1_request import Request
 from .h1_response import ResponseEncoder, ResponseState, error_response, whole_response
 from .h2_connection import H2Front, first_bytes
 from .immediate import ImmediateCall, ImmediateInfer

@@ -1,11 +1,16 @@
-"""What a handler gets and what it gives back: the request, the server around it, the answer."""
+"""What a handler gets and what it gives back: the route, the request, the server around it, the answer."""
 
 from __future__ import annotations
 
+import enum
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...engine.errors import InvalidArgumentError
+from ...engine.request import LATEST
 from ...engine.tensor import Buffer
 from ..pipeline import Pipeline
 from ..request_parameters import compile_forward_pattern
@@ -18,11 +23,21 @@ if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ...actors.lease import Lease
     from ..logging import Log
-    from .routes import Match
 
 TEXT = b"text/plain"
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
+
+_MAX_VERSION = 2**63 - 1
+
+
+class BodyKind(enum.Enum):
+    """What a route's bodies are."""
+
+    TENSORS = "tensors"
+    JSON = "JSON"
+    FILES = "files"
+    MANAGEMENT = "management"
 
 
 class Context:
@@ -144,3 +159,68 @@ class StreamedAnswer(ABC):
 
 
 Handler = Callable[[Context, HttpRequest], Awaitable[Answer | StreamedAnswer]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """One row of the table in docs/reference/http.md#routes.
+
+    Attributes:
+        pattern: what the whole path must match; its named groups fill a `Match`.
+        handlers: by method; any other method is refused.
+        category: what a restricted-API setting calls this route (docs/reference/http.md#restricted-apis).
+        error_media: Content-Type of its errors: some routes announce JSON before they look at the request.
+        body: what its bodies are.
+        admit: says what to answer to a request whose large body has not come yet; None if it may come.
+    """
+
+    pattern: re.Pattern[bytes]
+    handlers: Mapping[str, Handler]
+    category: str
+    error_media: bytes
+    body: BodyKind = BodyKind.MANAGEMENT
+    admit: Callable[[Context, Match], Answer | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A path that belongs to a route; what it does not name is empty.
+
+    Attributes:
+        name: of the model, or of the shared-memory region.
+        version_text: the digits in the path.
+        kind: ``system`` or ``cuda``, for shared memory.
+        version: `LATEST` when the path names none; None when it is too large for 64 bits.
+    """
+
+    route: Route
+    name: str = ""
+    version_text: str = ""
+    repository: str = ""
+    kind: str = ""
+    version: int | None = field(init=False, default=LATEST)
+
+    def __post_init__(self) -> None:
+        if self.version_text:
+            object.__setattr__(self, "version", _parse_version(self.version_text))
+
+    def model_version(self) -> int:
+        """The version asked for, or `LATEST`.
+
+        Raises:
+            InvalidArgumentError: it does not fit into 64 bits.
+        """
+        if self.version is None:
+            raise InvalidArgumentError(
+                f"failed to get model version from specified version string '{self.version_text}' (details: stol), "
+                "version should be an integral value > 0"
+            )
+        return self.version
+
+
+def _parse_version(digits: str) -> int | None:
+    # Compare lengths first: int() refuses texts of thousands of digits.
+    significant = digits.lstrip("0") or "0"
+    if len(significant) > len(str(_MAX_VERSION)) or int(significant) > _MAX_VERSION:
+        return None
+    return int(significant)

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import httptools
 import trio
 
 from ...engine.tensor import Buffer
+from ..sockets.limits import Limits
 from .asgi import HEADER_NAMES, Message, http_scope
-from .h1_parser import Request
+from .h1_request import Request
 from .h1_response import ResponseEncoder, ResponseMessageError, ResponseState
-
-if TYPE_CHECKING:
-    from .connection import Connection
 
 _CONTINUE: list[Buffer] = [b"HTTP/1.1 100 Continue\r\n\r\n"]
 READ_BYTES = 65_536
+
+
+class ExchangeConnection(Protocol):
+    """What an exchange needs of its connection (`connection.Connection`)."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def scheme(self) -> str: ...
+
+    def handed_over(self) -> None: ...
+
+    def write_now(self, buffers: list[Buffer]) -> list[Buffer]: ...
+
+    async def write(self, buffers: list[Buffer]) -> None: ...
+
+    async def read_body(self, request: Request) -> None: ...
 
 
 class Exchange:
@@ -25,7 +41,7 @@ class Exchange:
 
     __slots__ = ("_connection", "_received_all", "_request", "encoder")
 
-    def __init__(self, connection: Connection, request: Request) -> None:
+    def __init__(self, connection: ExchangeConnection, request: Request) -> None:
         self._connection = connection
         self._request = request
         self._received_all = False

@@ -11,12 +11,8 @@ Rule 2: The same head, followed by as many bytes as it announces and no more, is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..memo import Memo
-
-if TYPE_CHECKING:
-    from .h1_parser import Request
+from .h1_request import Request
 
 _HEADS = 512
 _HEAD_BYTES = 2_048

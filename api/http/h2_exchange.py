@@ -11,24 +11,45 @@ Rule 4: A response that is complete before its request is ended a little later: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import trio
 
 from ...engine.tensor import Buffer
 from ..http2.errors import ErrorCode
+from ..http2.server import Http2Server
+from ..sockets.limits import Limits
 from .asgi import Message
 from .h1_parser import Refusal
 from .h1_response import ResponseMessageError, ResponseState
 from .h2_body import RequestBody
 from .h2_heads import CONTINUE, RequestHead, response_block
 
-if TYPE_CHECKING:
-    from .h2_connection import H2Connection
-
-
 _LENT_BYTES = 2048
 """As many streams as a connection may have, with so much each, leave others room in the connection's window."""
+
+
+class ExchangeConnection(Protocol):
+    """What an exchange needs of its connection (`h2_connection.H2Connection`)."""
+
+    @property
+    def core(self) -> Http2Server[Any]: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def blocked(self) -> bool: ...
+
+    def hold(self, stream_id: int) -> bool: ...
+
+    def let_go(self, stream_id: int) -> None: ...
+
+    def consumed(self, stream_id: int, nbytes: int) -> None: ...
+
+    def mark(self, own: int) -> None: ...
+
+    async def until_unblocked(self) -> None: ...
 
 
 class Exchange:
@@ -60,7 +81,7 @@ class Exchange:
         "stream_id",
     )
 
-    def __init__(self, connection: H2Connection, stream_id: int, head: RequestHead) -> None:
+    def __init__(self, connection: ExchangeConnection, stream_id: int, head: RequestHead) -> None:
         self._connection = connection
         self._body = RequestBody(head.content_length, connection.limits, self._consumed)
         self._held = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import trio
 
@@ -27,16 +27,13 @@ from ..unread import UnreadAnswers, answer_bytes
 from . import json_reader
 from .asgi import Headers, Message, Send
 from .errors import error_answer, error_body
-from .exchange import JSON, Answer, Context, HttpRequest, StreamedAnswer
+from .exchange import JSON, Answer, Context, HttpRequest, Match, StreamedAnswer
 from .generate_request import read_generate
 from .generate_response import encode_generate, takes_long
 from .json_large import ON_LOOP_BYTES
 from .large_bodies import decode_generate
 from .load_metrics import FORMAT_HEADER, load_metrics_headers
 from .tracing import trace_of
-
-if TYPE_CHECKING:
-    from .routes import Match
 
 EVENTS = b"text/event-stream; charset=utf-8"
 

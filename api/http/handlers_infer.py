@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ...actors import InferenceServer
 from ...engine.errors import TriremeError, UnsupportedError
@@ -13,14 +12,11 @@ from ...engine.tracing import Tracer
 from . import compression
 from .asgi import HEADER_NAMES
 from .errors import error_answer
-from .exchange import JSON, TEXT, Answer, Context, HttpRequest
+from .exchange import JSON, TEXT, Answer, Context, HttpRequest, Match
 from .infer_adapter import HttpInfer
 from .infer_request import header_length
 from .large_bodies import decode, expand
 from .tracing import trace_of
-
-if TYPE_CHECKING:
-    from .routes import Match
 
 _LARGE_BYTES = 65_536
 """Answers from this size on are packed on a thread: zlib works without the interpreter's lock, so the other connections

@@ -19,13 +19,13 @@ from ...engine.tracing import Tracer
 from ..pipeline import CallbackAnswer
 from .asgi import Headers
 from .errors import error_answer, unexpected_failure
-from .exchange import JSON, TEXT, Answer, Context
-from .h1_parser import Request
+from .exchange import JSON, TEXT, Answer, Context, Match
+from .h1_request import Request
 from .handlers_infer import infer
 from .infer_adapter import HttpInfer
 from .infer_request import header_length
 from .json_large import ON_LOOP_BYTES
-from .routes import Match, Router
+from .routes import Router
 from .tracing import HttpTrace
 
 _log = logging.getLogger(__name__)

@@ -7,11 +7,8 @@ slash is another path, the query string is ignored (docs/reference/http.md#trans
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
-from ...engine.errors import InvalidArgumentError
-from ...engine.request import LATEST
 from ..memo import Memo
 from . import handlers_logging as logging
 from . import handlers_models as models
@@ -19,8 +16,7 @@ from . import handlers_repository as repository
 from . import handlers_server as server
 from . import handlers_shared_memory as shared_memory
 from . import handlers_trace as trace
-from .body_limits import BodyKind
-from .exchange import JSON, TEXT, Answer, Context, Handler
+from .exchange import JSON, TEXT, Answer, BodyKind, Context, Handler, Match, Route
 from .handlers_generate import admit_generate, generate, generate_stream
 from .handlers_infer import admit_infer, infer
 
@@ -31,64 +27,6 @@ _REGION = rb"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
 
 _CACHED_PATHS = 1024
 _CACHED_PATH_BYTES = 512
-_MAX_VERSION = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Route:
-    """One row of the table in docs/reference/http.md#routes.
-
-    Attributes:
-        pattern: what the whole path must match; its named groups fill a `Match`.
-        handlers: by method; any other method is refused.
-        category: what a restricted-API setting calls this route (docs/reference/http.md#restricted-apis).
-        error_media: Content-Type of its errors: some routes announce JSON before they look at the request.
-        body: what its bodies are.
-        admit: says what to answer to a request whose large body has not come yet; None if it may come.
-    """
-
-    pattern: re.Pattern[bytes]
-    handlers: Mapping[str, Handler]
-    category: str
-    error_media: bytes
-    body: BodyKind = BodyKind.MANAGEMENT
-    admit: Callable[[Context, Match], Answer | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A path that belongs to a route; what it does not name is empty.
-
-    Attributes:
-        name: of the model, or of the shared-memory region.
-        version_text: the digits in the path.
-        kind: ``system`` or ``cuda``, for shared memory.
-        version: `LATEST` when the path names none; None when it is too large for 64 bits.
-    """
-
-    route: Route
-    name: str = ""
-    version_text: str = ""
-    repository: str = ""
-    kind: str = ""
-    version: int | None = field(init=False, default=LATEST)
-
-    def __post_init__(self) -> None:
-        if self.version_text:
-            object.__setattr__(self, "version", _parse_version(self.version_text))
-
-    def model_version(self) -> int:
-        """The version asked for, or `LATEST`.
-
-        Raises:
-            InvalidArgumentError: it does not fit into 64 bits.
-        """
-        if self.version is None:
-            raise InvalidArgumentError(
-                f"failed to get model version from specified version string '{self.version_text}' (details: stol), "
-                "version should be an integral value > 0"
-            )
-        return self.version
 
 
 def _route(
@@ -156,11 +94,3 @@ class Router:
 def _text(raw: bytes) -> str:
     # Bytes that are no UTF-8 survive, so that an error can quote the name as it came.
     return raw.decode("utf-8", "surrogateescape")
-
-
-def _parse_version(digits: str) -> int | None:
-    # Compare lengths first: int() refuses texts of thousands of digits.
-    significant = digits.lstrip("0") or "0"
-    if len(significant) > len(str(_MAX_VERSION)) or int(significant) > _MAX_VERSION:
-        return None
-    return int(significant)

@@ -37,6 +37,20 @@ class TraceWrite:
     extend: bool
 
 
+class _Waiting:
+    """Traces of one setting that are to be written.
+
+    Attributes:
+        nbytes: of tensors in them.
+    """
+
+    __slots__ = ("nbytes", "traces")
+
+    def __init__(self) -> None:
+        self.traces: list[Trace] = []
+        self.nbytes = 0
+
+
 class TraceFiles:
     """Collects traces, and says what is to be written.
 
@@ -48,37 +62,39 @@ class TraceFiles:
         self._path = path
         self._next_index = 0
         self._has_main = False
-        self._waiting: dict[TraceSetting, None] = {}
+        self._waiting: dict[TraceSetting, _Waiting] = {}
 
     def collect(self, trace: Trace) -> TraceWrite | None:
         """A trace is complete; what is to be written, if anything is."""
         setting = trace.setting
-        setting.waiting.append(trace)
-        setting.waiting_bytes += trace.nbytes
-        self._waiting[setting] = None
+        waiting = self._waiting.get(setting)
+        if waiting is None:
+            waiting = self._waiting[setting] = _Waiting()
+        waiting.traces.append(trace)
+        waiting.nbytes += trace.nbytes
         limit = min(setting.log_frequency or MAX_WAITING, MAX_WAITING)
-        if setting.is_complete or len(setting.waiting) >= limit or setting.waiting_bytes >= MAX_WAITING_BYTES:
+        if setting.is_complete or len(waiting.traces) >= limit or waiting.nbytes >= MAX_WAITING_BYTES:
             return self._write(setting)
         return None
 
     def retire(self, setting: TraceSetting) -> TraceWrite | None:
         """A setting takes no new traces; what is to be written, if anything is."""
-        return self._write(setting) if setting.is_complete and setting.waiting else None
+        return self._write(setting) if setting.is_complete and setting in self._waiting else None
 
     def close(self) -> list[TraceWrite]:
         """Traces that are under way are not waited for; what is to be written."""
         return [self._write(setting) for setting in list(self._waiting)]
 
     def _write(self, setting: TraceSetting) -> TraceWrite:
-        del self._waiting[setting]
+        traces = tuple(self._waiting.pop(setting).traces)
         if setting.log_frequency or (setting.count == 0 and setting.is_complete):
             path = f"{self._path}.{self._next_index}"
             self._next_index += 1
-            return TraceWrite(path, setting.take_waiting(), extend=False)
+            return TraceWrite(path, traces, extend=False)
         extend = self._has_main
         self._has_main = True
-        return TraceWrite(self._path, setting.take_waiting(), extend)
+        return TraceWrite(self._path, traces, extend)
 
     def __repr__(self) -> str:
-        waiting = sum(len(setting.waiting) for setting in self._waiting)
+        waiting = sum(len(waiting.traces) for waiting in self._waiting.values())
         return f"<TraceFiles {self._path}: {waiting} traces wait, next index {self._next_index}>"

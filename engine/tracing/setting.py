@@ -14,12 +14,8 @@ States: ACTIVE --count used up--> EXHAUSTED; both --replaced--> RETIRED.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
 
 from .config import TraceConfig, TraceLevel, TraceMode
-
-if TYPE_CHECKING:
-    from .record import Trace
 
 
 class SettingState(enum.Enum):
@@ -37,8 +33,6 @@ class TraceSetting:
         own: names of the fields that were set for this one; the others follow the setting behind it.
         notes: what of the level traces really tell; spans have no tensors.
         open: traces taken that have not come back.
-        waiting: traces that came back and are to be written.
-        waiting_bytes: of tensors in them.
     """
 
     __slots__ = (
@@ -52,8 +46,6 @@ class TraceSetting:
         "open",
         "own",
         "rate",
-        "waiting",
-        "waiting_bytes",
     )
 
     def __init__(
@@ -65,8 +57,6 @@ class TraceSetting:
         self.log_frequency = log_frequency
         self.own = own
         self.open = 0
-        self.waiting: list[Trace] = []
-        self.waiting_bytes = 0
         self._seen = 0
         self._retired = False
         exporting = config.mode is TraceMode.OPENTELEMETRY
@@ -113,13 +103,6 @@ class TraceSetting:
     def retire(self) -> None:
         """Another has taken its place."""
         self._retired = True
-
-    def take_waiting(self) -> tuple[Trace, ...]:
-        """What waits to be written, which then does not wait any more."""
-        taken = tuple(self.waiting)
-        self.waiting.clear()
-        self.waiting_bytes = 0
-        return taken
 
     def __repr__(self) -> str:
         return (

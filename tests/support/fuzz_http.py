@@ -16,8 +16,9 @@ from fuzz_mutations import NUMBERS, mutate
 from fuzz_server import MODELS, TYPES
 from fuzz_target import Finding, Target, converse, described
 
+from trireme.api.http.exchange import Route
 from trireme.api.http.openapi import document
-from trireme.api.http.routes import Route, Router
+from trireme.api.http.routes import Router
 
 NOT_OF_THE_INTERFACE = {400, 404, 405, 408, 413, 431}
 """How requests are answered that are none."""

@@ -159,25 +159,36 @@ def package_file_only_names(source: Source) -> Violations:
 
 
 def import_edges(source: Source, modules: set[str]) -> set[str]:
-    """Our own modules that importing this one imports; what only a type checker imports does not count."""
-    checked = [node for node in source.nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
-    skipped = {id(inner) for node in checked for inner in ast.walk(node)}
+    """Our own modules that this one imports, at any time, or for a type checker alone."""
     edges = set()
-    for _, module, name in imports(source, [node for node in source.nodes if id(node) not in skipped]):
+    for _, module, name in imports(source):
         base = module.removeprefix("trireme").removeprefix(".")
         inner = f"{base}.{name}" if base else name
         edges |= {inner} & modules or {base} & modules
     return edges - {source.module}
 
 
-def find_cycle(sources: list[Source]) -> list[str]:
-    """Modules that import each other in a circle, and those that import such; empty if there is none."""
+def find_circles(sources: list[Source]) -> list[list[str]]:
+    """The modules that import each other in a circle, a list for each tangle of circles; empty if there is none."""
     modules = {source.module for source in sources}
     waiting = {source.module: import_edges(source, modules) for source in sources}
     while free := [module for module, edges in waiting.items() if not edges & waiting.keys()]:
         for module in free:
             del waiting[module]
-    return sorted(waiting)
+    reached = {module: _reached(module, waiting) for module in waiting}
+    tangles = {frozenset(other for other in reached[module] if module in reached[other]) for module in waiting}
+    return sorted(sorted(tangle) for tangle in tangles if tangle)
+
+
+def _reached(module: str, edges: dict[str, set[str]]) -> set[str]:
+    """What a module imports, directly or not; among the modules that are left."""
+    reached: set[str] = set()
+    pending = [module]
+    while pending:
+        for other in edges[pending.pop()] & edges.keys() - reached:
+            reached.add(other)
+            pending.append(other)
+    return reached
 
 
 # -- size ------------------------------------------------------------------------------------------------------------

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ...job import Job
 from .state import SequenceState
 
-if TYPE_CHECKING:
-    from .slot import Slot
-
 CorrelationId = int | str
 """Numbers and strings name different sequences: 5 is not "5"."""
+
+
+class Place(Protocol):
+    """Where a sequence is served: its `slot.Slot`."""
+
+    def put(self, job: Job) -> None:
+        """Another request of the sequence has come."""
+        ...
+
+    def shrink(self) -> None:
+        """The sequence has lost requests, or is over."""
+        ...
 
 
 class Sequence:
@@ -38,7 +47,7 @@ class Sequence:
         self.over = False
         self.idle_s = 0.0
         self.deadline_s: float | None = None
-        self.slot: Slot | None = None
+        self.slot: Place | None = None
         self.state: SequenceState | None = None
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from trireme.api.http.body_limits import BodyKind, BodyLimits
+from trireme.api.http.body_limits import BodyLimits
+from trireme.api.http.exchange import BodyKind
 
 MIB = 1 << 20
 LIMITS = BodyLimits(64 * MIB, MIB, 256 * MIB)

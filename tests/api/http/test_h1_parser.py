@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http.h1_heads import HeadMemory
-from trireme.api.http.h1_parser import Refusal, Request, RequestParser
+from trireme.api.http.h1_parser import Refusal, RequestParser
+from trireme.api.http.h1_request import Request
 from trireme.api.sockets.limits import Limits
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
