@@ -32,6 +32,7 @@ from ..engine.gpu.flights import Flights
 from ..engine.gpu.pipeline import Flight, Pipeline
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceRequest
+from ..engine.restart import RestartPolicy
 from ..engine.scheduling.batch import BatchLayout, _ScatterLayout
 from ..engine.scheduling.compatibility import Compatibility
 from ..engine.scheduling.core import Action, InstanceId, Wait, WaitUntil
@@ -261,6 +262,12 @@ def _idle_since_its_first(original: Any, batcher: SequenceBatcher, sequence: Liv
         original(batcher, sequence, now)
 
 
+def _impatient_restart(original: Any, policy: RestartPolicy, now: float) -> float:
+    """The delay does not grow while an instance goes on dying."""
+    original(policy, now)
+    return policy._first_delay_s
+
+
 def _priorities_ignored(original: Any, limiter: LimiterCore[Any], instance: Any, executed: bool = True) -> None:
     """An execution counts as one, whatever the priority."""
     original(limiter, instance, executed)
@@ -430,6 +437,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "last-comes-first": (Backlog, "pop", _last_comes_first),
     "one-slot-less": (DirectHost, "__init__", _one_slot_less),
     "idle-since-its-first": (SequenceBatcher, "_touch", _idle_since_its_first),
+    "impatient-restart": (RestartPolicy, "died", _impatient_restart),
     "priorities-ignored": (LimiterCore, "release", _priorities_ignored),
     "small-demands-first": (LimiterCore, "next_grant", _small_demands_first),
     "hit-overtakes": (Scheduler, "answer", _hit_overtakes),

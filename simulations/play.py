@@ -41,7 +41,7 @@ from .plan import PLENTY_BYTES, Fault, Manner, Plan
 from .reach import ServingCoverage
 from .world import World, play_in_world
 
-LONGEST_RESTART_S = 10.0
+LONGEST_RESTART_S = 30.0
 """The longest delay before an instance is started again (`engine.restart`)."""
 
 STEPS_OF_A_LOAD = 20
@@ -171,7 +171,9 @@ class _Run:
             demands=demands,
             pools=pools,
             gpus=bool(plan.gpus),
-            rules=partial(oracle_rules, plenty=plan.cache_bytes >= PLENTY_BYTES),
+            rules=partial(
+                oracle_rules, plenty=plan.cache_bytes >= PLENTY_BYTES, restart_window_s=plan.restart_window_s
+            ),
             on_violation=self._end,
         )
         self.coverage = Coverage(state, plan.max_inflight_requests)

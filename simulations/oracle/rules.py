@@ -11,14 +11,18 @@ from .idleness import IdleIsKnown
 from .leaving import AnswersLeave
 from .limiter import RightGrants
 from .members import MembersAreAsked
+from .restarts import RightRestarts
 from .sequences import RightSequences
 
 
-def oracle_rules(complain: Complain, state: WorldState, plenty: bool = False) -> tuple[Invariant, ...]:
+def oracle_rules(
+    complain: Complain, state: WorldState, *, plenty: bool = False, restart_window_s: float = 60.0
+) -> tuple[Invariant, ...]:
     """The rules, for one run.
 
     Args:
         plenty: the response cache has room for all responses.
+        restart_window_s: see `ServerOptions`.
     """
     return (
         RightDecisions(complain),
@@ -26,6 +30,7 @@ def oracle_rules(complain: Complain, state: WorldState, plenty: bool = False) ->
         RightGrants(complain),
         RightHits(complain, state, plenty),
         MembersAreAsked(complain, state),
+        RightRestarts(complain, state, round(restart_window_s * 1e9)),
         IdleIsKnown(complain, state),
         AnswersLeave(complain),
         RightDurations(complain, state),

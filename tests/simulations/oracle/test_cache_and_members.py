@@ -89,7 +89,7 @@ def test_misses_are_the_responses_that_were_kept(counted: int, complaint: str) -
     statistics = ModelStatistics()
     for _ in range(counted):
         statistics.record_cache_miss(0, 0)
-    rule.reported([ModelStatisticsEntry("m", "1", statistics)], {"m": "m"})
+    rule.reported([ModelStatisticsEntry("m", 1, statistics)], {"m": "m"})
     assert "".join(complaints) == complaint
 
 
