@@ -86,24 +86,17 @@ class NaiveQueue:
             event.inputs,
         )
 
-    def is_delayed(self, entry: Entry, now_s: float) -> bool:
-        """Its time is over, and its level lets it wait on."""
-        return entry.deadline_s <= now_s and self.policy(entry.level).timeout_action is TimeoutAction.DELAY
-
-    def is_expired(self, entry: Entry, now_s: float) -> bool:
-        """Its time is over, and its level does not let it wait on."""
-        return entry.deadline_s <= now_s and self.policy(entry.level).timeout_action is TimeoutAction.REJECT
-
     def expired(self, now_s: float) -> list[Entry]:
         """A request whose time is over is rejected at once, unless its level delays it."""
-        return [entry for entry in self.entries.values() if self.is_expired(entry, now_s)]
+        over = [entry for entry in self.entries.values() if entry.deadline_s <= now_s]
+        return [entry for entry in over if self.policy(entry.level).timeout_action is TimeoutAction.REJECT]
 
     def ordered(self, now_s: float) -> list[Entry]:
         """Level 1 before level 2, and so on. Within a level in order of arrival; a delayed request comes after all
-        that are not, in the order in which their time was over, and before the next level."""
+        that are not, in the order in which their time was over, and before the next level. None has `expired`."""
 
         def place(entry: Entry) -> tuple[int, bool, float, int]:
-            delayed = self.is_delayed(entry, now_s)
+            delayed = entry.deadline_s <= now_s
             return entry.level, delayed, entry.deadline_s if delayed else 0.0, entry.arrival
 
         return sorted(self.entries.values(), key=place)
