@@ -89,6 +89,18 @@ def test_each_group_says_what_came_of_it_and_none_keeps_the_others_from_running(
     assert told["crashes"]["output"].startswith("so far")
 
 
+def test_the_summary_has_what_is_known_so_far(tmp_path: Path) -> None:
+    """Whoever ends the runner has it."""
+    look = f"""
+import json, pathlib
+from hardware import main
+summary = json.loads(pathlib.Path({str(tmp_path / "results" / "summary.json")!r}).read_text())
+main(lambda figures: figures.update(before=[each["group"] for each in summary["groups"]]))
+"""
+    told = run(tmp_path, passes=PASSES, looks=look)
+    assert told["looks"]["figures"] == {"before": ["passes"]}
+
+
 def test_what_there_is_no_time_for_is_not_run(tmp_path: Path) -> None:
     told = run(tmp_path, limit_s=0, passes=PASSES)
     assert (told["passes"]["status"], told["passes"]["reason"]) == ("not run", "no time was left for it")
