@@ -26,6 +26,7 @@ from ..engine.answer_window import AnswerWindow
 from ..engine.config.model import QueuePolicy
 from ..engine.ensemble import EnsembleRun, StepCall
 from ..engine.ensemble.run import Iteration, RunState
+from ..engine.ensemble.statistics import ComputeTimes
 from ..engine.errors import NotFoundError, TriremeError
 from ..engine.execution import ExecutionBatch, SealReason
 from ..engine.gpu.flights import Flights
@@ -268,6 +269,12 @@ def _impatient_restart(original: Any, policy: RestartPolicy, now: float) -> floa
     return policy._first_delay_s
 
 
+def _first_step_alone(original: Any, times: ComputeTimes, marks: Any) -> None:
+    """The compute times of an ensemble are those of the first step that was answered."""
+    if not times.infer_ns:
+        original(times, marks)
+
+
 def _priorities_ignored(original: Any, limiter: LimiterCore[Any], instance: Any, executed: bool = True) -> None:
     """An execution counts as one, whatever the priority."""
     original(limiter, instance, executed)
@@ -438,6 +445,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "one-slot-less": (DirectHost, "__init__", _one_slot_less),
     "idle-since-its-first": (SequenceBatcher, "_touch", _idle_since_its_first),
     "impatient-restart": (RestartPolicy, "died", _impatient_restart),
+    "first-step-alone": (ComputeTimes, "add", _first_step_alone),
     "priorities-ignored": (LimiterCore, "release", _priorities_ignored),
     "small-demands-first": (LimiterCore, "next_grant", _small_demands_first),
     "hit-overtakes": (Scheduler, "answer", _hit_overtakes),

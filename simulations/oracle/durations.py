@@ -212,14 +212,14 @@ class RightDurations(Invariant):
             model = self._models.get(label)
             if model is None or model.inexact or model_of(label) != entry.name:
                 continue
-            own = _tally_of(entry.statistics)
+            own = tally_of(entry.statistics)
             wrong = sorted(name for name in own | model.tally if name and own[name] != model.tally[name])
             if wrong:
                 text = ", ".join(f"{name} is {own[name]}, right is {model.tally[name]}" for name in wrong)
                 self.broken(f"statistics of '{label}': {text}")
 
 
-def _tally_of(own: ModelStatistics) -> Counter[str]:
+def tally_of(own: ModelStatistics) -> Counter[str]:
     """What a model's statistics say, by the names that are used here."""
     tally = Counter(
         {

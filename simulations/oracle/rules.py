@@ -7,6 +7,7 @@ from ..invariants.state import WorldState
 from .cache import RightHits
 from .decisions import RightDecisions
 from .durations import RightDurations
+from .ensemble_durations import RightSums
 from .idleness import IdleIsKnown
 from .leaving import AnswersLeave
 from .limiter import RightGrants
@@ -30,6 +31,7 @@ def oracle_rules(
         RightGrants(complain),
         RightHits(complain, state, plenty),
         MembersAreAsked(complain, state),
+        RightSums(complain, state),
         RightRestarts(complain, state, round(restart_window_s * 1e9)),
         IdleIsKnown(complain, state),
         AnswersLeave(complain),
