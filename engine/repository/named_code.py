@@ -22,6 +22,7 @@ PROGRAM_BACKENDS = frozenset({"python", "pytorch", "tensorflow", "tensorrt"})
 
 _PARAMETERS = (
     "EXECUTION_ENV_PATH",  # Python models: the environment that hosts them
+    "EXECUTION",  # and whether that is the server's own process
     "CPU_EXTENSION_PATH",  # OpenVINO: a library of operators
     "TORCH_COMPILE_OPTIONAL_PARAMETERS",  # PyTorch: also names the compiler that is started
 )
@@ -42,6 +43,9 @@ _ACCELERATOR_PARAMETERS = {
         "user_compute_stream",
     ),
 }
+_USUAL = {"EXECUTION": "process"}
+"""Parameters whose value means the same as none."""
+
 _LONGEST = 200
 
 _Named = tuple[str, str]
@@ -85,8 +89,9 @@ def _named(message: Any) -> Iterator[_Named]:
     for library in message.model_operations.op_library_filename:
         yield "model_operations.op_library_filename", library
     for key in _PARAMETERS:
-        if key in message.parameters and message.parameters[key].string_value:
-            yield f"parameters['{key}']", message.parameters[key].string_value
+        value = message.parameters[key].string_value if key in message.parameters else ""
+        if value not in ("", _USUAL.get(key)):
+            yield f"parameters['{key}']", value
     accelerators = message.optimization.execution_accelerators
     for accelerator in (*accelerators.gpu_execution_accelerator, *accelerators.cpu_execution_accelerator):
         for key in _ACCELERATOR_PARAMETERS.get(accelerator.name, ()):

@@ -16,6 +16,7 @@ PYTHON = 'backend: "python" default_model_filename: "model.py" '
 PYTORCH = 'backend: "pytorch" default_model_filename: "model.pt" '
 OTHER = 'backend: "other" '
 ENVIRONMENT = PYTHON + 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }'
+EXECUTION = PYTHON + 'parameters { key: "EXECUTION" value { string_value: "%s" } }'
 ACCELERATOR = (
     ONNX + "optimization { execution_accelerators { gpu_execution_accelerator { "
     'name: "%s" parameters { key: "%s" value: "%s" } } } }'
@@ -46,6 +47,7 @@ def check(given: str, own: str | None, *, brings_files: bool = False) -> None:
         ),
         ("parameters['EXECUTION_ENV_PATH'] '/tmp/env'", ENVIRONMENT % "/tmp/env", ENVIRONMENT % "/opt/env"),
         ("parameters['EXECUTION_ENV_PATH'] '/tmp/env'", ENVIRONMENT % "/tmp/env", PYTHON),
+        ("parameters['EXECUTION'] 'in_process'", EXECUTION % "in_process", PYTHON),
         (
             "parameters['CPU_EXTENSION_PATH'] 'x.so'",
             'backend: "openvino" parameters { key: "CPU_EXTENSION_PATH" value { string_value: "x.so" } }',
@@ -105,6 +107,7 @@ def test_files_are_not_given_to_a_backend_that_runs_them(backend: str) -> None:
         (OTHER + 'runtime: "model.py"', OTHER),  # as the server shows the configuration of a Python-based backend
         (PYTHON, ENVIRONMENT % "/opt/env"),
         (ENVIRONMENT % "", PYTHON),
+        (EXECUTION % "process", PYTHON),
         (ACCELERATOR % ("tensorrt", "precision_mode", "FP16"), ONNX),
         ('platform: "ensemble" ensemble_scheduling {}', ONNX),
     ],
