@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
+from .answer_window import AnswerWindow
 from .errors import TriremeError
 from .request import InferenceRequest, ParameterValue
 from .response import InferenceResponse
+from .response_statistics import ResponseTimes
 from .tensor import Tensor
-
-if TYPE_CHECKING:
-    from .answer_window import AnswerWindow
-    from .execution import ExecutionBatch
-    from .response_statistics import ResponseTimes
 
 Outcome = InferenceResponse | TriremeError | None
 """What a backend answers: a response, an error, or (final, decoupled models only) nothing more."""
@@ -25,6 +23,25 @@ class Reply(Protocol):
     def deliver(self, outcome: Outcome, final: bool) -> bool:
         """Pass an answer on; True if this was the final one, False for any other, late ones included."""
         ...
+
+
+class Batch(Protocol):
+    """What a job knows of the batch that it is executed in: see `execution.ExecutionBatch`."""
+
+    gpu: int | None
+    heard: bool
+    marks: list[int]
+    reported: deque[ResponseTimes] | None
+
+    def answer(self, job: Job, outcome: Outcome, final: bool) -> None: ...
+
+    def report(self, times: ResponseTimes) -> None: ...
+
+    def take_reported(self) -> Iterator[ResponseTimes]: ...
+
+    def reschedule(self, job: Job) -> None: ...
+
+    def marks_until(self, now_ns: int) -> Sequence[int]: ...
 
 
 class Job:
@@ -110,7 +127,7 @@ class Job:
         self.deadline_s: float | None = None
         self.responded = False
         self.answered = False
-        self.batch: ExecutionBatch | None = None
+        self.batch: Batch | None = None
         self.on_cancel: Callable[[], None] | None = None
 
     @property

@@ -43,7 +43,6 @@ CIRCLES: tuple[frozenset[str], ...] = (
     frozenset(("actors.address_share", "actors.budget", "actors.lease")),
     frozenset(("actors.model_calls", "actors.server")),
     frozenset(("api.http2.connection", "api.http2.group")),
-    frozenset(("engine.execution", "engine.job")),
     frozenset(f"api.grpc.{name}" for name in ("arrival", "call", "dispatch", "host", "methods", "stream", "streaming")),
     frozenset(
         f"engine.backends.python.child.utils.{name}"
