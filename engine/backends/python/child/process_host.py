@@ -17,7 +17,7 @@ from .codec import Message, Payload
 from .link import Link
 from .utils.errors import HostError, TritonModelException
 from .utils.event_loop import EventLoop
-from .utils.request import InferenceRequest
+from .utils.host import ModelRequest
 from .utils.response import InferenceResponse
 from .utils.sender import LOST
 from .wire import UnsendableError, write_error, write_request, write_response
@@ -131,7 +131,7 @@ class ProcessHost:
             self.link.poll()
         return request is not None and request.cancelled
 
-    def infer(self, request: InferenceRequest, decoupled: bool) -> Call:
+    def infer(self, request: ModelRequest, decoupled: bool) -> Call:
         payload = Payload()
         try:
             wire = write_request(request, payload)

@@ -12,7 +12,7 @@ import numpy as np
 from .codec import BF16, BYTES, MOST_HEAD_BYTES, MessageError, Payload, WireTensor, array_of, cut, encode
 from .utils.errors import TritonError
 from .utils.failures import shortened
-from .utils.host import Host
+from .utils.host import Host, ModelRequest
 from .utils.request import InferenceRequest, incoming
 from .utils.response import InferenceResponse
 from .utils.tensor import Tensor
@@ -69,7 +69,7 @@ def read_request(wire: tuple[Any, ...], payload: memoryview, host: Host) -> Infe
     return incoming(key, host, inputs, request_id, correlation_id, flags, timeout_us, parameters, wanted, trace)
 
 
-def write_request(request: InferenceRequest, payload: Payload) -> tuple[Any, ...]:
+def write_request(request: ModelRequest, payload: Payload) -> tuple[Any, ...]:
     """A request to another model: (model, version, id, correlation ID, flags, timeout in µs, parameters, wanted,
     key of the request whose trace it goes with, or None, tensors).
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .context import ModelContext
 from .errors import HostError, TritonModelException
-from .host import Responses
+from .host import ModelRequest, Responses
 from .response import InferenceResponse, error_response
-
-if TYPE_CHECKING:
-    from .request import InferenceRequest
 
 
 class ResponseIterator:
@@ -93,7 +90,7 @@ class ResponseIterator:
         self._seen.append(refusal(self._target, error))
 
 
-def execute(context: ModelContext, request: InferenceRequest, decoupled: bool) -> Any:
+def execute(context: ModelContext, request: ModelRequest, decoupled: bool) -> Any:
     """The response, or a `ResponseIterator` if `decoupled`."""
     _check(context)
     responses = context.host.infer(request, decoupled)
@@ -105,7 +102,7 @@ def execute(context: ModelContext, request: InferenceRequest, decoupled: bool) -
         return refusal(request._model_name, error)
 
 
-def execute_async(context: ModelContext, request: InferenceRequest, decoupled: bool) -> Any:
+def execute_async(context: ModelContext, request: ModelRequest, decoupled: bool) -> Any:
     """An awaitable with the same result, which is there with the first response. The request is made now, so that
     several can be awaited together; to cancel the awaitable is to give the request up."""
     _check(context)

@@ -9,9 +9,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from .tensor import Tensor
+from .trace import InferenceTrace
+
 if TYPE_CHECKING:
-    from .request import InferenceRequest
     from .response import InferenceResponse
+
+
+class ModelRequest(Protocol):
+    """What to send to another model: see `request.InferenceRequest`.
+
+    Attributes:
+        _model_version: -1: the server chooses.
+        _requested: empty: all.
+        _parameters: JSON.
+    """
+
+    _model_name: str
+    _model_version: int
+    _inputs: list[Tensor]
+    _requested: list[str]
+    _request_id: str
+    _correlation_id: int | str
+    _flags: int
+    _timeout: int
+    _parameters: str
+    _trace: InferenceTrace
 
 
 class Responses(Protocol):
@@ -73,12 +96,8 @@ class Host(Protocol):
         """Whether the request `key` was cancelled; the last known state for one that is over."""
         ...
 
-    def infer(self, request: InferenceRequest, decoupled: bool) -> Responses:
+    def infer(self, request: ModelRequest, decoupled: bool) -> Responses:
         """Ask another model (BLS); the request is on its way when this returns.
-
-        What to send: ``_model_name``, ``_model_version`` (-1: the server chooses), ``_inputs``, ``_requested`` (empty:
-        all), ``_request_id``, ``_correlation_id``, ``_flags``, ``_timeout``, ``_parameters`` (JSON), ``_trace``,
-        ``_preferred_memory``.
 
         Args:
             request: made by user code.
