@@ -27,6 +27,16 @@ HURRY_S = 30.0
 _Waiter = tuple[trio.lowlevel.Task, "Lease", int]
 
 
+def part_of_bodies(address_share: float) -> float:
+    """Which part of what leases may use is for one address: its share of what one model's leases may hold, which is
+    half. So it cannot hold all of a model's either. If the share is all, all.
+
+    Args:
+        address_share: see `ServerOptions`.
+    """
+    return address_share / 2 if address_share < 1 else 1.0
+
+
 class AddressShares:
     """The shares of all addresses of which something arrives.
 

@@ -38,6 +38,7 @@ from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from ..engine.shared_memory import Regions
 from ..engine.statistics import ModelStatisticsEntry
 from ..engine.tensor import Buffer
+from .address_share import part_of_bodies
 from .admission import Admission
 from .budget import BudgetStatistics, InflightBudget
 from .cache_access import CacheAccess
@@ -119,7 +120,9 @@ class InferenceServer:
         self.services.confinement = options.confinement
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
-        self._budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, options.address_share)
+        self._budget = InflightBudget(
+            options.max_inflight_requests, options.max_inflight_bytes, part_of_bodies(options.address_share)
+        )
         self.client_accounts = ClientAccounts.of(options.max_inflight_bytes, options.address_share)
         self.offload = Offload()
         self._tracing = Tracing(options.tracing, clock or SystemClock())

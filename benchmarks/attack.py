@@ -97,11 +97,14 @@ class Memory:
         self._thread.join()
 
     def _now(self) -> int:
+        server = self._server.process
         total = 0
         with contextlib.suppress(psutil.NoSuchProcess):
-            for process in (self._server.process, *self._server.process.children(recursive=True)):
+            total = server.memory_info().rss
+            for process in server.children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    total += process.memory_info().rss
+                    memory = process.memory_info()
+                    total += memory.rss - memory.shared  # what a model shares with the server is the server's as well
         return total
 
     def _sample(self) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import attack_holders as holders
 import attack_payloads as payloads
 import psutil
 from attack_clients import FrameFlood, Http2Client, frame, send_http
@@ -355,6 +356,13 @@ def attacks() -> Iterator[Attack]:
     yield Attack("HTTP/2: 10^12 bytes to infer", endless_http2)
     yield Attack("HTTP: 100-continue for 10^12 bytes", expects_continue)
     yield Attack("HTTP: 40 unfinished bodies of 64 MiB", unfinished_bodies)
+    yield Attack("HTTP: 3,000 unfinished bodies of 64 KB", holders.held_by_many(holders.unfinished_body))
+    yield Attack("HTTP: 3,000 unfinished heads of 1,000 headers", holders.held_by_many(holders.unfinished_head))
+    yield Attack("HTTP: 3,000 times 1,500 requests at once, unread", holders.held_by_many(holders.pipelined))
+    yield Attack("HTTP: slow bodies from one address", holders.slow_large_bodies, ("echo",))
+    yield Attack("HTTP: 60 unread answers of 8 MiB", holders.unread_http, ("echo",))
+    yield Attack("gRPC: 12 unread streams of 80 MiB", holders.unread_grpc("ModelStreamInfer"), ("echo",))
+    yield Attack("gRPC: 960 unread answers of 1 MiB", holders.unread_grpc("ModelInfer"), ("echo",))
     yield Attack("gRPC: 16 unfinished messages of 128 MiB", unfinished_messages)
     yield Attack("700 requests to a model that hangs", hung_model, ("hangs",), ("--max-inflight-requests", "500"))
     for name in ("HTTP/2", "gRPC"):

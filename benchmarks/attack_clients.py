@@ -149,11 +149,15 @@ def _send_piece(client: socket.socket, piece: bytes, ends_s: float) -> bool:
 class Http2Client:
     """An HTTP/2 connection that sends within the windows it is given.
 
+    Args:
+        reads: give windows back for what comes.
+
     Attributes:
         ended: how the streams that are over have ended: a status, a reset, or the end of the connection.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, reads: bool = True) -> None:
+        self._reads = reads
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         config = h2.config.H2Configuration(validate_outbound_headers=False)
         self._core = h2.connection.H2Connection(config)
@@ -241,7 +245,7 @@ class Http2Client:
             self.ended.setdefault(event.stream_id or 0, how)
         elif isinstance(event, h2.events.ConnectionTerminated):
             self._end_all(f"goaway {int(event.error_code or 0)}")
-        elif isinstance(event, h2.events.DataReceived):
+        elif isinstance(event, h2.events.DataReceived) and self._reads:
             self._core.acknowledge_received_data(event.flow_controlled_length or 0, event.stream_id or 0)
 
     def _end_all(self, how: str) -> None:

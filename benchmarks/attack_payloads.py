@@ -115,6 +115,20 @@ def grpc_small(model: str) -> bytes:
     return field(1, model.encode()) + field(5, tensor) + field(7, bytes(64))
 
 
+def grpc_floats(model: str, nbytes: int) -> bytes:
+    """A ModelInferRequest with FP32[1, n] of so many bytes."""
+    tensor = field(1, b"INPUT0") + field(2, b"FP32") + field(3, varint(1) + varint(nbytes // 4))
+    return field(1, model.encode()) + field(5, tensor) + field(7, bytes(nbytes))
+
+
+def floats(nbytes: int) -> tuple[bytes, bytes]:
+    """The JSON head and the data of FP32[1, n] of so many bytes; the answer is to be binary, too."""
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, nbytes // 4]}
+    tensor["parameters"] = {"binary_data_size": nbytes}
+    head = {"inputs": [tensor], "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}]}
+    return json.dumps(head).encode(), bytes(nbytes)
+
+
 def grpc_frame(message: bytes, *, packed: bool = False) -> bytes:
     """A message with gRPC's prefix."""
     return bytes([packed]) + len(message).to_bytes(4, "big") + message

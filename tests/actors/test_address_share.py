@@ -10,6 +10,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trireme.actors.address_share import part_of_bodies
 from trireme.actors.budget import InflightBudget
 from trireme.actors.lease import Lease
 
@@ -172,6 +173,12 @@ async def test_who_gives_up_leaves_nothing_behind() -> None:
         lease.close()
     assert budget.statistics().bytes == budget.statistics().leases == 0
     assert repr(budget._addresses) == "<AddressShares of 0 addresses, 0 oversized>"
+
+
+def test_which_part_an_address_has() -> None:
+    """A quarter of what bodies may have by default, as one model's may have half."""
+    assert part_of_bodies(0.5) == 0.25
+    assert part_of_bodies(1.0) == 1.0
 
 
 async def test_a_share_of_all_is_none() -> None:

@@ -409,12 +409,12 @@ async def test_one_address_cannot_hold_all_that_bodies_may(tmp_path: Path) -> No
         gated.gate.set()
         for _ in range(4):
             slow = await stack.enter_async_context(await connect(gated.http))
-            await slow.send_all(head(Content_Length=3 * MIB // 2) + b" ")
+            await slow.send_all(head(Content_Length=MIB) + b" ")
         await until(lambda: gated.server.budget_statistics().leases == 4)
-        assert gated.server.budget_statistics().bytes == 3 * MIB
+        assert gated.server.budget_statistics().bytes == MIB
         port = gated.http.ports[0]
         other = await trio.open_tcp_stream("127.0.0.1", port, local_address="127.0.0.2")
         await stack.enter_async_context(other)
-        body = body_of(3 * MIB)
+        body = body_of(2 * MIB)
         await other.send_all(head(Content_Length=len(body)) + body)
         assert (await Responses(other).next()).status == 200
