@@ -47,7 +47,9 @@ def startup_tables(server: InferenceServer, index: Sequence[IndexEntry] | None =
     entries = server.repository_index() if index is None else index
     yield table(("Repository Agent", "Path"), server.agents_used())
     yield table(("Backend", "Path", "Config"), _backends(server))
-    yield table(("Model", "Version", "Status"), [_model(entry) for entry in entries])
+    yield table(
+        ("Model", "Version", "Status"), [_model(entry) for entry in entries if _was_to_load(entry, server.options)]
+    )
     yield table(("Option", "Value"), list(_options(server)))
 
 
@@ -81,6 +83,12 @@ def _backends(server: InferenceServer) -> list[Row]:
 def _backend_config(name: str, options: ServerOptions) -> str:
     settings = {"auto-complete-config": str(options.auto_complete).lower(), **options.options_for_backend(name)}
     return json.dumps({"cmdline": settings}, separators=(",", ":"))
+
+
+def _was_to_load(entry: IndexEntry, options: ServerOptions) -> bool:
+    """Whether the start has tried to load it; in explicit mode the index also has models that wait to be asked for."""
+    explicit = options.model_control_mode is ControlMode.EXPLICIT and "*" not in options.startup_models
+    return not explicit or entry.state is not None or entry.name in options.startup_models
 
 
 def _model(entry: IndexEntry) -> Row:

@@ -10,6 +10,7 @@ from counted_models import CONFIG, ENSEMBLE, Counter, counted_server
 
 from trireme.api.cli.tables import keepalive_table, startup_tables, table
 from trireme.api.http2.limits import KeepaliveOptions
+from trireme.engine.options import ControlMode
 from trireme.engine.scheduling.resources import ExplicitResource
 
 
@@ -71,6 +72,14 @@ async def test_options_agents_and_backends_are_those_of_the_server(tmp_path: Pat
     assert settings["rate_limit"] == "EXEC_COUNT"
     assert settings["rate_limit_resource[0]"] == '{"name":"gpu", "count":4 "device":-1}'
     assert settings["rate_limit_resource[1]"] == '{"name":"bus", "count":1 "device":2}'
+
+
+async def test_models_that_wait_to_be_asked_for_are_not_shown(tmp_path: Path) -> None:
+    """In explicit mode the start loads only the models that it names; of the others there is nothing to say yet."""
+    options = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": ("m",)}
+    async with counted_server(tmp_path, Counter(), {"m": CONFIG, "n": CONFIG}, **options) as server:
+        _agents, _backends, models, _options = startup_tables(server)
+    assert rows(models) == [["m", "1", "READY"]]
 
 
 def test_how_grpc_treats_silent_clients() -> None:
