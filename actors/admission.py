@@ -13,20 +13,22 @@ from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
 from ..engine.tracing.following import TracedReply
 from .budget import InflightBudget
-from .cached import Door
 from .large_requests import is_large, read_regions_now, strings_in_regions
 from .lease import Lease, ModelShare
+from .messages import Submit
 from .model import Model
 from .offload import Offload
 from .recursion import refuse_recursion
 from .reply import Reply
 from .repository import Repository
+from .turn import Turn
 
 
 class Admission:
     """The methods are those of `InferenceServer`, which says what they promise.
 
     Args:
+        turn: in which jobs are handed in.
         on_request: see `InferenceServer`.
         offload: for checks that take long.
 
@@ -40,6 +42,7 @@ class Admission:
         repository: Repository,
         budget: InflightBudget,
         clock: Clock,
+        turn: Turn,
         on_request: Callable[[InferenceRequest, int], None] | None,
         offload: Offload,
     ) -> None:
@@ -48,9 +51,9 @@ class Admission:
         self._repository = repository
         self._budget = budget
         self._clock = clock
+        self._turn = turn
         self._on_request = on_request
         self._offload = offload
-        self._to_attend: list[Door] = []
 
     async def submit(
         self, request: InferenceRequest, lease: Lease | None, description: ModelDescription | None
@@ -75,7 +78,7 @@ class Admission:
                 inputs = await self._read_regions(model, inputs, large, holder, nbytes)
             if (waited or large) and not model.ready:
                 model, inputs, rows = await self._check_again(model, request, inputs, rows, holder, nbytes)
-            reply = self._queue(model, request, inputs, rows, nbytes, received_ns, holder)
+            reply = self._hand_in(model, request, inputs, rows, nbytes, received_ns, holder)
             accepted = True
         finally:
             if lease is not None and not accepted:
@@ -83,10 +86,10 @@ class Admission:
         return reply
 
     def submit_nowait(
-        self, request: InferenceRequest, attended: bool, lease: Lease | None, description: ModelDescription | None
+        self, request: InferenceRequest, lease: Lease | None, description: ModelDescription | None
     ) -> Reply | None:
         if lease is not None:
-            return self._submit_leased(request, attended, lease, description)
+            return self._submit_leased(request, lease, description)
         received_ns = self._clock.now_ns()
         checked = self._check(request, description)
         if checked is None:
@@ -97,10 +100,10 @@ class Admission:
             return None
         if request.in_regions:
             inputs = self._read_regions_now(model, inputs, share, nbytes)
-        return self._queue(model, request, inputs, rows, nbytes, received_ns, share, attended)
+        return self._hand_in(model, request, inputs, rows, nbytes, received_ns, share)
 
     def _submit_leased(
-        self, request: InferenceRequest, attended: bool, lease: Lease, description: ModelDescription | None
+        self, request: InferenceRequest, lease: Lease, description: ModelDescription | None
     ) -> Reply | None:
         received_ns = self._clock.now_ns()
         refused = True
@@ -111,7 +114,7 @@ class Admission:
                 model, inputs, rows, nbytes = checked
                 if request.in_regions:
                     inputs = self._read_regions_now(model, inputs, lease, nbytes)
-                reply = self._queue(model, request, inputs, rows, nbytes, received_ns, lease, attended)
+                reply = self._hand_in(model, request, inputs, rows, nbytes, received_ns, lease)
             refused = False
         finally:
             if refused:
@@ -127,18 +130,17 @@ class Admission:
             refuse_recursion(request, model)
         share = model.share
         self._budget.take_anyway(share, nbytes)
-        return self._queue(model, request, inputs, rows, nbytes, received_ns, share, attended=True)
+        return self._hand_in(model, request, inputs, rows, nbytes, received_ns, share)
 
     def check_room(self, name: str, version: int) -> None:
         model = self._repository.find(name, version)
         if self._budget.full(model.share):
             raise model.share.refusal()
         if model.scheduler.full:
-            raise queue_full("")
-
-    def attend(self) -> None:
-        while self._to_attend:
-            self._to_attend.pop().attend()
+            with self._turn:  # what stands in the queue may be about to go
+                self._turn.post(model.scheduler)
+            if model.scheduler.full:
+                raise queue_full("")
 
     def _find(self, request: InferenceRequest, description: ModelDescription | None = None) -> Model:
         """The model that a request is for.
@@ -227,7 +229,7 @@ class Admission:
                 holder.release(nbytes)
         return inputs
 
-    def _queue(
+    def _hand_in(
         self,
         model: Model,
         request: InferenceRequest,
@@ -236,32 +238,19 @@ class Admission:
         nbytes: int,
         received_ns: int,
         holder: ModelShare | Lease,
-        attended: bool = False,
     ) -> Reply:
-        """Hand a request, for which the budget has been taken, to its model's scheduler."""
+        """Send a request, for which the budget has been taken, to its model's door."""
         if self._on_request is not None:
             self._on_request(request, rows)
-        reply = Reply(holder, nbytes, many=model.config.decoupled)
+        reply = Reply(self._turn, holder, nbytes, many=model.config.decoupled)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
         if self.tell is not None:
             self.tell(job)
-        traced = None if request.trace is None else TracedReply(request.trace, job, self._clock)
-        accepted = False
-        try:
-            scheduler = model.scheduler
-            prompt = scheduler.prompt and not attended
-            scheduler.submit(job, attended=attended or prompt)
-            accepted = True
-        finally:
-            if not accepted:
-                holder.release(nbytes)
-        if traced is not None:
-            traced.begin()
-        if attended and scheduler not in self._to_attend:
-            self._to_attend.append(scheduler)
-        reply.attach(job, scheduler.cancel)
-        if prompt:
-            scheduler.attend()
+        if request.trace is not None:
+            TracedReply(request.trace, job, self._clock)
+        send = model.scheduler.mailbox.send_nowait
+        reply.attach(job, send)
+        send(Submit(job))
         return reply
 
 

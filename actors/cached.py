@@ -19,6 +19,7 @@ gone if it is cancelled or failed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -33,20 +34,29 @@ from ..engine.scheduling.refusals import cancelled, stopping
 from ..engine.statistics import ModelStatistics
 from ..engine.tensor import Tensor
 from .cache_access import CacheAccess
+from .door import Door
 from .ensemble import Ensemble
+from .messages import Answer, Cancel, DoorMessage, Stop, Submit
 from .scheduler import Scheduler
+from .scheduler_statistics import SchedulerStatistics
+from .turn import Turn
 
 
-class CachedDoor:
+@dataclass(slots=True, eq=False)
+class LookedUp:
+    """To a cached door: the cache has been asked about a job, or could not be."""
+
+    waiting: _Waiting
+    found: _Found | None
+
+
+class CachedDoor(Door[DoorMessage | LookedUp]):
     """One model version's.
 
     Args:
         inner: what answers requests that the cache does not.
         identity: tells models that may answer differently apart.
     """
-
-    prompt = False  # what is asked for is looked up first
-    full = False  # what is found there needs no place in a queue
 
     def __init__(
         self,
@@ -55,12 +65,11 @@ class CachedDoor:
         identity: str,
         config: ModelConfig,
         clock: Clock,
+        turn: Turn,
         statistics: ModelStatistics,
     ) -> None:
+        super().__init__(inner.name, "cached door", turn)
         batching = config.dynamic_batching
-        self.name = inner.name
-        self.statistics = inner.statistics
-        self.attend = inner.attend
         self._inner = inner
         self._access = access
         self._identity = identity
@@ -69,22 +78,39 @@ class CachedDoor:
         self._statistics = statistics
         self._ordered = batching is not None and batching.preserve_ordering
         self._waiting: dict[Job, _Waiting] = {}
-        self._nobody_waits = trio.lowlevel.ParkingLot()
-        self._stopping = False
+        self._stopping = self._inner_told = False
         self._nursery: trio.Nursery | None = None
 
     @property
     def inflight(self) -> int:
-        """Jobs accepted and not finally answered."""
         return self._inner.inflight + len(self._waiting)
 
-    # The door, as a scheduler's.
+    def statistics(self) -> SchedulerStatistics:
+        return self._inner.statistics()
 
-    def submit(self, job: Job, *, attended: bool = False) -> None:
-        """Take a job in. See `Scheduler.submit`.
+    # What comes in.
+
+    def receive(self, message: DoorMessage | LookedUp) -> None:
+        if isinstance(message, Submit):
+            try:
+                self.submit(message.job)
+            except TriremeError as error:
+                self.refuse(message.job, error)
+        elif isinstance(message, Cancel):
+            self.cancel(message)
+        elif isinstance(message, LookedUp):
+            message.waiting.found = message.found
+            message.waiting.known = True
+        elif isinstance(message, Stop):
+            self._stopping = True
+        else:
+            self._inner.mailbox.send_nowait(message)
+
+    def submit(self, job: Job) -> None:
+        """Take a job in.
 
         Raises:
-            TriremeError: refused (queue full, stopping).
+            TriremeError: stopping.
         """
         if self._stopping:
             raise stopping(job)
@@ -96,41 +122,50 @@ class CachedDoor:
         elif in_line:
             self._wait(job).known = True
         else:
-            self._pass_on(job, self._find(job), attended)
+            self._pass_on(job, self._find(job))
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, message: Cancel) -> None:
         """The job's client gave up."""
-        waiting = self._waiting.get(job)
+        waiting = self._waiting.get(message.job)
         if waiting is None:
-            self._inner.cancel(job)
-            return
-        job.cancelled = True
-        self._drop(waiting, cancelled())
-        self._move_on()
+            self._inner.mailbox.send_nowait(message)
+        else:
+            message.job.cancelled = True
+            self._drop(waiting, cancelled())
 
-    def stop(self) -> None:
-        """Refuse new jobs; rule 5."""
-        self._stopping = True
-        self._move_on()
+    def act(self) -> None:
+        """Pass on what may leave, in order (rules 4 and 5)."""
+        while (waiting := self._next_known()) is not None:
+            self._leave(waiting)
+            self._pass_on(waiting.job, waiting.found)
+        if self._stopping and not self._waiting and not self._inner_told:
+            self._inner_told = True
+            self._inner.mailbox.send_nowait(Stop())
+        self._notify_watchers()
 
-    def fail_queued(self, error: TriremeError) -> None:
-        """Answer everything that waits, here and in the queue, with `error`."""
+    def fail_held(self, error: TriremeError) -> None:
+        """Answer everything that waits here with `error`."""
         for waiting in list(self._waiting.values()):
             self._drop(waiting, error)
-        self._move_on()
-        self._inner.fail_queued(error)
+
+    def receive_last(self, message: DoorMessage | LookedUp) -> None:
+        """What waited has been answered."""
+
+    def bury(self, error: TriremeError) -> None:
+        super().bury(error)
+        self._inner.bury(error)
 
     async def drained(self) -> None:
-        """Wait until every accepted job has its final answer."""
-        while self._waiting:
-            await self._nobody_waits.park()
+        while self.mailbox or self._waiting:
+            await self.next_step()
         await self._inner.drained()
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await self._inner.run()
+            nursery.start_soon(self._inner.run)
+            await super().run()
 
     # Looking up.
 
@@ -146,32 +181,19 @@ class CachedDoor:
     async def _look_up(self, waiting: _Waiting) -> None:
         job = waiting.job
         began_ns = self._clock.now_ns()
+        known = None
         with waiting.scope:
             make_key = partial(request_key, self._identity, job, self._outputs)
             found = await self._access.lookup_on_thread(make_key, job.nbytes)
             if found is not None:
-                waiting.found = _Found(*found, began_ns, self._clock.now_ns())
-        waiting.known = True
-        self._move_on()
+                known = _Found(*found, began_ns, self._clock.now_ns())
+        self.mailbox.send_nowait(LookedUp(waiting, known))
 
     def _wait(self, job: Job) -> _Waiting:
         waiting = self._waiting[job] = _Waiting(job)
         self._statistics.pending += 1
+        job.accept()
         return waiting
-
-    def _move_on(self) -> None:
-        """Pass on what may leave, in order (rules 4 and 5)."""
-        while (waiting := self._next_known()) is not None:
-            self._leave(waiting)
-            try:
-                self._pass_on(waiting.job, waiting.found, attended=False)
-            except TriremeError as error:
-                waiting.job.answered = True
-                waiting.job.reply.deliver(error, True)
-        if not self._waiting:
-            if self._stopping:
-                self._inner.stop()
-            self._nobody_waits.unpark_all()
 
     def _next_known(self) -> _Waiting | None:
         if self._ordered:
@@ -191,29 +213,24 @@ class CachedDoor:
         self._statistics.record_failure(job.received_ns, self._clock.now_ns(), error.reason)
         job.reply.deliver(error, True)
 
-    def _pass_on(self, job: Job, found: _Found | None, attended: bool) -> None:
-        """Answer the job, or hand it to the scheduler.
-
-        Raises:
-            TriremeError: the scheduler refuses it.
-        """
+    def _pass_on(self, job: Job, found: _Found | None) -> None:
+        """Answer the job, or hand it to the scheduler."""
         outputs = None if found is None else found.outputs()
         if found is not None and outputs is not None:
             self._hit(job, found, outputs)
             return
-        enqueued_ns = job.enqueued_ns
         if found is not None:
             job.reply = _Keeper(self, job.reply, found)
-        self._inner.submit(job, attended=attended)
-        job.enqueued_ns = enqueued_ns
+        self._inner.mailbox.send_nowait(Submit(job))
 
     def _hit(self, job: Job, found: _Found, outputs: list[Tensor]) -> None:
         job.answered = True
         self._statistics.record_cache_hit(job.received_ns, job.enqueued_ns, found.began_ns, self._clock.now_ns())
         response = job.response(outputs)
         if isinstance(self._inner, Scheduler):
-            self._inner.answer(job, response)
+            self._inner.mailbox.send_nowait(Answer(job, response))
         else:
+            job.accept()
             job.reply.deliver(response, True)
 
     # Keeping.
@@ -249,10 +266,6 @@ class CachedDoor:
 
     def __repr__(self) -> str:
         return f"<CachedDoor of {self.name}: {len(self._waiting)} looked up, {self._inner!r}>"
-
-
-Door = Scheduler | Ensemble | CachedDoor
-"""Where a model's requests are handed in."""
 
 
 class _Found:

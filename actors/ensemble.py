@@ -1,12 +1,12 @@
 """The ensemble actor: carries out what the requests of one ensemble want of its members (docs/reference/ensembles.md).
 
-A shell around `engine.ensemble.EnsembleCore`, and to its model what a scheduler is to another: jobs come in through the
-same door. Members are asked through their own doors, past the server-wide budget: the request to the ensemble has paid
+A shell around `engine.ensemble.EnsembleCore`, and to its model what a scheduler is to another: jobs come as the same
+messages. Members are asked through their own doors, past the server-wide budget: the request to the ensemble has paid
 for its steps, and a step that waited for room which only the end of its own request can make would wait for ever.
 
 Rules:
- 1. A member's answer leaves word; the core is told, and asked what follows, in this actor's own task (or in that of a
-    front end that attends to what it has submitted). So a defect here costs the ensemble, not its member.
+ 1. A member's answer is a message; the core is told, and asked what follows, in this actor's own turn. So a defect here
+    costs the ensemble, not its member.
  2. A decoupled member is held back while its answers cannot go on: while what follows from them waits at a gate, and
     while the client of the ensemble does not take its answers.
  3. What waits at a gate may need the very instance that is held back: a model that is a member twice, or resources that
@@ -20,9 +20,8 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-import trio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ..engine.answer_window import AnswerWindow
 from ..engine.clock import Clock
@@ -34,10 +33,10 @@ from ..engine.ensemble import (
     Fail,
     Respond,
     StepCall,
-    Submit,
     record_failure,
     record_success,
 )
+from ..engine.ensemble import Submit as SubmitStep
 from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.job import Job, Outcome
@@ -45,11 +44,13 @@ from ..engine.log_context import about
 from ..engine.request import InferenceRequest
 from ..engine.statistics import ModelStatistics
 from ..engine.tracing.following import TracedReply
+from .door import Door
 from .mailbox import Mailbox
-from .messages import QUEUE_CHANGED, QueueChanged
+from .messages import Cancel, DoorMessage, Stop, Submit
 from .recursion import refuse_recursion
 from .reply import WINDOW
 from .scheduler_statistics import SchedulerStatistics
+from .turn import Turn
 
 if TYPE_CHECKING:
     from .model import Model
@@ -62,7 +63,21 @@ STUCK_S = 300.0
 FindMember = Callable[[InferenceRequest], "Model"]
 
 
-class Ensemble:
+@dataclass(slots=True, eq=False)
+class StepAnswered:
+    """To an ensemble: a member has answered."""
+
+    step: _Step
+    outcome: Outcome
+    final: bool
+
+
+@dataclass(slots=True, eq=False)
+class RoomMade:
+    """To an ensemble: a client takes answers again."""
+
+
+class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
     """One ensemble version at work.
 
     Args:
@@ -70,13 +85,11 @@ class Ensemble:
         find: the model that answers the request of a step; raises `TriremeError` if there is none.
     """
 
-    prompt = False  # see `Scheduler`
-    full = False  # its members may be
-
-    def __init__(self, plan: EnsemblePlan, find: FindMember, clock: Clock, statistics: ModelStatistics) -> None:
-        self.name = plan.name
-        self.mailbox: Mailbox[QueueChanged] = Mailbox(f"ensemble {plan.name}", 1)
-        self.inflight = 0
+    def __init__(
+        self, plan: EnsemblePlan, find: FindMember, clock: Clock, turn: Turn, statistics: ModelStatistics
+    ) -> None:
+        super().__init__(plan.name, "ensemble", turn)
+        self._inflight = 0
         self._core = EnsembleCore(plan)
         self._find = find
         self._clock = clock
@@ -84,105 +97,85 @@ class Ensemble:
         self._runs: dict[Job, EnsembleRun] = {}
         self._steps: dict[StepCall, _Step] = {}
         self._windowed: dict[StepCall, _Step] = {}  # those of them that rule 2 is for
-        self._news: list[tuple[_Step, Outcome, bool]] = []
         self._started_ns: dict[EnsembleRun, int] = {}
         self._moved_s: dict[EnsembleRun, float] = {}  # with a gate: when a member was heard last
-        self._looks_s = math.inf  # when to look again whether anything has moved
-        self._word_left = False
-        self._idle = trio.lowlevel.ParkingLot()
 
-    # The door, as a scheduler's.
+    @property
+    def inflight(self) -> int:
+        return self._inflight
 
-    def submit(self, job: Job, *, attended: bool = False) -> None:
-        """Take a job in. See `Scheduler.submit`.
+    # What comes in.
+
+    def receive(self, message: DoorMessage | StepAnswered | RoomMade) -> None:
+        if isinstance(message, StepAnswered):
+            self._tell(message.step, message.outcome, message.final)
+        elif isinstance(message, Submit):
+            try:
+                self.submit(message.job)
+            except TriremeError as error:
+                self.refuse(message.job, error)
+        elif isinstance(message, Cancel):
+            self.cancel(message.job)
+        elif isinstance(message, Stop):
+            self.stop()
+
+    def submit(self, job: Job) -> None:
+        """Take a job in.
 
         Raises:
             UnavailableError: stopping.
         """
-        job.enqueued_ns = self._clock.now_ns()
+        job.enqueued_ns = job.enqueued_ns or self._clock.now_ns()
         self._runs[job] = self._core.start(job)
-        self.inflight += 1
-        if not attended:
-            self._leave_word()
-
-    def attend(self) -> None:
-        """Do at once what is to be done about jobs that were submitted as `attended`."""
-        if not self._word_left:
-            self._act()
+        self._inflight += 1
+        job.accept()
 
     def cancel(self, job: Job) -> None:
         """The job's client gave up."""
-        job.cancelled = True
+        if not job.answered:
+            job.cancelled = True
         run = self._runs.get(job)
         if run is not None:
             self._core.cancel(run)
-            self._leave_word()
 
     def stop(self) -> None:
         """Refuse new jobs, finish those that are there."""
         self._core.stop()
 
-    def fail_queued(self, error: TriremeError) -> None:
+    def fail_held(self, error: TriremeError) -> None:
         """Answer everything with `error`. Members that are still at work do so for nobody."""
         for call in list(self._steps):
             self._cancel_step(call)
         for job in self._core.drop_all():
             self._end(job, error)
 
-    async def drained(self) -> None:
-        """Wait until every accepted job has its final answer."""
-        while self.inflight:
-            await self._idle.park()
+    def receive_last(self, message: DoorMessage | StepAnswered | RoomMade) -> None:
+        """Nobody waits any more for what members answer."""
 
     def statistics(self) -> SchedulerStatistics:
-        return SchedulerStatistics(0, self.inflight, 0, self.mailbox.statistics())
+        return SchedulerStatistics(0, self._inflight, 0, self.mailbox.statistics())
 
-    # The task.
+    # What goes out.
 
-    async def run(self) -> None:
-        """Work until cancelled."""
-        while True:
-            if self._looks_s == math.inf:
-                await self._hear_word()
-            else:
-                with trio.move_on_at(self._looks_s):
-                    await self._hear_word()
-            self._act()
-
-    async def _hear_word(self) -> None:
-        await self.mailbox.get_all()
-        self._word_left = False
-
-    def _leave_word(self) -> None:
-        if not self._word_left:
-            self._word_left = True
-            self.mailbox.put_nowait(QUEUE_CHANGED)
-
-    def _act(self) -> None:
-        """Tell the core what the members have answered, and do what it says."""
-        core = self._core
-        while True:
-            news, self._news = self._news, []
-            for step, outcome, final in news:
-                self._tell(step, outcome, final)
-            while (action := core.next_action()) is not None:
-                match action:
-                    case Submit(call, _):
-                        self._submit(call, action)
-                    case CancelSteps(calls):
-                        for call in calls:
-                            self._cancel_step(call)
-                    case Respond(run, response, final):
-                        self._respond(run, response, final)
-                    case Fail(run, error):
-                        self._end(run.job, error)
-            if not self._news:
-                break
-        self._looks_s = math.inf
+    def act(self) -> None:
+        """Do what the core says until it has nothing more to say."""
+        while (action := self._core.next_action()) is not None:
+            match action:
+                case SubmitStep(call, _):
+                    self._submit(call, action)
+                case CancelSteps(calls):
+                    for call in calls:
+                        self._cancel_step(call)
+                case Respond(run, response, final):
+                    self._respond(run, response, final)
+                case Fail(run, error):
+                    self._end(run.job, error)
+        self.deadline_s = math.inf
         for step in self._windowed.values():
             step.make_room()
             if self._moved_s and step.is_held_back:
                 self._look_whether_stuck(step)
+        self._notify_watchers()
 
     def _look_whether_stuck(self, step: _Step) -> None:
         """Rule 3."""
@@ -191,7 +184,7 @@ class Ensemble:
         if moved_s is None or not self._core.is_congested(step.call):
             return  # its answers are on their way here, or wait for the client
         if self._clock.now_s() < moved_s + STUCK_S:
-            self._looks_s = min(self._looks_s, moved_s + STUCK_S)
+            self.deadline_s = min(self.deadline_s, moved_s + STUCK_S)
             return
         text = (
             "ensemble '%s': for %g s nothing has moved while '%s' was held back by max_inflight_requests; it may go on"
@@ -211,7 +204,7 @@ class Ensemble:
 
     # Members.
 
-    def _submit(self, call: StepCall, action: Submit) -> None:
+    def _submit(self, call: StepCall, action: SubmitStep) -> None:
         request = action.request
         try:
             model = self._find(request)
@@ -223,17 +216,14 @@ class Ensemble:
             now_ns = self._clock.now_ns()
             step.job = Job(request, inputs, rows, model.name, model.version, step, now_ns, nbytes)
             step.job.window = step.window
-            traced = None
             if call.run.job.request.trace is not None:
                 request.trace = call.run.job.request.trace.step()
-                traced = TracedReply(request.trace, step.job, self._clock)
-            step.give_up = model.scheduler.cancel
+                TracedReply(request.trace, step.job, self._clock)
+            step.door = model.scheduler.mailbox
             self._steps[call] = step
             if step.window is not None:
                 self._windowed[call] = step
-            model.scheduler.submit(step.job)
-            if traced is not None:
-                traced.begin()
+            step.door.send_nowait(Submit(step.job))
         except TriremeError as error:
             self._forget(call)
             self._core.step_failed(call, error)
@@ -244,9 +234,9 @@ class Ensemble:
 
     def _cancel_step(self, call: StepCall) -> None:
         step = self._steps.get(call)
-        if step is not None and step.job is not None and step.give_up is not None:
+        if step is not None and step.job is not None and step.door is not None:
             step.let_go()
-            step.give_up(step.job)
+            step.door.send_nowait(Cancel(step.job))
 
     def hear(self, step: _Step, outcome: Outcome, final: bool) -> None:
         """A member has answered."""
@@ -256,8 +246,7 @@ class Ensemble:
             run.times.add(marks)
             started_ns = marks[Phase.COMPUTE_START]
             self._started_ns[run] = min(started_ns, self._started_ns.get(run, started_ns))
-        self._news.append((step, outcome, final))
-        self._leave_word()
+        self.mailbox.send_nowait(StepAnswered(step, outcome, final))
 
     def may_go_on(self, call: StepCall) -> bool:
         """Rule 2."""
@@ -273,7 +262,7 @@ class Ensemble:
             self._statistics.record_first_response(job.received_ns, self._clock.now_ns())
         window = job.window
         if window is not None:
-            window.on_room = self._leave_word
+            window.on_room = self._room_made
             window.enter()
         if final:
             now_ns = self._clock.now_ns()
@@ -284,6 +273,9 @@ class Ensemble:
             self._let_go(run.job, response)
         else:
             run.job.reply.deliver(response, False)
+
+    def _room_made(self) -> None:
+        self.mailbox.send_nowait(RoomMade())
 
     def _end(self, job: Job, error: TriremeError) -> None:
         record_failure(self._statistics, job, self._clock.now_ns())
@@ -297,12 +289,10 @@ class Ensemble:
             self._moved_s.pop(run, None)
         if job.reply.deliver(outcome, True):
             job.batch = None
-            self.inflight -= 1
-            if not self.inflight:
-                self._idle.unpark_all()
+            self._inflight -= 1
 
     def __repr__(self) -> str:
-        return f"<Ensemble {self.name}: {self.inflight} in flight>"
+        return f"<Ensemble {self.name}: {self._inflight} in flight>"
 
 
 class _Step:
@@ -310,17 +300,17 @@ class _Step:
 
     Attributes:
         window: holds a decoupled member back.
-        give_up: cancels the job at its member.
+        door: of the member.
     """
 
-    __slots__ = ("_ensemble", "_taken", "call", "give_up", "job", "window")
+    __slots__ = ("_ensemble", "_taken", "call", "door", "job", "window")
 
     def __init__(self, ensemble: Ensemble, call: StepCall, many: bool) -> None:
         self._ensemble = ensemble
         self._taken = 0
         self.call = call
         self.job: Job | None = None
-        self.give_up: Callable[[Job], None] | None = None
+        self.door: Mailbox[Any] | None = None
         self.window = AnswerWindow(WINDOW, threading.get_ident()) if many else None
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:

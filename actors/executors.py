@@ -1,16 +1,22 @@
 """Where backends run: the executor interface, and its implementation with one thread an instance.
 
-An executor runs one thing at a time. `run` is for making and closing an instance, `execute` for its batches. What a
-backend raises inside a batch is answered to that batch's requests and the executor lives on; anything else that goes
-wrong is raised to the instance actor, which dies of it and is replaced by its supervisor.
+Rules:
+ 1. `run` is for making and closing an instance, `begin` for its batches. There are never more batches begun and not
+    over than the instance has credits.
+ 2. A batch that was begun is over when its `done` is called, on the event loop and in a turn: before `begin` returns if
+    it was executed in place, later if a thread, a process or a device executes it. By then ``batch.finish`` was called.
+ 3. What a backend raises inside a batch is answered to that batch's requests, and the executor lives on. Anything else
+    that goes wrong costs the instance: it is given to `done`, or raised by `begin` or by `around`.
+ 4. When the instance has died, `done` may still be called, and nobody listens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
+import outcome
 import trio
 
 from ..engine.backends.interface import ModelInstance, ProcessInstance, StreamInstance
@@ -22,21 +28,14 @@ from .offload import run_on_thread
 from .process_executor import ProcessExecutor
 from .socket_readiness import Readiness
 from .stream_executor import StreamExecutor
-from .work_thread import WorkThread, last_word, run_on
+from .turn import Turn
+from .work_thread import Done, WorkThread, last_word, run_on
 
 T = TypeVar("T")
 
 
 class Executor(Protocol):
-    """Runs one instance's work, one thing at a time, but for batches of an instance that has credits for several.
-
-    Attributes:
-        begins: batches may be begun in place (`begin_now`).
-        prompt: then one is better begun at once than together with what comes in the same breath.
-    """
-
-    begins: bool
-    prompt: bool
+    """Runs one instance's work."""
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         """Run the life of the instance, during which the rest is called, and whatever must go on beside it.
@@ -51,23 +50,12 @@ class Executor(Protocol):
         """Run `work` where the instance lives and give back its result; what it raises is raised here."""
         ...
 
-    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
-        """Execute a batch; when this returns, ``batch.finish`` has been called.
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+        """Begin a batch (rule 2).
 
         Raises:
-            ExecutorDiedError: the instance cannot go on.
+            Exception: the instance cannot go on.
         """
-        ...
-
-    def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
-        """Execute a short batch in place, on the event loop; False, with nothing done, if it is to be awaited."""
-        ...
-
-    def begin_now(
-        self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
-    ) -> bool:
-        """Begin a batch in place, which is over when `on_over` is called, later; False, with nothing done, if it is to
-        be awaited. Only where `begins` says that this can be."""
         ...
 
     async def end(self, instance: ModelInstance) -> None:
@@ -82,8 +70,12 @@ class Executor(Protocol):
 class Executors(Protocol):
     """Makes executors, and runs loading work; injected into the server."""
 
-    def instance_executor(self, name: str, kind: type[ModelInstance]) -> Executor:
-        """For an instance of that kind (`LoadedModel.instance_class`)."""
+    def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
+        """For an instance of that kind (`LoadedModel.instance_class`).
+
+        Args:
+            turn: in which batches are over.
+        """
         ...
 
     async def offload(self, work: Callable[[], T]) -> T:
@@ -132,12 +124,9 @@ class ThreadExecutor:
         placement: decides which batches those are.
     """
 
-    begins = False
-    prompt = False
-
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, turn: Turn) -> None:
         self.placement = Placement()
-        self._thread = WorkThread(name)
+        self._thread = WorkThread(name, turn)
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         await life()
@@ -145,42 +134,52 @@ class ThreadExecutor:
     async def run(self, work: Callable[[], T]) -> T:
         return await run_on(self._thread, work)
 
-    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
-        await self.run(partial(_execute, instance, batch))
-        if not instance.thread_bound:
-            self._measure(batch, batch.nbytes)
-
-    def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
         if instance.thread_bound:
-            return False
+            self._thread.put(_Execution(instance, batch, done))
+            return
         nbytes = batch.nbytes
         if not self.placement.in_place(nbytes):
-            return False
+            self._thread.put(_Execution(instance, batch, partial(self._measured, nbytes, done)))
+            return
         try:
             _execute(instance, batch)
         except BaseException as error:  # on its thread this ends the instance; here it must not end the server
             if isinstance(error, KeyboardInterrupt):  # not the backend's: somebody wants the server to end
                 raise
             batch.finish(backend_failure(error))
-        self._measure(batch, nbytes)
-        return True
+        self._measured(nbytes, done, batch)
 
-    def begin_now(
-        self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
-    ) -> bool:
-        return False  # either it is over at once, or it is awaited
+    def _measured(self, nbytes: int, done: Done, batch: ExecutionBatch, death: Exception | None = None) -> None:
+        if death is None:
+            self.placement.measured(nbytes, batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START])
+        done(batch, death)
 
     async def end(self, instance: ModelInstance) -> None:
         await self.run(instance.close)
-
-    def _measure(self, batch: ExecutionBatch, nbytes: int) -> None:
-        self.placement.measured(nbytes, batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START])
 
     def close(self) -> None:
         self._thread.close()
 
     def __repr__(self) -> str:
         return f"<ThreadExecutor on {self._thread!r}>"
+
+
+class _Execution:
+    """A batch for an instance's thread."""
+
+    __slots__ = ("_batch", "_done", "_instance")
+
+    def __init__(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+        self._instance = instance
+        self._batch = batch
+        self._done = done
+
+    def work(self) -> None:
+        _execute(self._instance, self._batch)
+
+    def done(self, result: outcome.Outcome[object]) -> None:
+        self._done(self._batch, cast(Exception, result.error) if isinstance(result, outcome.Error) else None)
 
 
 class ThreadExecutors:
@@ -195,12 +194,12 @@ class ThreadExecutors:
         self._readiness = readiness
         self._limiter = trio.CapacityLimiter(load_threads)
 
-    def instance_executor(self, name: str, kind: type[ModelInstance]) -> Executor:
+    def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
         if issubclass(kind, ProcessInstance):
-            return ProcessExecutor(name, self._readiness)
+            return ProcessExecutor(name, self._readiness, turn)
         if issubclass(kind, StreamInstance):
-            return StreamExecutor(name, WorkThread(name))
-        return ThreadExecutor(name)
+            return StreamExecutor(name, WorkThread(name, turn), turn)
+        return ThreadExecutor(name, turn)
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await run_on_thread(_survive, work, limiter=self._limiter)

@@ -1,14 +1,20 @@
 """The instance actor: one executable copy of a model, and the executor it lives on.
 
-It makes its copy, says that it is idle, executes the batch that its scheduler then sends, hands it back, and says so
-again. States: STARTING -> IDLE <-> BUSY -> STOPPED, and from any of them DEAD, when something other than the backend's
-own handling of a batch goes wrong, or a batch outlives the execution limit. A dead instance is never revived: its
-supervisor buries it (`bury` answers what it held) and starts another.
+It makes its copy, attaches itself to its scheduler, begins the batches that it is sent, and says when each is over.
 
-An instance has credits: so many batches it may hold at once. While it has some left it says that it is idle as soon as
-it has been given a batch, so that it stands behind the other instances again; each batch is handed back when it is over
-itself. One task watches how long the oldest batch takes (`engine.execution_limit`), so that no batch needs a timer of
-its own. Leave to execute (the rate limiter's) is for one batch, so where it is needed an instance has one credit.
+Rules:
+ 1. It holds at most as many batches as it has credits; its scheduler keeps count. Leave to execute (the rate limiter's)
+    is for one batch, so where it is needed an instance has one credit.
+ 2. Where and when a batch is executed is for the executor to say. It may be over when `Executor.begin` returns.
+ 3. The oldest batch that it holds is watched (`engine.execution_limit`): past the limit the instance dies of it.
+ 4. Told to close, it asks its scheduler to be dismissed, and ends when it is.
+ 5. A dead instance is never revived: its supervisor buries it (`bury` answers what it held) and starts another.
+
+States:
+
+    STARTING ─ attached ▶ IDLE ─ holds a batch that is not over at once ▶ BUSY ─ holds none ▶ IDLE
+    IDLE, BUSY ─ Close ▶ (goes on) ─ Dismissed ▶ STOPPED
+    any ─ something other than the backend's own handling of a batch goes wrong, or rule 3 ▶ DEAD
 """
 
 from __future__ import annotations
@@ -22,7 +28,6 @@ from functools import partial
 
 import trio
 
-from ..engine import request_lines
 from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, ProcessInstance
 from ..engine.config.rate_limiter import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
@@ -30,19 +35,21 @@ from ..engine.execution import ExecutionBatch, Phase
 from ..engine.execution_limit import ExecutionLimit, Verdict
 from ..engine.job import Job
 from ..engine.scheduling.core import InstanceId
+from .actor import Actor
+from .address import InstanceAddress
 from .exception_groups import first_error
 from .executors import Executor
-from .mailbox import Mailbox, MailboxStatistics
-from .messages import BatchSealed, InstanceIdle, InstanceMessage, StopInstance
+from .mailbox import MailboxStatistics
+from .messages import Close, Execute, Executed, Gone, InstanceMessage, Leaving
 from .readiness import ReadinessCheck
-from .scheduler import InstanceAddress, Scheduler
+from .scheduler import Scheduler
+from .turn import Turn
 from .warmup import WarmUp
 
 logger = logging.getLogger("trireme.model")
 
-_MAILBOX_BOUND = 2
-"""A batch, for an instance says once that it is idle before it gets one; and the word to stop."""
-
+_OTHER_MESSAGES = 2
+"""In the mailbox beside a batch for each credit: `Close` and `Dismissed`."""
 
 _KILLED_TWICE = (
     " The request was executed again, alone, after an instance had died with the batch that it was in. This instance "
@@ -70,7 +77,7 @@ class InstanceStatistics:
     mailbox: MailboxStatistics
 
 
-class Instance:
+class Instance(Actor[InstanceMessage]):
     """One instance.
 
     Args:
@@ -92,34 +99,33 @@ class Instance:
         model: LoadedModel,
         executor: Executor,
         scheduler: Scheduler,
+        turn: Turn,
         limit_s: float = 0.0,
         limit: RateLimit = UNLIMITED,
         warm_up: WarmUp | None = None,
         suspects: Sequence[Job] = (),
     ) -> None:
+        super().__init__(f"instance {spec.name}", turn, 1 + _OTHER_MESSAGES)
         self.identity = identity
         self.spec = spec
         self.state = InstanceState.STARTING
-        self.mailbox: Mailbox[InstanceMessage] = Mailbox(f"instance {spec.name}", _MAILBOX_BOUND)
         self.executed = 0
         self.stopped = trio.Event()
         self.own_check: ReadinessCheck | None = None
+        self.stuck = False
         self._model = model
+        self._copy: ModelInstance | None = None  # while it serves
         self._executor = executor
         self._scheduler = scheduler
-        self.stuck = False
         self._suspects = list(suspects)
         self._in_question = False  # it executes one of them
         self._execution = ExecutionLimit(limit_s)
         self._limit = limit
         self._warm_up = warm_up
-        self._credits = 1
         self._held: dict[ExecutionBatch, None] = {}
-        self._said_idle = False
-        self._idle_word = InstanceIdle(identity)
-        self._told_to_stop = False
-        self._leaving = False
-        self._settled = trio.lowlevel.ParkingLot()
+        self._beginning: ExecutionBatch | None = None
+        self._told_to_close = False
+        self._obituary: TriremeError | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Live until told to stop.
@@ -149,26 +155,7 @@ class Instance:
         if self._warm_up is not None:
             await self._make_warm(copy, self._warm_up)
         await self._try_suspects(copy)
-        scheduler = self._scheduler
-        execute_now = partial(self._execute_now, copy)
-        spec = self.spec
-        begin_now = None
-        if self._executor.begins:
-            begin_now = partial(self._begin_now, copy)
-        prompt = begin_now is not None and self._executor.prompt
-        address = InstanceAddress(
-            spec.name, self.mailbox, execute_now, self._limit, spec.device_id, spec.gpu, begin_now, prompt
-        )
-        logger.debug("Starting backend thread for %s at nice 0 on device %d...", name, device)
-        scheduler.attach(self.identity, address)
-        task_status.started()
-        if not scheduler.limited:
-            self._credits = copy.credits
-        async with trio.open_nursery() as beside:
-            beside.start_soon(self._watch)
-            await self._serve(copy, None if self._credits == 1 else beside)
-            beside.cancel_scope.cancel()
-        scheduler.detach(self.identity)
+        await self._serve(copy, task_status)
         logger.debug("Stopping backend thread for %s...", name)
         await self._executor.end(copy)
         logger.info("TRITONBACKEND_ModelInstanceFinalize: delete instance state")
@@ -178,89 +165,102 @@ class Instance:
 
     def _make(self) -> ModelInstance:
         copy = self._model.create_instance(self.spec)
-        if self.state is InstanceState.DEAD:  # it took so long that nobody waits any more
+        if self.state is InstanceState.DEAD:  # it took so long that it was given up
             copy.close()
         return copy
 
-    async def _serve(self, copy: ModelInstance, beside: trio.Nursery | None) -> None:
-        """Execute batches until told to stop, and no batch is held any more.
-
-        Args:
-            beside: where batches are executed side by side; None for one at a time.
-        """
+    async def _serve(self, copy: ModelInstance, task_status: trio.TaskStatus[None]) -> None:
+        """Execute batches until dismissed."""
+        spec, scheduler = self.spec, self._scheduler
+        most = 1 if scheduler.limited else copy.credits
+        self.mailbox.bound = most + _OTHER_MESSAGES
+        address = InstanceAddress(spec.name, self.mailbox, most, self._limit, spec.device_id, spec.gpu)
+        logger.debug("Starting backend thread for %s at nice 0 on device %d...", spec.name, spec.device_id)
+        scheduler.attach(self.identity, address)
+        self._copy = copy
         self.state = InstanceState.IDLE
-        self._say_idle()
-        while True:
-            message = await self._next_message()
-            if isinstance(message, StopInstance):
-                break
-            self._take(message.batch)
-            if beside is None:
-                await self._execute_sealed(copy, message.batch)
-            else:
-                beside.start_soon(self._execute_sealed, copy, message.batch)
-                self._say_idle()
-            del message  # whoever waits for the next one does not hold on to the data of the last one
-        self._leaving = True
-        if self._said_idle:
-            self._scheduler.detach(self.identity)  # so that nothing more comes while the last ones are executed
-        while self._held:
-            await self._settled.park()
+        task_status.started()
+        if self._told_to_close and not self.mailbox:  # it was told before
+            scheduler.mailbox.send_nowait(Leaving(self.identity))
+        await super().run()
+        self._copy = None
 
-    def _take(self, batch: ExecutionBatch) -> None:
-        self._said_idle = False
-        if self.state is not InstanceState.BUSY:
-            self._execution.restart(trio.current_time())
+    # In turns.
+
+    def receive(self, message: InstanceMessage) -> None:
+        if isinstance(message, Execute):
+            self._begin(message.batch)
+        elif not isinstance(message, Close):
+            self.finish()
+        elif self._copy is not None:
+            self._scheduler.mailbox.send_nowait(Leaving(self.identity))
+
+    def _begin(self, batch: ExecutionBatch) -> None:
+        assert self._copy is not None, "only an instance that serves is sent batches"
         self._held[batch] = None
-        self.state = InstanceState.BUSY
+        self._beginning = batch
+        self._executor.begin(self._copy, batch, self._over)
+        self._beginning = None
+        if self._held and self.state is not InstanceState.BUSY:
+            self.state = InstanceState.BUSY
+            self._execution.restart(trio.current_time())
 
-    def _hand_back(self, batch: ExecutionBatch, *, prompt: bool = False) -> None:
-        """Give a batch back that is over.
-
-        Args:
-            prompt: it was begun in place, and so may the next one be.
-        """
-        was_oldest = next(iter(self._held)) is batch
-        del self._held[batch]
-        if not self._held:
+    def _over(self, batch: ExecutionBatch, death: Exception | None = None) -> None:
+        """A batch is over; or the instance has died of it."""
+        held = self._held
+        if batch not in held:
+            return  # it was given up, and is answered
+        if death is not None:
+            self.fail(death)
+            return
+        was_oldest = next(iter(held)) is batch
+        del held[batch]
+        if self.state is InstanceState.BUSY and not held:
             self.state = InstanceState.IDLE
-        elif was_oldest:
+        elif was_oldest and held:
             self._execution.restart(trio.current_time())
         self._execution.ended((batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START]) / 1e9)
         if self.stuck:
             self._recover()
-        was_idle = self._said_idle
-        idle = self.identity if prompt and self._has_news() else None
         self.executed += 1
-        self._scheduler.settle(batch, idle)
-        if request_lines.logger.isEnabledFor(logging.DEBUG):
-            request_lines.tell_executed(batch)
-        if was_idle:  # nothing else tells the scheduler that what waited for this very batch may go now
-            self._scheduler.reconsider()
-        if self._settled:  # asking is cheaper than waking nobody
-            self._settled.unpark_all()
+        self._scheduler.mailbox.send_nowait(Executed(self.identity, batch, batch is self._beginning))
 
-    def _say_idle(self) -> None:
-        if self._has_news():
-            self._scheduler.mailbox.put_nowait(self._idle_word)
+    def act(self) -> None:
+        if not self._held:
+            self.deadline_s = math.inf
+            return
+        now = trio.current_time()
+        if now >= self.deadline_s:
+            self._look(next(iter(self._held)), now)
+        self.deadline_s = self._execution.next_look_s(now, True)
 
-    def _has_news(self) -> bool:
-        """Whether it is idle and has not said so; it is about to."""
-        if self._said_idle or self._leaving or len(self._held) >= self._credits:
-            return False
-        self._said_idle = True
-        return True
+    def _look(self, batch: ExecutionBatch, now: float) -> None:
+        """Give up a batch that takes too long (rule 3)."""
+        execution = self._execution
+        if _shows_life(batch):
+            execution.restart(now)
+            if self.stuck:
+                self._recover()
+            return
+        verdict = execution.look(now)
+        if verdict is Verdict.OVER:
+            raise self._hung()
+        if verdict is Verdict.STUCK and not self.stuck:
+            self.stuck = True
+            text = "instance '%s' has been executing one batch for %g s, and counts as stuck%s"
+            rest = "" if execution.limit_s == math.inf else f"; after {execution.limit_s:g} s it is given up"
+            logger.warning(text, self.spec.name, execution.mark_s, rest)
 
-    async def _execute_sealed(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
-        await self._executor.execute(copy, batch)
-        self._hand_back(batch)
-        self._say_idle()
+    def _recover(self) -> None:
+        self.stuck = False
+        logger.info("instance '%s' goes on, and no longer counts as stuck", self.spec.name)
 
-    def stop(self) -> None:
-        """Close once the batches in hand are done; `stopped` tells when."""
-        if not self._told_to_stop and not self.stopped.is_set():
-            self._told_to_stop = True
-            self.mailbox.put_nowait(StopInstance())
+    def _hung(self) -> InstanceHungError:
+        return InstanceHungError(
+            f"instance '{self.spec.name}' gave no answer within {self._execution.limit_s:g} s and was given up"
+        )
+
+    # Before it serves.
 
     async def _make_warm(self, copy: ModelInstance, warm_up: WarmUp) -> None:
         try:
@@ -274,83 +274,37 @@ class Instance:
             batch = self._scheduler.recall(self._suspects.pop(0), self.spec.name, self.spec.gpu)
             if batch is not None:
                 self._in_question = True
-                self._take(batch)
+                self._held[batch] = None
                 await self._execute(copy, batch)
-                self._hand_back(batch)
+                self._over(batch)
                 self._in_question = False
 
     async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
-        """Before it serves, from when on it is watched."""
+        """Execute a batch while nothing else is executed, and wait for its end."""
+        over = trio.Event()
+        death: Exception | None = None
+
+        def done(_batch: ExecutionBatch, error: Exception | None = None) -> None:
+            nonlocal death
+            death = error
+            over.set()
+
         with trio.move_on_after(self._execution.limit_s) as limit:
-            await self._executor.execute(copy, batch)
+            with self._turn:
+                self._executor.begin(copy, batch, done)
+            await over.wait()
         if limit.cancelled_caught:
             raise self._hung()
+        if death is not None:
+            raise death
 
-    async def _watch(self) -> None:
-        """Give up a batch that takes too long."""
-        execution = self._execution
-        while True:
-            await trio.sleep_until(execution.next_look_s(trio.current_time(), bool(self._held)))
-            batch = next(iter(self._held), None)
-            if batch is None:
-                continue
-            if _shows_life(batch):
-                execution.restart(trio.current_time())
-                if self.stuck:
-                    self._recover()
-                continue
-            verdict = execution.look(trio.current_time())
-            if verdict is Verdict.OVER:
-                raise self._hung()
-            if verdict is Verdict.STUCK and not self.stuck:
-                self.stuck = True
-                text = "instance '%s' has been executing one batch for %g s, and counts as stuck%s"
-                rest = "" if execution.limit_s == math.inf else f"; after {execution.limit_s:g} s it is given up"
-                logger.warning(text, self.spec.name, execution.mark_s, rest)
+    # For its supervisor.
 
-    def _hung(self) -> InstanceHungError:
-        return InstanceHungError(
-            f"instance '{self.spec.name}' gave no answer within {self._execution.limit_s:g} s and was given up"
-        )
-
-    def _recover(self) -> None:
-        self.stuck = False
-        logger.info("instance '%s' goes on, and no longer counts as stuck", self.spec.name)
-
-    def _execute_now(self, copy: ModelInstance, batch: ExecutionBatch) -> bool:
-        """In the scheduler's task: execute a batch that is so short that waking this one would cost more."""
-        if not self._executor.execute_now(copy, batch):
-            return False
-        self.executed += 1
-        self._scheduler.settle(batch)
-        if request_lines.logger.isEnabledFor(logging.DEBUG):
-            request_lines.tell_executed(batch)
-        return True
-
-    def _begin_now(self, copy: ModelInstance, batch: ExecutionBatch) -> bool:
-        """In the scheduler's task: begin a batch. This actor's own task goes on waiting for messages meanwhile."""
-        self._held[batch] = None  # already, for `bury`, in case that it cannot even be begun
-        if not self._executor.begin_now(copy, batch, self._over):
-            del self._held[batch]
-            return False
-        self._take(batch)
-        if self._has_news():
-            self._scheduler.has_room(self.identity)
-        return True
-
-    def _over(self, batch: ExecutionBatch) -> None:
-        """A batch that was begun in place is over."""
-        self._hand_back(batch, prompt=True)
-
-    async def _next_message(self) -> BatchSealed | StopInstance:
-        """The next thing to do. A batch goes before a stop: what was sealed is executed."""
-        messages = await self.mailbox.get_all()
-        if len(messages) == 1:
-            return messages[0]
-        first, *later = sorted(messages, key=lambda message: isinstance(message, StopInstance))
-        for message in later:
-            self.mailbox.put_nowait(message)
-        return first
+    def close(self) -> None:
+        """Close once the batches in hand are done; `stopped` tells when."""
+        if not (self._told_to_close or self.stopped.is_set()):
+            self._told_to_close = True
+            self.mailbox.send_nowait(Close())
 
     def bury(self, error: TriremeError, *, isolates: bool = False) -> list[Job]:
         """Answer what a dead instance held with `error`, tell the scheduler, give up the executor.
@@ -363,23 +317,34 @@ class Instance:
             The requests that the next instance is to execute, each alone.
         """
         self.state = InstanceState.DEAD
-        batches = list(self._held)
+        self._obituary = error
+        self.end()
+        sent = [message.batch for message in self.undelivered() if isinstance(message, Execute)]
+        batches = list(dict.fromkeys([*self._held, *sent]))  # one that could not even be begun is in both
         self._held.clear()
-        batches += [message.batch for message in self.mailbox.drain() if isinstance(message, BatchSealed)]
+        self._copy = self._beginning = None
         suspects: list[Job] = []
         if isolates and len(batches) == 1 and len(batches[0].jobs) > 1:
             suspects = [job for job in batches[0].jobs if not job.answered]
         elif self._in_question:
             error = InternalError(f"{error.message}{_KILLED_TWICE}", reason=FailureReason.BACKEND)
-        for batch in batches:
-            batch.finish(error, keep_open=bool(suspects))
-            self._scheduler.settle(batch)
+        self._hand_back(batches, error, keep_open=bool(suspects))
         for job in suspects:
             self._scheduler.suspect(job)
-        self._scheduler.detach(self.identity)
         self._executor.close()
         self.stopped.set()
         return suspects + self._suspects
+
+    def return_mail(self) -> None:
+        """A batch may have been on its way when the instance was buried."""
+        batches = [message.batch for message in self.undelivered() if isinstance(message, Execute)]
+        if batches:
+            self._hand_back(batches, self._obituary)
+
+    def _hand_back(self, batches: list[ExecutionBatch], error: TriremeError | None, *, keep_open: bool = False) -> None:
+        for batch in batches:
+            batch.finish(error, keep_open=keep_open)
+        self._scheduler.mailbox.send_nowait(Gone(self.identity, batches))
 
     def statistics(self) -> InstanceStatistics:
         return InstanceStatistics(self.spec.name, self.state, self.executed, self.mailbox.statistics())

@@ -21,6 +21,7 @@ from ..engine.errors import InternalError, TriremeError, UnavailableError
 from ..engine.instance_orders import InstanceOrder, match
 from ..engine.job import Job
 from ..engine.restart import RestartPolicy
+from .door import stopping_error
 from .instance import Instance, InstanceHungError, InstanceState, obituary
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
@@ -148,7 +149,7 @@ class Instances:
         self._closing = True
         for seat in self._seats:
             if seat.instance is not None:
-                seat.instance.stop()
+                seat.instance.close()
                 seat.give_up()
         for seat in list(self._seats):
             if seat.instance is not None:
@@ -156,7 +157,6 @@ class Instances:
 
     async def _start(self, seats: Sequence[_Seat]) -> TriremeError | None:
         self._seats += seats
-        self._scheduler.expect_instances(len(self._seats))
         async with trio.open_nursery() as starting:
             for seat in seats:
                 starting.start_soon(self._nursery.start, self._keep, seat)
@@ -167,7 +167,7 @@ class Instances:
         try:
             if seat.instance is not None and not seat.instance.stopped.is_set():
                 await self._scheduler.released(seat.instance.identity)
-                seat.instance.stop()
+                seat.instance.close()
                 await seat.instance.stopped.wait()
         finally:
             self._seats.remove(seat)
@@ -236,19 +236,21 @@ class Instances:
         if policy.failing and not any(other.alive for other in self._seats):
             text = f"instance '{name}' died {policy.deaths} times in a row; it is started again in {delay_s:g} s"
             logger.error("%s has no instance, and refuses what is queued: %s", self._title, text)
-            self._scheduler.fail_queued(UnavailableError(f"{text}; last: {seat.death}"))
+            self._scheduler.fail_held(UnavailableError(f"{text}; last: {seat.death}"))
         return delay_s
 
     def _make(self, order: InstanceOrder, suspects: Sequence[Job]) -> Instance:
         self._identities += 1
         kind = self._model.instance_class(order.spec)
-        executor = self._surroundings.executors.instance_executor(order.spec.name, kind)
+        turn = self._surroundings.turn
+        executor = self._surroundings.executors.instance_executor(order.spec.name, kind, turn)
         return Instance(
             self._identities,
             order.spec,
             self._model,
             executor,
             self._scheduler,
+            turn,
             self._limit_s,
             order.limit,
             self._warm_up,
@@ -308,8 +310,3 @@ class Once(trio.TaskStatus[None]):
         if not self.done:
             self.done = True
             self._task_status.started(value)
-
-
-def stopping_error() -> TriremeError:
-    """The answer to what is left when a model's time is up."""
-    return UnavailableError("Server is stopping, scheduler for model has stopped accepting new inference requests")

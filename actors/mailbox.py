@@ -1,105 +1,84 @@
 """A bounded mailbox: how actors talk.
 
-Why not ``trio.open_memory_channel``? An actor here is woken once for all that has arrived: a scheduler that finds forty
-messages decides once. `Mailbox.get_all` hands over everything in one go, which a channel cannot, and costs a third of a
-channel's round trip. In exchange there is exactly one reader, the actor that owns the box.
+Its names are those of trio's memory channels. Unlike a channel it has exactly one reader, which does not wait for
+messages: the mailbox posts it to the turn when the first one comes, and the reader takes in all that there is at once.
 
-The bound is a promise about the protocol between two actors (an instance never has more batches coming than it has
-credits), so `put_nowait` on a full box is refused loudly; who can wait uses `put`.
+The bound is a promise between actors: an instance never has more batches coming than it has credits, say. So a full
+mailbox refuses loudly. A mailbox of requests has no bound of its own: each request in it holds a share of the server's
+budget, or belongs to a request that does.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import trio
 
+from .turn import Recipient, Turn
+
 T = TypeVar("T")
 
 
-class MailboxFullError(Exception):
-    """`Mailbox.put_nowait` found no room."""
+class MailboxFullError(trio.WouldBlock):
+    """`Mailbox.send_nowait` found no room."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailboxStatistics:
-    """Messages waiting, the most that ever waited, the bound, and writers waiting for room."""
+    """Messages waiting, the most that ever waited, and the bound."""
 
     used: int
     peak: int
-    bound: int
-    writers_waiting: int
+    bound: float
 
 
 class Mailbox(Generic[T]):
-    """A first-in, first-out queue of at most `bound` messages with one reader.
+    """A first-in, first-out queue of messages to one recipient.
 
     Args:
         name: whose mailbox it is, for people.
+        owner: whom messages are for.
         bound: most messages that may wait in it.
     """
 
-    __slots__ = ("_messages", "_peak", "_reader", "_writers", "bound", "name")
+    __slots__ = ("_messages", "_owner", "_peak", "_turn", "bound", "name")
 
-    def __init__(self, name: str, bound: int) -> None:
+    def __init__(self, name: str, turn: Turn, owner: Recipient, bound: float = math.inf) -> None:
         if bound < 1:
             raise ValueError(f"a mailbox holds at least one message, not {bound}")
         self.name = name
         self.bound = bound
+        self._turn = turn
+        self._owner = owner
         self._messages: deque[T] = deque()
         self._peak = 0
-        self._reader: trio.lowlevel.Task | None = None
-        self._writers: trio.lowlevel.ParkingLot | None = None  # made when the first one has to wait
 
-    def put_nowait(self, message: T) -> None:
-        """Leave a message.
+    def send_nowait(self, message: T) -> None:
+        """Leave a message, to be received in this turn.
 
         Raises:
             MailboxFullError: there is no room.
         """
         messages = self._messages
-        if len(messages) >= self.bound:
+        used = len(messages)
+        if used >= self.bound:
             raise MailboxFullError(f"the mailbox of {self.name} holds its limit of {self.bound} messages")
         messages.append(message)
-        if len(messages) > self._peak:
-            self._peak = len(messages)
-        reader = self._reader
-        if reader is not None:
-            self._reader = None
-            trio.lowlevel.reschedule(reader)
+        if used >= self._peak:
+            self._peak = used + 1
+        if not self._owner.posted:
+            self._turn.post(self._owner)
 
-    async def put(self, message: T) -> None:
-        """Leave a message, waiting for room if there is none."""
-        while len(self._messages) >= self.bound:
-            if self._writers is None:
-                self._writers = trio.lowlevel.ParkingLot()
-            await self._writers.park()
-        self.put_nowait(message)
-
-    async def get_all(self) -> list[T]:
-        """Everything in the box, oldest first; waits while it is empty. Never an empty list."""
-        while not self._messages:
-            assert self._reader is None, f"two readers on the mailbox of {self.name}"
-            self._reader = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._stop_reading)
-        return self.drain()
-
-    def drain(self) -> list[T]:
-        """Everything in the box, oldest first, without waiting; possibly nothing."""
-        messages = list(self._messages)
-        self._messages.clear()
-        if self._writers is not None:
-            self._writers.unpark_all()
+    def receive_all(self) -> deque[T]:
+        """Everything in the mailbox, oldest first; possibly nothing."""
+        messages, self._messages = self._messages, deque()
         return messages
 
-    def _stop_reading(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._reader = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
     def statistics(self) -> MailboxStatistics:
-        return MailboxStatistics(len(self._messages), self._peak, self.bound, len(self._writers or ()))
+        return MailboxStatistics(len(self._messages), self._peak, self.bound)
 
     def __len__(self) -> int:
         return len(self._messages)

@@ -1,45 +1,121 @@
-"""What actors say to each other: small, frozen, named by what they say."""
+"""What actors say to each other: small objects, named by what they say.
+
+Nobody changes a message. They are not declared frozen because making a frozen one takes twice as long.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..engine.execution import ExecutionBatch
+from ..engine.job import Job, Outcome
+from ..engine.response import InferenceResponse
 from ..engine.scheduling.core import InstanceId
 
-
-@dataclass(frozen=True, slots=True)
-class QueueChanged:
-    """To a scheduler: jobs came, or gave up, since it last looked. One waits in the box at most."""
+# To whatever takes a model's requests in: a scheduler, an ensemble, the door of the cache.
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceIdle:
-    """To a scheduler: this instance can take a batch."""
+@dataclass(slots=True, eq=False)
+class Submit:
+    """Queue this job, or refuse it: its reply hears which."""
+
+    job: Job
+
+
+@dataclass(slots=True, eq=False)
+class Cancel:
+    """The job's client gave up."""
+
+    job: Job
+
+
+@dataclass(slots=True, eq=False)
+class Stop:
+    """Refuse new jobs, and finish those that are there without waiting for delays."""
+
+
+@dataclass(slots=True, eq=False)
+class EndSequences:
+    """Nobody can continue a sequence any more."""
+
+
+# To a scheduler alone.
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """Accept this job and answer it, which nobody needs to execute; in its turn if the model preserves ordering."""
+
+    job: Job
+    response: InferenceResponse
+
+
+@dataclass(slots=True, eq=False)
+class Executed:
+    """An instance is through with a batch.
+
+    Attributes:
+        in_place: on the event loop, during this turn.
+    """
+
+    instance: InstanceId
+    batch: ExecutionBatch
+    in_place: bool
+
+
+@dataclass(slots=True, eq=False)
+class Answered:
+    """A decoupled model has answered a job."""
+
+    job: Job
+    outcome: Outcome
+    final: bool
+
+
+@dataclass(slots=True, eq=False)
+class Granted:
+    """The rate limiter lets this instance execute."""
 
     instance: InstanceId
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceGranted:
-    """To a scheduler: the rate limiter lets this instance execute."""
+@dataclass(slots=True, eq=False)
+class Leaving:
+    """This instance wants to close. It is `Dismissed` when the batches that it has are over."""
 
     instance: InstanceId
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSealed:
-    """To an instance: execute this."""
+@dataclass(slots=True, eq=False)
+class Gone:
+    """This instance has died; the batches that it held have been answered."""
+
+    instance: InstanceId
+    batches: Sequence[ExecutionBatch]
+
+
+DoorMessage = Submit | Cancel | Stop | EndSequences
+SchedulerMessage = DoorMessage | Answer | Executed | Answered | Granted | Leaving | Gone
+
+# To an instance.
+
+
+@dataclass(slots=True, eq=False)
+class Execute:
+    """Execute this."""
 
     batch: ExecutionBatch
 
 
-@dataclass(frozen=True, slots=True)
-class StopInstance:
-    """To an instance: close, once the batch in hand is done."""
+@dataclass(slots=True, eq=False)
+class Close:
+    """Close, once the batches in hand are done."""
 
 
-SchedulerMessage = QueueChanged | InstanceIdle | InstanceGranted
-InstanceMessage = BatchSealed | StopInstance
+@dataclass(slots=True, eq=False)
+class Dismissed:
+    """No batch will come any more."""
 
-QUEUE_CHANGED = QueueChanged()
+
+InstanceMessage = Execute | Close | Dismissed

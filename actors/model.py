@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import trio
 
@@ -36,11 +37,13 @@ from ..engine.response_statistics import MemoryUsage
 from ..engine.scheduling.ordering import answer_order
 from ..engine.statistics import ModelStatistics
 from ..engine.validation import RequestValidator
-from .cached import CachedDoor, Door
+from .cached import CachedDoor
+from .door import Door, stopping_error
 from .ensemble import Ensemble
-from .instances import InstanceCounts, Instances, Once, stopping_error
+from .instances import InstanceCounts, Instances, Once
 from .loading import LoadedEnsemble, LoadedInstances, gpus_for, load
 from .members import AnsweringModel, FindModel, Members
+from .messages import EndSequences, Stop
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
 from .surroundings import Surroundings
@@ -106,7 +109,7 @@ class Model:
         self._holds = 0
         self._drained = False
         self._members: Members | None = None
-        self._scheduler: Door | None = None
+        self._scheduler: Door[Any] | None = None
         self._batcher: Scheduler | None = None  # behind that door
         self._cache_identity = ""
         self._validator: RequestValidator | None = None
@@ -188,7 +191,7 @@ class Model:
         return self.config.has_sequence_batching or any(member.has_sequences for member in members)
 
     @property
-    def scheduler(self) -> Door:
+    def scheduler(self) -> Door[Any]:
         assert self._scheduler is not None, "only a loaded model has a scheduler"
         return self._scheduler
 
@@ -275,9 +278,9 @@ class Model:
             if self._batcher is not None:
                 self._batcher.finish_sequences(self._finishes_sequences)
                 if self._ends_sequences:
-                    self._batcher.end_sequences()
+                    self._batcher.mailbox.send_nowait(EndSequences())
             if self._scheduler is not None:
-                self._scheduler.stop()
+                self._scheduler.mailbox.send_nowait(Stop())
             self._end.set()
 
     async def change(self, read: ModelConfig) -> str:
@@ -360,8 +363,7 @@ class Model:
                     await self._end.wait()
                 await self._stop_children(nursery)
         finally:
-            self.scheduler.stop()  # a member of an ensemble may die without having been told to stop
-            self.scheduler.fail_queued(stopping_error())
+            self.scheduler.bury(stopping_error())
         if isinstance(loaded, LoadedInstances):
             await self._close(loaded.model)
 
@@ -409,25 +411,26 @@ class Model:
         members = [] if self._members is None else [member.fingerprint() for member in self._members.steps]
         return fingerprint(self.config, self.source.files(self.version), members)
 
-    def _with_cache(self, scheduler: Scheduler | Ensemble) -> Door:
+    def _with_cache(self, scheduler: Scheduler | Ensemble) -> Door[Any]:
         """Behind a door of the response cache, if the model uses it."""
         cache = self._surroundings.cache
         if cache is None or not self.config.response_cache:
             return scheduler
-        clock = self._surroundings.clock
-        return CachedDoor(scheduler, cache, self._cache_identity, self.config, clock, self.statistics)
+        clock, turn = self._surroundings.clock, self._surroundings.turn
+        return CachedDoor(scheduler, cache, self._cache_identity, self.config, clock, turn, self.statistics)
 
     async def _start_children(self, nursery: trio.Nursery, loaded: LoadedInstances | LoadedEnsemble) -> None:
-        clock = self._surroundings.clock
+        clock, turn = self._surroundings.clock, self._surroundings.turn
         if isinstance(loaded, LoadedEnsemble):
             assert self._members is not None, "an ensemble was loaded with its members"
-            self._scheduler = self._with_cache(Ensemble(loaded.plan, self._members.find, clock, self.statistics))
+            self._scheduler = self._with_cache(Ensemble(loaded.plan, self._members.find, clock, turn, self.statistics))
             nursery.start_soon(self._keep_scheduler, self._scheduler)
             return
         scheduler = Scheduler(
             self.name,
             loaded.core,
             clock,
+            turn,
             self.statistics,
             ordering=answer_order(self.config),
             decoupled=self.config.decoupled,
@@ -460,8 +463,7 @@ class Model:
     async def _stop_children(self, nursery: trio.Nursery) -> None:
         scheduler = self.scheduler
         if self._failure is not None:
-            scheduler.stop()
-            scheduler.fail_queued(copy(self._failure))  # who is answered raises it; the one that is kept is not raised
+            scheduler.bury(copy(self._failure))  # who is answered raises it; the one that is kept is not raised
         else:
             await scheduler.drained()
         self._drained = True
@@ -469,7 +471,7 @@ class Model:
             await self._instances.close()
         nursery.cancel_scope.cancel()
 
-    async def _keep_scheduler(self, scheduler: Door) -> None:
+    async def _keep_scheduler(self, scheduler: Door[Any]) -> None:
         try:
             await scheduler.run()
         except Exception as error:
@@ -484,7 +486,7 @@ class Model:
         if self.state is ModelState.READY:
             self._enter(ModelState.UNAVAILABLE, error.status_text)
         if self._end.is_set():  # it is being drained, and nobody is left to execute what is queued
-            self.scheduler.fail_queued(copy(error))
+            self.scheduler.bury(copy(error))
         self._end.set()
 
     def _enter(self, state: ModelState, reason: str = "") -> None:

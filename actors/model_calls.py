@@ -62,9 +62,6 @@ class ModelCalls:
         reply.notify_each(on_answer)
         return reply
 
-    def attend(self) -> None:
-        self._server.attend()
-
     def load_model(self, name: str, parameters: Mapping[str, str | memoryview], on_done: OnDone) -> None:
         self._check_open()
 

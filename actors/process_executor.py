@@ -23,6 +23,8 @@ from ..engine.execution import ExecutionBatch, Phase
 from .exception_groups import first_error
 from .offload import run_on_thread
 from .socket_readiness import Readiness
+from .turn import Turn
+from .work_thread import Done
 
 T = TypeVar("T")
 
@@ -38,18 +40,17 @@ class ProcessExecutor:
 
     Args:
         readiness: where the process's socket is watched, which speaks most; the others are left to trio.
+        turn: in which what the process says is heard.
     """
 
-    begins = True
-    prompt = True
-
-    def __init__(self, name: str, readiness: Readiness) -> None:
+    def __init__(self, name: str, readiness: Readiness, turn: Turn) -> None:
         self._name = name
+        self._turn = turn
         self._readiness = readiness
         self._nursery: trio.Nursery | None = None
         self._instance: ProcessInstance | None = None
         self._changed = trio.lowlevel.ParkingLot()
-        self._executing: dict[ExecutionBatch, Callable[[ExecutionBatch], None] | None] = {}  # and whom to tell
+        self._executing: dict[ExecutionBatch, Done] = {}
         self._flushing = False
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
@@ -114,57 +115,51 @@ class ProcessExecutor:
         going_on = True
         while going_on:
             await trio.lowlevel.wait_readable(descriptor)
-            going_on = hear()
+            with self._turn:
+                going_on = hear()
 
     async def end(self, instance: ModelInstance) -> None:
         assert isinstance(instance, ProcessInstance), "this executor has made it"
         instance.ask_to_end()
         await trio.to_thread.run_sync(instance.close, abandon_on_cancel=True)
 
-    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
-        assert isinstance(instance, ProcessInstance), "this executor has made it"
-        batch.mark(Phase.COMPUTE_START)
-        try:
-            if batch.nbytes <= COPIED_IN_PLACE_BYTES:
-                prepared = instance.prepare(batch)
-            else:
-                prepared = await run_on_thread(instance.prepare, batch)
-        except TriremeError as error:
-            batch.finish(error)
-            return
-        self._executing[batch] = None
-        instance.begin(batch, prepared)
-        while batch in self._executing:
-            await self._changed.park()
-
-    def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
-        return False  # it is never over in place
-
-    def begin_now(
-        self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
-    ) -> bool:
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
         made = cast(ProcessInstance, instance)  # asking an abstract class costs as much as what follows
+        batch.mark(Phase.COMPUTE_START)
+        self._executing[batch] = done
         if batch.nbytes > COPIED_IN_PLACE_BYTES:
-            return False
+            self._begin(self._prepare_on_thread, made, batch)
+            return
         try:
             prepared = made.prepare(batch)
-        except TriremeError:
-            return False  # `execute` meets the same error
-        batch.mark(Phase.COMPUTE_START)
-        self._executing[batch] = on_over
+        except TriremeError as error:
+            self._refuse(batch, error)
+        else:
+            self._give(made, batch, prepared)
+
+    async def _prepare_on_thread(self, instance: ProcessInstance, batch: ExecutionBatch) -> None:
         try:
-            made.begin(batch, prepared)
-        except TriremeError:
-            return True  # the process is gone, which whoever watches it is about to notice
-        return True
+            prepared = await run_on_thread(instance.prepare, batch)
+        except TriremeError as error:
+            with self._turn:
+                self._refuse(batch, error)
+        else:
+            self._give(instance, batch, prepared)
+
+    def _refuse(self, batch: ExecutionBatch, error: TriremeError) -> None:
+        """The inputs of a batch cannot be given to the process."""
+        batch.finish(error)
+        self._finished(batch)
+
+    def _give(self, instance: ProcessInstance, batch: ExecutionBatch, prepared: Any) -> None:
+        with contextlib.suppress(TriremeError):  # the process is gone, which whoever watches it is about to notice
+            instance.begin(batch, prepared)
 
     def close(self) -> None:
         """What there is to give back is given back at the end of `around`."""
 
     def _finished(self, batch: ExecutionBatch) -> None:
-        on_over = self._executing.pop(batch)
-        if on_over is not None:
-            on_over(batch)
+        self._executing.pop(batch)(batch)
 
     def _congested(self) -> None:
         if not self._flushing:

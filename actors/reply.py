@@ -4,21 +4,25 @@ Rules:
  1. A reply is settled by exactly one final answer. What comes after it is dropped; what never comes is the fault of a
     supervisor, which fails what a dead child held.
  2. There is one reader, in one of three manners: a task that waits for the only answer (`response`), a callback at the
-    final answer (`notify`), or a callback at each answer (`notify_each`), which takes them. Callbacks run on the event
-    loop, inside the actor that delivers; they must not raise.
+    final answer (`notify`), or a callback at each answer (`notify_each`), which takes them. Callbacks are made in the
+    reply's own turn, so what they raise does not get into the actor that answers; it is logged.
  3. When the reader gives up (its task is cancelled, or it calls `cancel`), so does the job: it leaves its queue, or the
     running backend can see that nobody wants the answer.
  4. The request's share of the server-wide budget is given back at the final answer, not when the client goes away:
     until then the job still occupies memory.
- 5. A model that answers many times is held back while `WINDOW` answers wait to be taken. A reader of a single answer
-    takes none, so only the first two are kept for it: enough to see that it was not the only one.
+ 5. A job is accepted, or refused: then its only answer is why (`accepted` tells the two apart).
+ 6. A model that answers many times is held back while `WINDOW` answers wait to be taken. A reader of a single answer
+    takes none, so only the first two are kept for it: enough to see that it was not the only one. All are kept as long
+    as it is not known who reads.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
 from copy import copy
+from functools import partial
 
 import trio
 
@@ -27,42 +31,66 @@ from ..engine.errors import InternalError, TriremeError
 from ..engine.job import Job, Outcome
 from ..engine.response import InferenceResponse
 from .lease import Lease, ModelShare
+from .messages import Cancel
+from .turn import Recipient, Turn
+
+logger = logging.getLogger("trireme.server")
 
 WINDOW = 64
 """Answers of one request that wait for their reader before the model is held back."""
 
 
-class Reply:
+class Reply(Recipient):
     """What `InferenceServer.submit` returns.
 
     Args:
+        turn: in which the reader is called.
         holder: gets the request's share of the budget back at the final answer.
         nbytes: that share, in bytes; a lease knows for itself.
         many: the model may answer any number of times.
 
     Attributes:
         final: the final answer is here.
+        accepted: and the job was accepted before; known from the final answer on.
         window: holds the model back; None for a model that answers once.
     """
 
-    __slots__ = ("_answers", "_cancel", "_count", "_each", "_holder", "_job", "_listener", "_nbytes", "final", "window")
+    __slots__ = (
+        "_answers",
+        "_cancel",
+        "_count",
+        "_each",
+        "_holder",
+        "_job",
+        "_keeps",
+        "_listener",
+        "_nbytes",
+        "_seen",
+        "_turn",
+        "accepted",
+        "final",
+        "window",
+    )
 
-    def __init__(self, holder: ModelShare | Lease, nbytes: int, *, many: bool = False) -> None:
+    def __init__(self, turn: Turn, holder: ModelShare | Lease, nbytes: int, *, many: bool = False) -> None:
+        self.posted = False
         self.final = False
+        self.accepted = False
         self.window = AnswerWindow(WINDOW, threading.get_ident()) if many else None
+        self._turn = turn
         self._holder = holder
         self._nbytes = nbytes
         self._job: Job | None = None
-        self._cancel: Callable[[Job], None] | None = None
+        self._cancel: Callable[[Cancel], None] | None = None
         self._answers: list[tuple[Outcome, bool]] = []
         self._count = 0
+        self._seen = 0  # by `newest`
         self._listener: Callable[[Reply], None] | None = None
         self._each = False
+        self._keeps = many  # until it is known that the reader wants one
 
-    def attach(self, job: Job, cancel: Callable[[Job], None]) -> None:
-        """Tell the reply whose it is: giving up calls ``cancel(job)``."""
-        if self.final:
-            return  # answered at the door
+    def attach(self, job: Job, cancel: Callable[[Cancel], None]) -> None:
+        """Tell the reply whose it is, before the job is handed in: giving up calls ``cancel(Cancel(job))``."""
         self._job = job
         self._cancel = cancel
         job.window = self.window
@@ -73,7 +101,7 @@ class Reply:
             return False
         if outcome is not None:
             self._count += 1
-        if self._each or (outcome is not None and self._count <= 2):
+        if self._keeps or (outcome is not None and self._count <= 2):
             self._answers.append((outcome, final))
         elif self.window is not None:
             self.window.leave(1)
@@ -81,23 +109,53 @@ class Reply:
             self.final = True
             if self.window is not None:
                 self.window.open_up()
-            self._job = None  # the job holds the reply: a cycle left here would be work for the garbage collector
+            if self._job is not None:
+                self.accepted = self._job.accepted
+                self._job = None  # the job holds the reply: a cycle left here would be work for the garbage collector
             self._holder.release(self._nbytes)
+        if self._listener is not None and (final or self._each):
+            self._turn.post(self)
+        return final
+
+    def take_turn(self) -> None:
         listener = self._listener
-        if listener is not None and (final or self._each):
-            if final:
+        if listener is not None:
+            if self.final:
                 self._listener = None
             listener(self)
-        return final
+
+    def fail(self, error: Exception) -> None:
+        logger.error("unexpected failure of who reads a reply", exc_info=error)
+
+    async def admitted(self) -> None:
+        """Wait until the job is accepted. Cancelling this cancels the request.
+
+        Raises:
+            TriremeError: it is refused.
+        """
+        if self._job is not None and not self._job.accepted:
+            self._job.when_accepted(partial(self._turn.post, self))
+            await self._change()
+        if self.final and not self.accepted:
+            self.answer()
 
     # A reader of one answer.
 
     def notify(self, callback: Callable[[Reply], None]) -> None:
-        """Have `callback` called once, at the final answer; at once if it is here."""
+        """Have `callback` called once, at the final answer; in this turn if it is here."""
+        self._listener = callback
+        if self._keeps:
+            self._keep_two()
         if self.final:
-            callback(self)
-        else:
-            self._listener = callback
+            self._turn.post(self)
+
+    def _keep_two(self) -> None:
+        """The reader wants one answer (rule 6)."""
+        self._keeps = False
+        answers = self._answers
+        self._answers = [answer for answer in answers if answer[0] is not None][:2]
+        if self.window is not None:
+            self.window.leave(len(answers) - len(self._answers))
 
     def answer(self) -> InferenceResponse:
         """The answer of a model that gives exactly one, once the reply is `final`.
@@ -121,6 +179,8 @@ class Reply:
         Raises:
             TriremeError: see `answer`.
         """
+        if self._keeps:
+            self._keep_two()
         if not self.final:
             await self._change()
         return self.answer()
@@ -128,22 +188,24 @@ class Reply:
     # A reader of many.
 
     def notify_each(self, callback: Callable[[Reply], None]) -> None:
-        """Have `callback` called whenever there is something to `take`; at once if there is."""
-        self._each = True
+        """Have `callback` called whenever there is something to `take`; in this turn if there is."""
+        self._each = self._keeps = True
         self._listener = callback
         if self._answers or self.final:
-            callback(self)
+            self._turn.post(self)
 
-    @property
-    def newest(self) -> Outcome:
-        """The newest of the answers that have not been taken; None if there is none, or it has no response."""
-        return self._answers[-1][0] if self._answers else None
+    def newest(self) -> list[Outcome]:
+        """The answers that have come since the last call, and have not been taken."""
+        answers = [outcome for outcome, _ in self._answers[self._seen :]]
+        self._seen = len(self._answers)
+        return answers
 
     def take(self) -> list[tuple[Outcome, bool]]:
         """The answers since the last call, each with whether it is the final one; None is a final answer without a
         response. Taking makes room for more."""
         answers = self._answers
         self._answers = []
+        self._seen = 0
         if self.window is not None:
             self.window.leave(len(answers))
         return answers
@@ -154,7 +216,7 @@ class Reply:
         Raises:
             TriremeError: the request failed.
         """
-        self._each = True
+        self._each = self._keeps = True
         try:
             while True:
                 for outcome, final in self.take():
@@ -175,7 +237,7 @@ class Reply:
         if self.window is not None:
             self.window.open_up()
         if self._job is not None and self._cancel is not None:
-            self._cancel(self._job)
+            self._cancel(Cancel(self._job))
 
     async def _change(self) -> None:
         """Wait for what the listener is told of."""

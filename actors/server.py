@@ -14,6 +14,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -59,6 +60,7 @@ from .socket_readiness import Readiness
 from .surroundings import Surroundings
 from .tracing import Tracing
 from .trio_loop import TrioLoop
+from .turn import Turn
 from .version import server_version
 from .watchdog import Watchdog
 
@@ -144,9 +146,12 @@ class InferenceServer:
         """
         self._clock = self._given_clock or TrioClock()
         cache = self._open_cache()
-        self._nursery_manager = trio.open_nursery()
-        self._nursery = await self._nursery_manager.__aenter__()
-        self.readiness = Readiness(self._nursery.start_soon)
+        self.turn = Turn()
+        self._nurseries = AsyncExitStack()
+        (await self._nurseries.enter_async_context(trio.open_nursery())).start_soon(self.turn.keep_running, True)
+        self._nurseries.callback(self.turn.stop)  # when all actors have ended, however they do
+        self._nursery = await self._nurseries.enter_async_context(trio.open_nursery())
+        self.readiness = Readiness(self._nursery.start_soon, self.turn)
         self.offload.start(self._nursery)
         executors = self._executors or ThreadExecutors(self.options.model_load_thread_count, self.readiness)
         self._tracing.start(self._nursery)
@@ -158,6 +163,7 @@ class InferenceServer:
             executors,
             self._backends,
             self._budget,
+            self.turn,
             limiter,
             cache,
             self._agents,
@@ -190,7 +196,9 @@ class InferenceServer:
     def _take_control(self, kind: type[ModelControl], surroundings: Surroundings) -> None:
         self._control = kind(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository
-        self._admission = Admission(self._repository, self._budget, self._clock, self._on_request, self.offload)
+        self._admission = Admission(
+            self._repository, self._budget, self._clock, self.turn, self._on_request, self.offload
+        )
 
     async def _start(self, surroundings: Surroundings) -> None:
         try:
@@ -224,7 +232,8 @@ class InferenceServer:
             await self._tracing.close(max(_FLUSH_GRACE_S, self._stop_by_s - self._clock.now_s()))
         self._exiting = self._admission.stopping = True
         self._nursery.cancel_scope.cancel()
-        await self._nursery_manager.__aexit__(None, None, None)
+        await self._nurseries.aclose()
+        self.turn.close()
         self._control.close()
         if self._cache is not None:
             self._cache.close()
@@ -286,7 +295,9 @@ class InferenceServer:
     async def submit(
         self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply:
-        """Check a request and queue it. Suspends only while the server-wide budget is used up, or its model's share.
+        """Check a request and hand it to its model. Suspends only while the server-wide budget is used up, or its
+        model's share. The request is not queued yet when this returns: that the model's queue is full, or the model
+        stopping, is said by the reply (`Reply.admitted`, `Reply.accepted`).
 
         Args:
             lease: what the request has taken of the budget while it arrived. It is closed at the final answer, or by
@@ -295,8 +306,8 @@ class InferenceServer:
                 again, while it holds. It decides nothing.
 
         Raises:
-            TriremeError: refused: no such model, invalid, queue full, stopping; its model has too much in flight, and
-                the lease was not made for that model.
+            TriremeError: refused: no such model, invalid, stopping; its model has too much in flight, and the lease was
+                not made for that model.
         """
         return await self._admission.submit(request, lease, model)
 
@@ -304,34 +315,24 @@ class InferenceServer:
         self,
         request: InferenceRequest,
         *,
-        attended: bool = False,
         lease: Lease | None = None,
         model: ModelDescription | None = None,
     ) -> Reply | None:
         """`submit`, except that nothing is done, and None returned, while the server-wide budget is used up; then the
         lease, which may have grown, is still the caller's.
 
-        Args:
-            attended: `attend` will be called before the calling task waits for anything.
-
         Raises:
-            TriremeError: refused: no such model, invalid, queue full, its model has too much in flight, stopping.
+            TriremeError: refused: no such model, invalid, its model has too much in flight, stopping.
         """
-        return self._admission.submit_nowait(request, attended, lease, model)
+        return self._admission.submit_nowait(request, lease, model)
 
     def submit_inner(self, request: InferenceRequest, model: ModelDescription | None = None) -> Reply:
-        """`submit`, for what a model asks while it serves a request: does not wait for room (`model_calls`). `attend`
-        is to be called before the calling task waits for anything.
+        """`submit_nowait`, for what a model asks while it serves a request: does not wait for room (`model_calls`).
 
         Raises:
-            TriremeError: refused: no such model, invalid, queue full, stopping, or waiting for itself (`recursion`).
+            TriremeError: refused: no such model, invalid, stopping, or waiting for itself (`recursion`).
         """
         return self._admission.submit_inner(request, model)
-
-    def attend(self) -> None:
-        """Let the schedulers decide about all requests submitted as `attended`: now, instead of when their tasks get
-        their turn. A front end that has handled all that a client had sent spares every request a change of tasks."""
-        self._admission.attend()
 
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         """What a request is to hold of the server-wide budget while it arrives; for `submit`, or to be closed.

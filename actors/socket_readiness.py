@@ -9,8 +9,8 @@ Rules:
  1. An edge says that something has arrived since the last one. A socket is `ready` from then on until a read has come
     back short or empty-handed: what comes after that makes a new edge.
  2. Who waits may leave a listener. It is called in the waking task, which spares a change of tasks; only if it says
-    that it has not taken in everything is the waiting task woken. What listeners have begun is attended to when all
-    have been called whose data came together.
+    that it has not taken in everything is the waiting task woken. All listeners whose data came together are called in
+    one turn, so that what they begin is decided together.
  3. The end of the stream makes its edge when it arrives, maybe together with data. So a socket whose peer has hung up
     stays ready, and its reader finds the end by reading.
  4. What a listener does is often answered at once: a process that was given a batch may have executed it by the time
@@ -28,6 +28,8 @@ from typing import Protocol
 
 import outcome
 import trio
+
+from .turn import Turn
 
 _READ_BYTES = 65_536
 _BURST = 16
@@ -70,21 +72,23 @@ class Readiness:
 
     Args:
         start_soon: starts `keep_waking` when the first socket is to be watched; None if another task does.
+        turn: in which listeners are called; None for one of its own.
         use_epoll: False leaves the waiting to trio.
 
     Attributes:
-        attendants: called when listeners have been called; must not raise.
+        turn: of the listeners.
         buffer: for reading into, between two checkpoints; what was read is copied out of it.
     """
 
     def __init__(
         self,
         start_soon: Callable[[Callable[[], Awaitable[None]]], None] | None = None,
+        turn: Turn | None = None,
         *,
         use_epoll: bool = hasattr(select, "epoll"),
     ) -> None:
-        self.attendants: list[Callable[[], None]] = []
         self.buffer = memoryview(bytearray(_READ_BYTES))
+        self.turn = turn or Turn()
         self._start_soon = start_soon
         self._gives_way = False
         self._epoll = select.epoll() if use_epoll and start_soon is None else None
@@ -109,7 +113,8 @@ class Readiness:
             going_on = True
             while going_on:
                 await trio.lowlevel.wait_readable(descriptor)
-                going_on = hear()
+                with self.turn:
+                    going_on = hear()
             return
         hearer = self._watches[descriptor] = _Hearer(self, descriptor, hear)
         self._epoll.register(descriptor, select.EPOLLIN)
@@ -156,14 +161,11 @@ class Readiness:
             if not events:
                 return
             woken += len(events)
-            listened = False
-            for descriptor, what in events:
-                watch = watches.get(descriptor)
-                if watch is not None and watch.edge(what):
-                    listened = True
-            if listened:
-                for attend in self.attendants:
-                    attend()
+            with self.turn:
+                for descriptor, what in events:
+                    watch = watches.get(descriptor)
+                    if watch is not None:
+                        watch.edge(what)
 
     def __repr__(self) -> str:
         return f"<Readiness of {len(self._watches)} sockets>"
@@ -180,16 +182,15 @@ class _Hearer:
         self._hear = hear
         self._task = trio.lowlevel.current_task()
 
-    def edge(self, _events: int) -> bool:
-        """Something has come. False: no listener was called."""
+    def edge(self, _events: int) -> None:
+        """Something has come."""
         result = outcome.capture(self._hear)
         if isinstance(result, outcome.Value):
             if result.value:
-                return False
+                return
             result = outcome.Value(None)
         self._readiness.forget(self._descriptor)
         trio.lowlevel.reschedule(self._task, result)
-        return False
 
     def stop(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._readiness.forget(self._descriptor)
@@ -208,19 +209,13 @@ class _EpollWatch:
         self._hung_up = False
         self._task: trio.lowlevel.Task | None = None
 
-    def edge(self, events: int) -> bool:
-        """Something has come. Whether a listener was called."""
+    def edge(self, events: int) -> None:
+        """Something has come."""
         self.ready = True
         if events & _HUNG_UP:
             self._hung_up = True
-        if self._task is None:
-            return False
-        if self.listener is None:
+        if self._task is not None and (self.listener is None or not self.listener()):
             self.wake()
-            return False
-        if not self.listener():
-            self.wake()
-        return True
 
     async def wait(self) -> None:
         if not self.ready:

@@ -2,7 +2,7 @@
 
 A batch is launched on the instance's own thread, which enqueues what the device is to do and goes on to the next one.
 When the device has done it, a thread of the driver's says so, and the batch is collected on the event loop. No thread
-ever waits for the device. What becomes of a batch is decided by `engine.gpu.flights`; this task hears of launches and
+ever waits for the device. What becomes of a batch is decided by `engine.gpu.flights`; the stream hears of launches and
 landings through its mailbox, and asks after what does not land.
 
 What a batch raises is its requests' answer, be it on the thread or when it is collected. A sick device, and whatever
@@ -16,7 +16,6 @@ import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import outcome
@@ -26,10 +25,11 @@ from ..engine.backends.interface import ModelInstance, StreamInstance
 from ..engine.errors import TriremeError, backend_failure
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
-from ..engine.gpu.flights import Flights, FlightStatistics, Ticket
+from ..engine.gpu.flights import Flights, FlightState, FlightStatistics, Ticket
+from .actor import Actor
 from .exception_groups import first_error
-from .mailbox import Mailbox
-from .work_thread import ExecutorDiedError, Worker, run_on
+from .turn import Turn
+from .work_thread import Done, ExecutorDiedError, Worker, run_on
 
 T = TypeVar("T")
 
@@ -52,128 +52,78 @@ class BatchLanded:
     ticket: Ticket
 
 
-class StreamExecutor:
-    """One GPU instance's executor. Has as many batches in flight as the instance has credits.
+class Stream(Actor[BatchLaunched | BatchLanded]):
+    """One GPU instance's batches in flight.
 
     Args:
         worker: the instance's thread.
+        turn: in which batches are collected.
     """
 
-    begins = True
-    prompt = False  # a GPU takes as long for one request as for many
-
-    def __init__(self, name: str, worker: Worker) -> None:
-        self._name = name
+    def __init__(self, name: str, worker: Worker, turn: Turn) -> None:
+        super().__init__(f"stream of {name}", turn, _MESSAGES_EACH)
+        self.name = name
+        self.flights = Flights()
         self._worker = worker
-        self._flights = Flights()
-        self._mailbox: Mailbox[BatchLaunched | BatchLanded] = Mailbox(f"stream of {name}", _MESSAGES_EACH)
-        self._heard: list[BatchLaunched | BatchLanded] = []  # and not done yet
-        self._token = trio.lowlevel.current_trio_token()
-        self._alive = True
 
-    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
-        error: BaseException
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._serve)
-                await life()
-                nursery.cancel_scope.cancel()
-            return
-        except BaseExceptionGroup as group:
-            error = first_error(group)
-            if isinstance(error, SickDeviceError):
-                self._flights.sick()
-        finally:
-            self._alive = False
-            for message in (*self._heard, *self._mailbox.drain()):
-                self._give_back(message)
-        error.__context__ = None  # neither it nor its traceback, which may be kept with a log record,
-        raise error.with_traceback(None)  # is to hold on to the data of the last batch
-
-    async def run(self, work: Callable[[], T]) -> T:
-        result = await run_on(self._worker, work)
-        if isinstance(result, StreamInstance):
-            self._mailbox.bound = _MESSAGES_EACH * result.credits
-        return result
-
-    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
-        over = trio.Event()
-        self.begin(instance, batch, lambda _batch: over.set())
-        await over.wait()
-
-    def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
-        return False  # it is never over in place
-
-    def begin_now(
-        self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
-    ) -> bool:
-        self.begin(instance, batch, on_over)
-        return True
-
-    async def end(self, instance: ModelInstance) -> None:
-        await self.run(instance.close)
-
-    def close(self) -> None:
-        self._worker.close()
-
-    def begin(self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]) -> None:
-        """Begin a batch, which is over when `on_over` is called, later."""
-        assert isinstance(instance, StreamInstance), "this executor has made it"
+    def launch(self, instance: StreamInstance, batch: ExecutionBatch, done: Done) -> None:
+        """Begin a batch. See `Executor.begin`."""
         batch.mark(Phase.COMPUTE_START)
-        ticket = Ticket(instance, batch, on_over)
-        self._flights.begin(ticket)
-        self._worker.put(_Launch(ticket, partial(self._tell_landed, ticket), self._hear))
+        ticket = Ticket(instance, batch, done)
+        self.flights.begin(ticket)
+        self._worker.put(_Launch(ticket, self))
 
-    def _tell_landed(self, ticket: Ticket) -> None:
+    def tell_landed(self, ticket: Ticket) -> None:
         """On any thread."""
         with contextlib.suppress(trio.RunFinishedError):  # nobody is there any more who waits for it
-            self._token.run_sync_soon(self._hear, BatchLanded(ticket))
+            self._turn.call_from_thread(self.mailbox.send_nowait, BatchLanded(ticket))
 
-    def _hear(self, message: BatchLaunched | BatchLanded) -> None:
-        if self._alive:
-            self._mailbox.put_nowait(message)
-        else:
-            self._give_back(message)
+    # In turns.
 
-    def _give_back(self, message: BatchLaunched | BatchLanded) -> None:
-        """The instance is lost, and its batches are answered; flights, rule 4."""
-        ticket = message.ticket
-        if isinstance(message, BatchLanded):
-            done = self._flights.landed(ticket)
-        elif isinstance(message.result, outcome.Error):
-            self._flights.failed(ticket)
-            done = False
-        else:
-            done = self._flights.launched(ticket, math.inf)
-        if done:
-            self._flights.over(ticket, failed=True)
-
-    # The task.
-
-    async def _serve(self) -> None:
-        """Collect what lands, until cancelled.
+    def receive(self, message: BatchLaunched | BatchLanded) -> None:
+        """Take in that a batch was launched, or has landed.
 
         Raises:
             SickDeviceError, ExecutorDiedError: the instance cannot go on.
         """
-        flights = self._flights
-        while True:
-            with trio.move_on_at(flights.next_look_s()):
-                self._heard = await self._mailbox.get_all()
-            while self._heard:
-                match self._heard.pop(0):
-                    case BatchLaunched(ticket, outcome.Error(error)):
-                        flights.failed(ticket)
-                        self._fail(ticket, error)
-                    case BatchLaunched(ticket):
-                        if flights.launched(ticket, trio.current_time()):
-                            self._collect(ticket)
-                    case BatchLanded(ticket):
-                        if flights.landed(ticket):
-                            self._collect(ticket)
-            overdue = flights.overdue(trio.current_time())
-            if overdue is not None and overdue.instance is not None:
-                overdue.instance.healthy(overdue.launched)
+        flights, ticket = self.flights, message.ticket
+        if isinstance(message, BatchLanded):
+            over = flights.landed(ticket)
+        elif isinstance(message.result, outcome.Error):
+            flights.failed(ticket)
+            self._fail(ticket, message.result.error)
+            return
+        else:
+            over = flights.launched(ticket, trio.current_time())
+        if over:
+            self._collect(ticket)
+
+    def act(self) -> None:
+        """Ask after what does not land.
+
+        Raises:
+            SickDeviceError: it never will.
+        """
+        overdue = self.flights.overdue(trio.current_time())
+        if overdue is not None and overdue.instance is not None:
+            overdue.instance.healthy(overdue.launched)
+        self.deadline_s = self.flights.next_look_s()
+
+    def return_mail(self) -> None:
+        """The instance is lost, and its batches are answered; flights, rule 4."""
+        for message in self.undelivered():
+            ticket = message.ticket
+            if ticket.state is FlightState.OVER:
+                continue  # the instance has died of this very message
+            if isinstance(message, BatchLanded):
+                done = self.flights.landed(ticket)
+            elif isinstance(message.result, outcome.Error):
+                self.flights.failed(ticket)
+                done = False
+            else:
+                done = self.flights.launched(ticket, math.inf)
+            if done:
+                self.flights.over(ticket, failed=True)
 
     def _collect(self, ticket: Ticket) -> None:
         batch, instance = ticket.batch, ticket.instance
@@ -183,7 +133,7 @@ class StreamExecutor:
             instance.collect(batch, ticket.launched)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary to foreign code, as in `executors`
             failure = error.with_traceback(None)  # whose frames hold what the batch had of the device
-        self._flights.over(ticket, failed=failure is not None)
+        self.flights.over(ticket, failed=failure is not None)
         if failure is not None:  # not amid the handling: an answer that is raised at a client would refer to it
             self._fail(ticket, failure)
             return
@@ -204,35 +154,82 @@ class StreamExecutor:
         ticket.batch.finish(failure)
         ticket.on_over(ticket.batch)
 
+    def __repr__(self) -> str:
+        now = self.flights.statistics()
+        return f"<Stream {self.name}: {now.launching} launching, {now.flying} in flight>"
+
+
+class StreamExecutor:
+    """One GPU instance's executor. Has as many batches in flight as the instance has credits."""
+
+    def __init__(self, name: str, worker: Worker, turn: Turn) -> None:
+        self._worker = worker
+        self._stream = Stream(name, worker, turn)
+
+    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        stream = self._stream
+        error: BaseException
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.run)
+                await life()
+                nursery.cancel_scope.cancel()
+            return
+        except BaseExceptionGroup as group:
+            error = first_error(group)
+            if isinstance(error, SickDeviceError):
+                stream.flights.sick()
+        finally:
+            stream.end()
+            stream.return_mail()
+        error.__context__ = None  # neither it nor its traceback, which may be kept with a log record,
+        raise error.with_traceback(None)  # is to hold on to the data of the last batch
+
+    async def run(self, work: Callable[[], T]) -> T:
+        result = await run_on(self._worker, work)
+        if isinstance(result, StreamInstance):
+            self._stream.mailbox.bound = _MESSAGES_EACH * result.credits
+        return result
+
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+        assert isinstance(instance, StreamInstance), "this executor has made it"
+        self._stream.launch(instance, batch, done)
+
+    async def end(self, instance: ModelInstance) -> None:
+        await self.run(instance.close)
+
+    def close(self) -> None:
+        self._worker.close()
+
     def statistics(self) -> FlightStatistics:
-        return self._flights.statistics()
+        return self._stream.flights.statistics()
 
     def __repr__(self) -> str:
-        now = self._flights.statistics()
-        state = "" if self._alive else "ended, "
-        return f"<StreamExecutor {self._name}: {state}{now.launching} launching, {now.flying} in flight>"
+        return f"<StreamExecutor of {self._stream!r}>"
 
 
 class _Launch:
     """A batch to be launched by the instance's thread."""
 
-    __slots__ = ("_hear", "_on_landed", "_ticket")
+    __slots__ = ("_stream", "_ticket")
 
-    def __init__(
-        self, ticket: Ticket, on_landed: Callable[[], None], hear: Callable[[BatchLaunched | BatchLanded], None]
-    ) -> None:
+    def __init__(self, ticket: Ticket, stream: Stream) -> None:
         self._ticket = ticket
-        self._on_landed = on_landed
-        self._hear = hear
+        self._stream = stream
 
     def work(self) -> None:
         ticket = self._ticket
         instance = ticket.instance
-        if instance is not None:  # it may have been lost meanwhile
-            ticket.launched = instance.launch(ticket.batch, self._on_landed)
+        if instance is None or not self._stream.alive:
+            raise ExecutorDiedError("the instance was lost before this batch was launched")
+        ticket.launched = instance.launch(ticket.batch, self._landed)
+
+    def _landed(self) -> None:
+        """On any thread."""
+        self._stream.tell_landed(self._ticket)
 
     def done(self, result: outcome.Outcome[object]) -> None:
-        self._hear(BatchLaunched(self._ticket, result))
+        self._stream.mailbox.send_nowait(BatchLaunched(self._ticket, result))
 
 
 def advised(error: OutOfDeviceMemoryError, batch: ExecutionBatch) -> TriremeError:

@@ -14,6 +14,7 @@ from .budget import InflightBudget
 from .cache_access import CacheAccess
 from .executors import Executors
 from .rate_limiter import RateLimiter
+from .turn import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Surroundings:
     executors: Executors
     backends: BackendRegistry
     budget: InflightBudget
+    turn: Turn
     limiter: RateLimiter | None = None
     cache: CacheAccess | None = None
     agents: AgentRegistry = field(default_factory=AgentRegistry)

@@ -18,7 +18,6 @@ from ..engine.tracing.files import TraceFiles, TraceWrite
 from ..engine.tracing.format import format_traces
 from ..engine.tracing.record import Trace
 from ..engine.tracing.setting import TraceSetting
-from .mailbox import Mailbox
 
 logger = logging.getLogger("trireme.tracing")
 
@@ -36,11 +35,6 @@ class TraceWriterStatistics:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    """Nothing follows."""
-
-
 class TraceWriter:
     """A `engine.tracing.tracer.TraceSink` that makes files.
 
@@ -51,7 +45,7 @@ class TraceWriter:
 
     def __init__(self, path: str, max_unwritten: int = MAX_UNWRITTEN) -> None:
         self._files = TraceFiles(path)
-        self._mailbox: Mailbox[TraceWrite | _Stop] = Mailbox("the trace writer", max_unwritten + 1)
+        self._send, self._receive = trio.open_memory_channel[TraceWrite](max_unwritten + 1)
         self._max_unwritten = max_unwritten
         self._written = self._failed = self._dropped = self._waiting = 0
         self._unreported_drops = 0
@@ -77,25 +71,22 @@ class TraceWriter:
             self._unreported_drops += count
             return
         self._waiting += count
-        self._mailbox.put_nowait(write)
+        self._send.send_nowait(write)
 
     # The task.
 
     async def run(self) -> None:
         """Write until `close`."""
-        while not self._stopped.is_set():
-            for message in await self._mailbox.get_all():
-                if isinstance(message, _Stop):
-                    self._stopped.set()
-                else:
-                    await self._write(message)
+        async for write in self._receive:
+            await self._write(write)
+        self._stopped.set()
 
     async def close(self) -> None:
         """Write what is waiting, and end the task."""
         for write in self._files.close():
             self._waiting += len(write.traces)
-            await self._mailbox.put(write)
-        await self._mailbox.put(_Stop())
+            await self._send.send(write)
+        self._send.close()
         await self._stopped.wait()
 
     async def _write(self, write: TraceWrite) -> None:

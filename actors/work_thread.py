@@ -14,6 +14,9 @@ from typing import Protocol, TypeVar
 import outcome
 import trio
 
+from ..engine.execution import ExecutionBatch
+from .turn import Turn
+
 T = TypeVar("T")
 
 
@@ -29,7 +32,7 @@ class Piece(Protocol):
         ...
 
     def done(self, result: outcome.Outcome[object]) -> None:
-        """Told on the event loop, later. Must not raise."""
+        """Told on the event loop, in a turn, later. Must not raise."""
         ...
 
 
@@ -43,13 +46,28 @@ class Worker(Protocol):
         ...
 
 
-class WorkThread:
-    """A worker with a daemon thread."""
+class Done(Protocol):
+    """Called when a batch is over; see `executors`, rule 2."""
 
-    def __init__(self, name: str) -> None:
+    def __call__(self, batch: ExecutionBatch, death: Exception | None = None, /) -> None:
+        """Take a batch back.
+
+        Args:
+            death: what the instance has died of meanwhile; then the batch is not finished.
+        """
+        ...
+
+
+class WorkThread:
+    """A worker with a daemon thread.
+
+    Args:
+        turn: in which pieces are done.
+    """
+
+    def __init__(self, name: str, turn: Turn) -> None:
         self._pieces: SimpleQueue[Piece | None] = SimpleQueue()  # bounded by its callers: a batch for each credit
-        self._token = trio.lowlevel.current_trio_token()
-        self._thread = threading.Thread(target=_serve, args=(self._pieces, self._token), name=name, daemon=True)
+        self._thread = threading.Thread(target=_serve, args=(self._pieces, turn), name=name, daemon=True)
         self._thread.start()
 
     def put(self, piece: Piece) -> None:
@@ -62,12 +80,12 @@ class WorkThread:
         return f"<WorkThread {self._thread.name}{'' if self._thread.is_alive() else ' (ended)'}>"
 
 
-def _serve(pieces: SimpleQueue[Piece | None], token: trio.lowlevel.TrioToken) -> None:
+def _serve(pieces: SimpleQueue[Piece | None], turn: Turn) -> None:
     """The thread: work until told to stop, or until the event loop is gone."""
     while (piece := pieces.get()) is not None:
         result = result_of(piece)
         try:
-            token.run_sync_soon(piece.done, result)
+            turn.call_from_thread(piece.done, result)
         except trio.RunFinishedError:
             return
         del piece, result  # while waiting for the next one, the data of the last one is not held

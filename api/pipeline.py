@@ -81,12 +81,10 @@ class Adapter(Protocol):
     """One request, as its protocol has it.
 
     Attributes:
-        attended: the server's `attend` is called before the calling task waits for anything.
         prompt: `begin` submits it, so that it is refused if its model has too much in flight. Otherwise `go_on` does,
             which then waits.
     """
 
-    attended: ClassVar[bool]
     prompt: ClassVar[bool]
 
     @property
@@ -180,9 +178,7 @@ class Pipeline:
                 if self._pattern is not None or adapter.trace is not None:
                     self._complete(adapter, request)
                 if adapter.prompt:
-                    reply = self._server.submit_nowait(
-                        request, attended=adapter.attended, lease=adapter.lease, model=adapter.model
-                    )
+                    reply = self._server.submit_nowait(request, lease=adapter.lease, model=adapter.model)
             failed = False
         finally:
             if failed:
@@ -212,13 +208,20 @@ class Pipeline:
         return reply
 
     async def submit(self, adapter: Adapter) -> Reply:
-        """The whole way, waiting where need be.
+        """The whole way, waiting where need be, until the model has accepted the request.
 
         Raises:
             TriremeError: the request is refused.
         """
-        reply = self.begin(adapter)
-        return await self.go_on(adapter) if reply is None else reply
+        reply = self.begin(adapter) or await self.go_on(adapter)
+        accepted = False
+        try:
+            await reply.admitted()
+            accepted = True
+        finally:
+            if not accepted:
+                adapter.abandon()
+        return reply
 
     def _complete(self, adapter: Adapter, request: InferenceRequest) -> None:
         """What comes between a request's decoding and its submission."""
@@ -292,6 +295,10 @@ class CallbackAnswer(Encoder[T], Generic[T, F]):
     def failure(self, error: TriremeError) -> F:
         """What says so."""
 
+    def refusal(self, error: TriremeError) -> F:
+        """The same of one that its model did not accept."""
+        return self.failure(error)
+
     @abstractmethod
     def unexpected(self) -> F:
         """The same if the answer could not be made: a defect, to be logged here."""
@@ -314,9 +321,13 @@ class CallbackAnswer(Encoder[T], Generic[T, F]):
                 return
             answer = self.encode(response, self.decoded)
         except TriremeError as error:
-            end = partial(self.fail, self.failure(error))
             error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
-        except Exception:  # noqa: BLE001 - this runs inside the model's scheduler: a defect must cost its own request
+            if not reply.accepted:
+                self.abandon()
+                self.fail(self.refusal(error))
+                return
+            end = partial(self.fail, self.failure(error))
+        except Exception:  # noqa: BLE001 - a defect must cost its own request
             end = partial(self.fail, self.unexpected())
         else:
             if self.trace is None:

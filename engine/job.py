@@ -68,12 +68,15 @@ class Job:
         deadline_s: when its time in the queue is over; None for never.
         responded: its first response is out (decoupled models).
         answered: its final answer is out; nothing more may follow.
+        accepted: a scheduler has queued it; it may still be refused before.
+        on_accepted: called then, once.
     """
 
     is_null = False
     """Only fills a row of a batch: it belongs to no request, and is not reported."""
 
     __slots__ = (
+        "accepted",
         "answered",
         "arrival",
         "batch",
@@ -86,6 +89,7 @@ class Job:
         "model_name",
         "model_version",
         "nbytes",
+        "on_accepted",
         "on_cancel",
         "received_ns",
         "reply",
@@ -129,6 +133,22 @@ class Job:
         self.answered = False
         self.batch: Batch | None = None
         self.on_cancel: Callable[[], None] | None = None
+        self.accepted = False
+        self.on_accepted: list[Callable[[], None]] | None = None
+
+    def accept(self) -> None:
+        """It has been queued."""
+        self.accepted = True
+        if self.on_accepted is not None:
+            calls, self.on_accepted = self.on_accepted, None
+            for call in calls:
+                call()
+
+    def when_accepted(self, call: Callable[[], None]) -> None:
+        """Have something called when it is accepted, which it is not yet."""
+        if self.on_accepted is None:
+            self.on_accepted = []
+        self.on_accepted.append(call)
 
     @property
     def id(self) -> str:

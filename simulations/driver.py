@@ -88,10 +88,9 @@ class Driver:
             self._nursery = nursery
             while True:
                 now_s = self._clock.now_s()
-                while self._due and self._due[0][0] <= now_s:
-                    heapq.heappop(self._due)[2]()
-                if self._attending:
-                    self._server.attend()
+                with self._server.turn if self._attending else nullcontext():
+                    while self._due and self._due[0][0] <= now_s:
+                        heapq.heappop(self._due)[2]()
                 await self._pause()
 
     async def _pause(self) -> None:
@@ -114,7 +113,7 @@ class Driver:
             return
         request = self._submitted(plan)
         try:
-            reply = self._server.submit_nowait(request, attended=self._attending)
+            reply = self._server.submit_nowait(request)
         except TriremeError as error:
             self._answered(plan, error_text(error))
             return

@@ -107,6 +107,15 @@ class CancelHeard:
 
 
 @record
+class RequestRefused:
+    """A model did not accept a request."""
+
+    at_ns: int
+    request: int
+    error: str
+
+
+@record
 class RequestRejected:
     """A scheduler took a request out of its queue, to answer it with this error."""
 
@@ -337,6 +346,7 @@ Event = (
     | RequestQueued
     | AnswerFound
     | CancelHeard
+    | RequestRefused
     | RequestRejected
     | RequestDropped
     | BatchSealed

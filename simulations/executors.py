@@ -1,7 +1,7 @@
 """Executors without threads: backends run in virtual time, on the event loop.
 
 No thread may run under a mock clock that jumps (it would jump while the thread works), so loading work is called in
-place, and a batch is simulated work that awaits virtual time.
+place, and a batch is simulated work that awaits virtual time, in a task of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import trio
 
 from ..actors.executors import Executor, run_backend
 from ..actors.stream_executor import StreamExecutor
-from ..actors.work_thread import ExecutorDiedError, Piece, result_of
+from ..actors.turn import Turn
+from ..actors.work_thread import Done, ExecutorDiedError, Piece, result_of
 from ..engine.backends.interface import ModelInstance, ProcessLostError, StreamInstance
 from ..engine.cancellation import Cancellation
 from ..engine.errors import FailureReason, InternalError, TriremeError
@@ -32,27 +33,38 @@ T = TypeVar("T")
 class VirtualExecutor:
     """An executor whose batches take the time that their simulated work says."""
 
-    begins = False
-    prompt = False
-
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn) -> None:
         self._token = trio.lowlevel.current_trio_token()
+        self._turn = turn
+        self._nursery: trio.Nursery | None = None
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
-        await life()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await life()
+            nursery.cancel_scope.cancel()
 
     async def run(self, work: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()
         return work()
 
-    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
         assert isinstance(instance, SimulatedInstance), "only simulated models run in virtual time"
+        assert self._nursery is not None, "it is alive"
+        if self._in_place(instance, batch):
+            done(batch)
+            return
+        self._nursery.start_soon(self._run, instance, batch, done)
+
+    async def _run(self, instance: SimulatedInstance, batch: ExecutionBatch, done: Done) -> None:
         try:
             await self._execute(instance, batch)
         finally:
             # Answers of a decoupled model; those of a thread arrive before its end does.
             if has_pending_callbacks(self._token):
                 await _callbacks_called()
+        with self._turn:
+            done(batch)
 
     async def _execute(self, instance: SimulatedInstance, batch: ExecutionBatch) -> None:
         batch.mark(Phase.COMPUTE_START)
@@ -75,9 +87,6 @@ class VirtualExecutor:
         except SystemExit as error:  # as on a thread: the backend ended it, whatever it has answered
             raise ExecutorDiedError(f"the backend ended its thread (exit status {error.code})") from error
 
-    def execute_now(self, instance: ModelInstance, batch: ExecutionBatch) -> bool:
-        return isinstance(instance, SimulatedInstance) and self._in_place(instance, batch)
-
     def _in_place(self, instance: SimulatedInstance, batch: ExecutionBatch) -> bool:
         """Execute a batch that takes no time; False for one that does."""
         if not instance.in_place(batch):
@@ -85,11 +94,6 @@ class VirtualExecutor:
         batch.mark(Phase.COMPUTE_START)
         run_backend(instance, batch)
         return True
-
-    def begin_now(
-        self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]
-    ) -> bool:
-        return False
 
     async def end(self, instance: ModelInstance) -> None:
         await self.run(instance.close)
@@ -121,13 +125,13 @@ class SimulatedFailure(Exception):
 class RecordingExecutor(VirtualExecutor):
     """Writes down when its batches start and end."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+    def __init__(self, recorder: Recorder, turn: Turn) -> None:
+        super().__init__(turn)
         self._recorder = recorder
 
-    async def execute(self, instance: ModelInstance, batch: ExecutionBatch) -> None:
+    async def _execute(self, instance: SimulatedInstance, batch: ExecutionBatch) -> None:
         with _Execution(self._recorder, batch):
-            await super().execute(instance, batch)
+            await super()._execute(instance, batch)
 
     def _in_place(self, instance: SimulatedInstance, batch: ExecutionBatch) -> bool:
         if not instance.in_place(batch):
@@ -140,14 +144,14 @@ class VirtualWorker:
     """Stands for the thread of a GPU instance: what it does takes no time, but is not done before others have had
     their turns."""
 
-    def __init__(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
 
     def put(self, piece: Piece) -> None:
-        self._token.run_sync_soon(self._do, piece)
+        self._turn.call_from_thread(self._do, piece)
 
     def _do(self, piece: Piece) -> None:
-        self._token.run_sync_soon(piece.done, result_of(piece))
+        self._turn.call_from_thread(piece.done, result_of(piece))
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -156,16 +160,16 @@ class VirtualWorker:
 class RecordingStreamExecutor(StreamExecutor):
     """Writes down when its batches are launched, and when they are collected, or lost."""
 
-    def __init__(self, name: str, recorder: Recorder) -> None:
-        super().__init__(name, VirtualWorker())
+    def __init__(self, name: str, recorder: Recorder, turn: Turn) -> None:
+        super().__init__(name, VirtualWorker(turn), turn)
         self._recorder = recorder
         self._open: dict[ExecutionBatch, None] = {}
 
-    def begin(self, instance: ModelInstance, batch: ExecutionBatch, on_over: Callable[[ExecutionBatch], None]) -> None:
-        def over(batch: ExecutionBatch) -> None:
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+        def over(batch: ExecutionBatch, death: Exception | None = None, /) -> None:
             del self._open[batch]
             self._recorder.batch_ended(batch, DONE)
-            on_over(batch)
+            done(batch, death)
 
         self._recorder.batch_started(batch)
         self._open[batch] = None
@@ -213,11 +217,13 @@ class VirtualExecutors:
         self._recorder = recorder
         self._load = load
 
-    def instance_executor(self, name: str, kind: type[ModelInstance]) -> Executor:
+    def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
         streams = issubclass(kind, StreamInstance)
         if self._recorder is None:
-            return StreamExecutor(name, VirtualWorker()) if streams else VirtualExecutor()
-        return RecordingStreamExecutor(name, self._recorder) if streams else RecordingExecutor(self._recorder)
+            return StreamExecutor(name, VirtualWorker(turn), turn) if streams else VirtualExecutor(turn)
+        if streams:
+            return RecordingStreamExecutor(name, self._recorder, turn)
+        return RecordingExecutor(self._recorder, turn)
 
     async def offload(self, work: Callable[[], T]) -> T:
         await self._load()

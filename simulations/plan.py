@@ -362,8 +362,7 @@ class Plan:
 
     Attributes:
         seed: of the order in which tasks run.
-        attending: the sender has the schedulers decide at once about all that was sent at this instant, as front ends
-            do (`InferenceServer.attend`).
+        attending: what is sent at one instant is sent in one turn, as by front ends, and not before one.
         calm_ns: when faults stop (an instance can hang or crash no more), and the liveness phase begins.
         resources: what there is for instances to share; empty if they need not.
         stop_ns: when the server is stopped, whatever is in flight; 0 for when all is done.

@@ -14,10 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..actors.address import InstanceAddress
 from ..actors.admission import Admission
+from ..actors.door import stopping_error
 from ..actors.ensemble import Ensemble
-from ..actors.instance import Instance
-from ..actors.instances import Instances, stopping_error
+from ..actors.instances import Instances
+from ..actors.messages import Answer as AnswerMessage
 from ..actors.name_locks import NameLocks
 from ..actors.rate_limiter import RateLimiter
 from ..actors.repository import Repository
@@ -95,21 +97,16 @@ def _forgotten_instance(original: Any, batcher: DynamicBatcher, instance: Instan
     batcher._idle.clear()
 
 
-def _swallowed_death(original: Any, instance: Instance, error: TriremeError) -> None:
+def _swallowed_death(original: Any, scheduler: Scheduler, instance: InstanceId) -> None:
     """A dead instance stays where it can be given work."""
-    scheduler = instance._scheduler
-    before = scheduler.detach
-    scheduler.detach = lambda _identity: None  # type: ignore[method-assign]
-    try:
-        original(instance, error)
-    finally:
-        scheduler.detach = before  # type: ignore[method-assign]
+    if scheduler._addresses[instance].leaving:
+        original(scheduler, instance)
 
 
 def _kept_share(original: Any, scheduler: Scheduler, job: Job, error: TriremeError) -> None:
     """A rejected request still counts as in flight."""
     original(scheduler, job, error)
-    scheduler.inflight += error.reason.value == "REJECTED"
+    scheduler._inflight += error.reason.value == "REJECTED"
 
 
 def _held_for_ever(original: Any, release: OrderedRelease, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
@@ -200,7 +197,7 @@ def _first_answer_late(original: Any, scheduler: Scheduler, job: Job, outcome: O
     if job.responded or final:
         original(scheduler, job, outcome, final)
     else:
-        scheduler._token.run_sync_soon(original, scheduler, job, outcome, final)
+        scheduler._turn.call_from_thread(original, scheduler, job, outcome, final)
 
 
 def _order_holds_the_model(original: Any, release: OrderedRelease, job: Job, outcome: Outcome, final: bool) -> Any:
@@ -242,7 +239,7 @@ def _drained_without_end(original: Any, instances: Instances, *about: Any) -> fl
 def _dropped_by_reload(original: Any, scheduler: Scheduler, **options: Any) -> None:
     """A model that is replaced answers nothing any more."""
     original(scheduler, **options)
-    scheduler.fail_queued(stopping_error())
+    scheduler.fail_held(stopping_error())
 
 
 def _last_comes_first(original: Any, backlog: Backlog) -> Any:
@@ -295,10 +292,11 @@ def _small_demands_first(original: Any, limiter: LimiterCore[Any]) -> Any:
     return None
 
 
-def _hit_overtakes(original: Any, scheduler: Scheduler, job: Job, response: Outcome) -> None:
+def _hit_overtakes(original: Any, scheduler: Scheduler, message: AnswerMessage) -> None:
     """What is found in the response cache is answered before what came earlier."""
     del original, scheduler
-    job.reply.deliver(response, True)
+    message.job.accept()
+    message.job.reply.deliver(message.response, True)
 
 
 def _state_written_in_place(original: Any, state: SequenceState, output: Tensor) -> None:
@@ -316,13 +314,10 @@ def _memory_back_early(
     original(flight, outputs, computed, landed, None, error)
 
 
-def _one_credit_too_many(original: Any, instance: Instance) -> bool:
-    """A GPU instance takes one batch more than it has credits."""
-    instance._credits += instance._credits > 1
-    try:
-        return original(instance)
-    finally:
-        instance._credits -= instance._credits > 1
+def _one_credit_too_many(original: Any, address: InstanceAddress, *about: Any) -> None:
+    """A GPU instance is given one batch more than it has credits."""
+    original(address, *about)
+    address.credits += address.credits > 1
 
 
 def _shared_stream(original: Any, pipeline: Pipeline, *arguments: Any) -> None:
@@ -395,11 +390,11 @@ def _swapped_phases(
     original(statistics, rows, (start, start + end - output, start + end - infer, end), *rest, **options)
 
 
-def _forgotten_beside_a_queue(original: Any, instance: Instance) -> None:
-    """An instance of a stateful model that has executed says nothing while several requests are queued."""
-    core = cast(Any, instance._scheduler._core)
-    if not (instance.executed and core.queued > 2 and core.active > 2):
-        original(instance)
+def _forgotten_beside_a_queue(original: Any, scheduler: Scheduler, instance: InstanceId) -> None:
+    """An instance of a stateful model that has executed is forgotten while several requests are queued."""
+    core = scheduler._core
+    if not (core.queued > 2 and core.active > 2):
+        original(scheduler, instance)
 
 
 def _names_alone(original: Any, compatibility: Compatibility, job: Job) -> Hashable:
@@ -428,13 +423,13 @@ def _rows_of_a_neighbour(original: Any, layout: BatchLayout, jobs: Sequence[Job]
 Bug = Callable[..., Any]
 
 PLANTED: Mapping[str, tuple[type, str, Bug]] = {
-    "lost-reply": (Scheduler, "settle", _lost_reply),
-    "double-reply": (Scheduler, "settle", _double_reply),
+    "lost-reply": (Scheduler, "_settle", _lost_reply),
+    "double-reply": (Scheduler, "_settle", _double_reply),
     "reordered-answers": (OrderedRelease, "settle", _reordered_answers),
     "exceeded-batch": (DynamicBatcher, "__init__", _exceeded_batch),
     "inverted-priority": (PriorityQueues, "put", _inverted_priority),
     "forgotten-instance": (DynamicBatcher, "instance_gone", _forgotten_instance),
-    "swallowed-death": (Instance, "bury", _swallowed_death),
+    "swallowed-death": (Scheduler, "detach", _swallowed_death),
     "kept-share": (Scheduler, "_reject", _kept_share),
     "reordered-sequence": (SequenceBatcher, "enqueue", _reordered_sequence),
     "slot-released-twice": (Vacancies, "add", _slot_released_twice),
@@ -448,11 +443,11 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "first-step-alone": (ComputeTimes, "add", _first_step_alone),
     "priorities-ignored": (LimiterCore, "release", _priorities_ignored),
     "small-demands-first": (LimiterCore, "next_grant", _small_demands_first),
-    "hit-overtakes": (Scheduler, "answer", _hit_overtakes),
+    "hit-overtakes": (Scheduler, "_answer", _hit_overtakes),
     "locks-nothing": (NameLocks, "hold", _locks_nothing),
     "drained-without-end": (Instances, "_next_step", _drained_without_end),
     "dropped-by-reload": (Scheduler, "stop", _dropped_by_reload),
-    "first-answer-late": (Scheduler, "_streamed", _first_answer_late),
+    "first-answer-late": (Scheduler, "_answered", _first_answer_late),
     "order-holds-the-model": (OrderedRelease, "settle", _order_holds_the_model),
     "window-counts-nothing": (AnswerWindow, "enter", _window_counts_nothing),
     "comes-back-last": (Slot, "give_back", _comes_back_last),
@@ -466,7 +461,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),
     "refused-in-one-breath": (Scheduler, "_make_room", _refused_in_one_breath),
     "memory-back-early": (Flight, "__init__", _memory_back_early),
-    "one-credit-too-many": (Instance, "_has_news", _one_credit_too_many),
+    "one-credit-too-many": (InstanceAddress, "__init__", _one_credit_too_many),
     "shared-stream": (Pipeline, "__init__", _shared_stream),
     "latest-idle-first": (DynamicBatcher, "instance_idle", _latest_idle_first),
     "first-preferred": (Formation, "add", _first_preferred),
@@ -476,7 +471,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "padding-of-a-client": (NullJob, "__init__", _padding_of_a_client),
     "swapped-durations": (ModelStatistics, "record_successes", _swapped_durations),
     "swapped-phases": (ModelStatistics, "record_execution", _swapped_phases),
-    "forgotten-beside-a-queue": (Instance, "_say_idle", _forgotten_beside_a_queue),
+    "forgotten-beside-a-queue": (Scheduler, "_idle", _forgotten_beside_a_queue),
     "names-alone": (Compatibility, "signature", _names_alone),
     "cut-from-the-end": (_ScatterLayout, "split", _cut_from_the_end),
     "rows-of-a-neighbour": (BatchLayout, "split", _rows_of_a_neighbour),

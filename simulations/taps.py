@@ -16,17 +16,20 @@ from typing import Any, cast
 
 from ..actors import model as model_module
 from ..actors import repository as repository_module
+from ..actors.address import InstanceAddress
 from ..actors.cached import CachedDoor
 from ..actors.ensemble import Ensemble
 from ..actors.members import AnsweringModel, FindModel
+from ..actors.messages import Answer
 from ..actors.model import Model
-from ..actors.scheduler import InstanceAddress, Scheduler
+from ..actors.scheduler import Scheduler
 from ..actors.surroundings import Surroundings
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
 from ..engine.errors import TriremeError
 from ..engine.job import Job, Outcome, Reply
 from ..engine.repository.source import ModelSource
+from ..engine.request import InferenceRequest
 from ..engine.response import InferenceResponse
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
 from .events import (
@@ -40,6 +43,7 @@ from .events import (
     RequestAnswered,
     RequestDropped,
     RequestQueued,
+    RequestRefused,
     RequestRejected,
     RequestRescheduled,
     RequestSubmitted,
@@ -178,22 +182,38 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
             super().__init__(name, cast(SchedulerCore, self._tapped), *args, **kwargs)
             schedulers.append(self)
 
-        def submit(self, job: Job, **options: Any) -> None:
+        def submit(self, job: Job) -> None:
             number = request_number(job)
+            super().submit(job)
             job.reply = TappedReply(job.reply, number, recorder)
-            super().submit(job, **options)
             deadline_ns = NEVER_NS if job.deadline_s is None else round(job.deadline_s * 1e9)
             recorder.record(RequestQueued(recorder.now_ns(), number, self._label, job.rows, job.level, deadline_ns))
 
+        def _answer(self, message: Answer) -> None:
+            _record_found(recorder, message.job, self._label)
+            super()._answer(message)
+
+        def refuse(self, job: Job, error: TriremeError) -> None:
+            recorder.record(RequestRefused(recorder.now_ns(), request_number(job), error_text(error)))
+            super().refuse(job, error)
+
         def cancel(self, job: Job) -> None:
-            recorder.record(CancelHeard(recorder.now_ns(), request_number(job), job.batch is not None))
+            if not job.answered:
+                recorder.record(CancelHeard(recorder.now_ns(), request_number(job), job.batch is not None))
             super().cancel(job)
 
-        def stop(self, **options: Any) -> None:
+        def stop(self) -> None:
+            self._tell_stopped()
+            super().stop()
+
+        def bury(self, error: TriremeError) -> None:
+            self._tell_stopped()
+            super().bury(error)
+
+        def _tell_stopped(self) -> None:
             if not self._told_to_stop:
                 self._told_to_stop = True
                 recorder.record(SchedulerStopped(recorder.now_ns(), self._label))
-            super().stop(**options)
 
         def attach(self, instance: InstanceId, address: InstanceAddress) -> None:
             name = self._tapped.instances[instance] = address.name + self._label.removeprefix(self.name)
@@ -235,37 +255,41 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Gen
             self._told_to_stop = False
             schedulers.append(self)
 
-        def submit(self, job: Job, **options: Any) -> None:
+        def submit(self, job: Job) -> None:
             number = request_number(job)
+            super().submit(job)
             job.reply = TappedReply(job.reply, number, recorder, counts=self._core.plan.decoupled)
-            super().submit(job, **options)
             recorder.record(RequestQueued(recorder.now_ns(), number, self._label, job.rows, 0, NEVER_NS))
 
+        def refuse(self, job: Job, error: TriremeError) -> None:
+            recorder.record(RequestRefused(recorder.now_ns(), request_number(job), error_text(error)))
+            super().refuse(job, error)
+
         def cancel(self, job: Job) -> None:
-            recorder.record(CancelHeard(recorder.now_ns(), request_number(job), False))
+            if not job.answered:
+                recorder.record(CancelHeard(recorder.now_ns(), request_number(job), False))
             super().cancel(job)
 
         def stop(self) -> None:
+            self._tell_stopped()
+            super().stop()
+
+        def bury(self, error: TriremeError) -> None:
+            self._tell_stopped()
+            super().bury(error)
+
+        def _tell_stopped(self) -> None:
             if not self._told_to_stop:
                 self._told_to_stop = True
                 recorder.record(SchedulerStopped(recorder.now_ns(), self._label))
-            super().stop()
 
-        def fail_queued(self, error: TriremeError) -> None:
+        def fail_held(self, error: TriremeError) -> None:
             for job in self._runs:
                 recorder.record(RequestDropped(recorder.now_ns(), request_number(job)))
-            super().fail_queued(error)
+            super().fail_held(error)
 
         def _submit(self, call: StepCall, action: Submit) -> None:
-            parent, step = request_number(call.run.job), call.step.index + 1
-            number = step_number(parent, step, call.iteration)
-            now_ns, request = recorder.now_ns(), action.request
-            request.id = str(number)
-            recorder.record(StepSubmitted(now_ns, number, parent, step, call.iteration))
-            rows, sequence = max(1, call.rows), request.correlation_id
-            flags = (request.sequence_start, request.sequence_end)
-            limits = (request.priority, request.timeout_us)
-            recorder.record(RequestSubmitted(now_ns, number, request.model_name, rows, *limits, sequence or 0, *flags))
+            number = _record_step(recorder, call, action.request)
             self._tapped.asking, self._tapped.number = call, number
             super()._submit(call, action)
             self._tapped.asking = None
@@ -278,6 +302,28 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Gen
     return TappedEnsemble
 
 
+def _record_found(recorder: Recorder, job: Job, model: str) -> None:
+    """Write down that a request is answered from the response cache."""
+    number = request_number(job)
+    job.reply = TappedReply(job.reply, number, recorder)
+    recorder.tell(FoundInCache(model, number, job.inputs))
+    recorder.record(AnswerFound(recorder.now_ns(), number, model))
+
+
+def _record_step(recorder: Recorder, call: StepCall, request: InferenceRequest) -> int:
+    """Write down that a step is submitted; its number."""
+    parent, step = request_number(call.run.job), call.step.index + 1
+    number = step_number(parent, step, call.iteration)
+    now_ns = recorder.now_ns()
+    request.id = str(number)
+    recorder.record(StepSubmitted(now_ns, number, parent, step, call.iteration))
+    rows, sequence = max(1, call.rows), request.correlation_id
+    flags = (request.sequence_start, request.sequence_end)
+    limits = (request.priority, request.timeout_us)
+    recorder.record(RequestSubmitted(now_ns, number, request.model_name, rows, *limits, sequence or 0, *flags))
+    return number
+
+
 def tapped_cached_door(recorder: Recorder, generations: Generations) -> type[CachedDoor]:
     """The response cache's door, with what is found there written down."""
 
@@ -287,10 +333,8 @@ def tapped_cached_door(recorder: Recorder, generations: Generations) -> type[Cac
             self._label = generations.latest(self.name)
 
         def _hit(self, job: Job, found: Any, outputs: Any) -> None:
-            number = request_number(job)
-            job.reply = TappedReply(job.reply, number, recorder)
-            recorder.tell(FoundInCache(self._label, number, job.inputs))
-            recorder.record(AnswerFound(recorder.now_ns(), number, self._label))
+            if isinstance(self._inner, Ensemble):  # a scheduler takes it in as a message
+                _record_found(recorder, job, self._label)
             super()._hit(job, found, outputs)
 
     return TappedCachedDoor

@@ -72,6 +72,9 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "actors/trio_loop.py"): "user code; raised again in the thread that waits for it",
     (errors_are_caught_by_name, "actors/instances.py"): "the supervisor of instances",
     (errors_are_caught_by_name, "actors/stream_executor.py"): "the boundary to foreign code, as in executors.py",
+    (errors_are_caught_by_name, "actors/turn.py"): "what a recipient raises is for its supervisor",
+    (queues_are_bounded, "actors/turn.py"): "a recipient is in it once, a thread calls once for each piece of work",
+    (queues_are_bounded, "actors/actor.py"): "what its mailbox held",
     (errors_are_caught_by_name, "actors/work_thread.py"): "carries what foreign code raises to who waits for it",
     (
         errors_are_caught_by_name,

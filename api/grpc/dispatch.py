@@ -47,7 +47,6 @@ class Dispatcher:
     """
 
     __slots__ = (
-        "_attendants",
         "_codec",
         "_delays",
         "_details_codec",
@@ -69,13 +68,10 @@ class Dispatcher:
         delays: GrpcDelays = NO_DELAYS,
         details_codec: StatusDetailsCodecBase | None = None,
     ) -> None:
-        services = tuple(services)
         self.methods = methods_of(services, compressed_paths, max_message_bytes)
         self._offload = offload or Offload()
         self._delays = delays
         self._inference = frozenset(compressed_paths)
-        attendants: list[Callable[[], None] | None] = [getattr(service, "attend", None) for service in services]
-        self._attendants = tuple(attend for attend in attendants if attend is not None)
         self._codec = codec
         self._details_codec = details_codec
         self._guards = tuple(guards)
@@ -108,15 +104,6 @@ class Dispatcher:
             log.exception("error in %s", call.method.path)
             call.fail(Status.UNKNOWN, INTERNAL_SERVER_ERROR)
         return True
-
-    def attend(self) -> None:
-        """All has been begun that came at once."""
-        for attend in self._attendants:
-            try:
-                attend()
-            except Exception:
-                # The same boundary.
-                log.exception("error while attending to what has begun")
 
     def cancel(self, on_cancel: Callable[[], None]) -> None:
         """Tells a handler that its call is over."""

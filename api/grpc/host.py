@@ -98,8 +98,8 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
         roster: Roster,
         client: tuple[str, int] | None,
     ) -> None:
-        dispatcher = self.dispatcher = surroundings.dispatcher
-        super().__init__(surroundings.group, transport, roster, client, parse_head, dispatcher.attend)
+        self.dispatcher = surroundings.dispatcher
+        super().__init__(surroundings.group, transport, roster, client, parse_head)
         self._deadlines = surroundings.deadlines
         self._level = surroundings.compression_level
         self._peer: Peer | None = None
@@ -209,8 +209,8 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
             arrival.waiting = None
             if call.over:
                 lease.close()
-        arrival.go_on()
-        self.dispatcher.attend()
+        with self._group.turn:
+            arrival.go_on()
         self.mark(0)
 
     @contextmanager
@@ -277,8 +277,8 @@ class CallHost(Http2Connection[CallHead, UnaryCall | StreamingCall]):
             if call.over:
                 lease.close()
         if not call.over:
-            self.begin(call)
-            self.dispatcher.attend()
+            with self._group.turn:
+                self.begin(call)
 
     def response_encoding(self, method: Method, head: CallHead) -> str:
         """What the method's responses are packed with."""

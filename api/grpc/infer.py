@@ -105,7 +105,6 @@ class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer], _Failure]):
     )
     encode = staticmethod(write_infer_response)
     takes_long = staticmethod(takes_long)
-    attended: ClassVar[bool] = True
     prompt: ClassVar[bool] = True
 
     def __init__(self, context: GrpcContext, call: UnaryCall) -> None:
@@ -145,7 +144,6 @@ class _InferTask(UnaryInferRequest, Encoder[list[Buffer]]):
     __slots__ = ("context", "decoded", "lease", "message", "model", "offload", "request", "source", "trace")
     encode = staticmethod(write_infer_response)
     takes_long = staticmethod(takes_long)
-    attended: ClassVar[bool] = False
     prompt: ClassVar[bool] = False
 
     def __init__(self, context: GrpcContext, stream: Stream, message: Buffer) -> None:

@@ -34,7 +34,6 @@ class InferenceService(pb.GrpcInferenceServiceBase):
 
     Attributes:
         immediate: calls that are begun without a task of their own; see `UnaryInfer.begin`.
-        attend: lets the schedulers decide about the calls that have begun.
         lease, offload, client_accounts: the server's.
         delays: what is held up, for tests of clients.
     """
@@ -46,7 +45,6 @@ class InferenceService(pb.GrpcInferenceServiceBase):
         self.immediate: Mapping[str, Callable[[UnaryCall], bool]] = {MODEL_INFER: self._unary.begin}
         if self.delays.of_model_infer:
             self.immediate = {}
-        self.attend: Callable[[], None] = context.server.attend
         self.lease: Callable[..., Lease] = context.server.lease
         self.offload: Offload = context.server.offload
         self.client_accounts: ClientAccounts = context.server.client_accounts

@@ -13,11 +13,9 @@ from .call import UnaryCall
 
 class Servable(Protocol):
     """A grpclib service. It may also have ``immediate``, a mapping of paths to functions that begin a `UnaryCall`:
-    True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have
-    ``attend``, a function that is called when all has been begun that came at once: what the calls have in common is
-    best done then; and, one of them for all, ``lease``, which makes what a message takes of the server's
-    budget, ``offload``, which does on a thread what takes long (`actors.offload`), ``client_accounts``
-    (`actors.client_bytes`), and ``delays``."""
+    True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have,
+    one of them for all, ``lease``, which makes what a message takes of the server's budget, ``offload``, which does on
+    a thread what takes long (`actors.offload`), ``client_accounts`` (`actors.client_bytes`), and ``delays``."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
 

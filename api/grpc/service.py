@@ -12,6 +12,7 @@ from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 from ...actors.budget import InflightBudget
 from ...actors.offload import Offload
 from ...actors.socket_readiness import Readiness
+from ...actors.turn import Turn
 from ..http2.group import Http2Group
 from ..sockets.roster import Roster, ServiceStatistics
 from ..sockets.service import Service
@@ -125,6 +126,9 @@ class GrpcService(Service):
         roster: Roster,
     ) -> CallHost:
         return CallHost(self._surroundings, transport, roster, client)
+
+    def open(self, turn: Turn) -> None:
+        self._group.turn = turn
 
     async def accompany(self) -> None:
         if call_log.enabled():

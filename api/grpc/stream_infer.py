@@ -10,6 +10,7 @@ is held back by its reply.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar
 
@@ -88,7 +89,7 @@ class InferStream:
         """A request has something to be sent."""
         self._order.news(request, nbytes)
         if self._writing:
-            self._hold(request, answer_bytes(request.newest))
+            self._hold(request, sum(map(answer_bytes, request.newest())))
             return
         try:
             self._send_now()
@@ -269,7 +270,7 @@ class _Request(Turn, GrpcInfer):
 
     Attributes:
         id: the client's name for it.
-        decoded: None if it was refused.
+        decoded: None if it was refused, by its model's queue at last.
         held_bytes: of its answers, that wait.
         reply: None if it was refused.
         outcome: the only answer, of a request that gets one.
@@ -292,7 +293,6 @@ class _Request(Turn, GrpcInfer):
         "takes_long",
         "trace",
     )
-    attended: ClassVar[bool] = False
     prompt: ClassVar[bool] = True
 
     def __init__(self, owner: InferStream, context: GrpcContext, stream: Stream, message: Buffer = b"") -> None:
@@ -332,20 +332,27 @@ class _Request(Turn, GrpcInfer):
         except TriremeError as error:
             self.outcome = error
             error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
+            self._note_refusal(reply)
         self._owner.answered(self, nbytes)
 
     def is_long(self, response: InferenceResponse) -> bool:
         """Whether a response is to be encoded on a thread."""
         return self.decoded is not None and takes_long(response, self.decoded)
 
-    def hear_each(self, _reply: Reply) -> None:
+    def hear_each(self, reply: Reply) -> None:
         """The reply has answers to take."""
+        self._note_refusal(reply)
         self._owner.answered(self)
 
-    @property
-    def newest(self) -> Outcome:
-        """The newest answer that has not been taken."""
-        return self.reply.newest if self.decoupled and self.reply is not None else self.outcome
+    def _note_refusal(self, reply: Reply) -> None:
+        """Its model may not have accepted it: then it is answered like one that was never submitted."""
+        if reply.final and not reply.accepted:
+            self.abandon()
+            self.decoded = self.trace = None
+
+    def newest(self) -> Sequence[Outcome]:
+        """The answers that have come since this was last asked, and have not been taken."""
+        return self.reply.newest() if self.decoupled and self.reply is not None else (self.outcome,)
 
     def take(self) -> list[tuple[Outcome, bool]]:
         """What is to be sent now: answers, and whether each is the last one."""

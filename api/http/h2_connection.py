@@ -92,7 +92,7 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
     ) -> None:
-        super().__init__(front.group, transport, roster, client, parse_head, _nothing_to_attend)
+        super().__init__(front.group, transport, roster, client, parse_head)
         self._app = front.app
         self._server = server
 
@@ -190,7 +190,3 @@ async def first_bytes(transport: PlainTransport | TlsTransport, max_bytes: int, 
             break
         data += more
     return data
-
-
-def _nothing_to_attend() -> None:
-    """Requests run in tasks of their own."""

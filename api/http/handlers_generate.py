@@ -79,7 +79,6 @@ class _GenerateTask(Traced):
     """A generate request as the pipeline sees it (`pipeline.Adapter`). No headers become parameters of it."""
 
     __slots__ = ("_context", "_headers", "_http", "_version", "lease", "model", "request", "trace")
-    attended: ClassVar[bool] = False
     prompt: ClassVar[bool] = False
 
     def __init__(
@@ -171,7 +170,7 @@ class _Generation(StreamedAnswer):
         if len(self._news):
             self._news.unpark_all()
         else:  # the client is being waited for
-            self._unread.change(answer_bytes(reply.newest))
+            self._unread.change(sum(map(answer_bytes, reply.newest())))
 
     def _give_up(self) -> None:
         self.given_up = self.over = True

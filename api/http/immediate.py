@@ -44,7 +44,6 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
     """
 
     __slots__ = ("_respond", "media", "over", "reply")
-    attended: ClassVar[bool] = True
     prompt: ClassVar[bool] = True
 
     def __init__(
@@ -79,6 +78,9 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
 
     def failure(self, error: TriremeError) -> Answer:
         return error_answer(error, TEXT)
+
+    def refusal(self, error: TriremeError) -> Answer:
+        return error_answer(error, JSON)
 
     def unexpected(self) -> Answer:
         request_id = "" if self.request is None else self.request.id
@@ -156,13 +158,6 @@ class ImmediateInfer:
         call.reply = reply
         reply.notify(call.complete)
         return call
-
-    def attend(self) -> None:
-        """All has been begun that came at once."""
-        try:
-            self._context.server.attend()
-        except Exception:  # noqa: BLE001 - this is called by the task that watches all sockets
-            _log.exception("unexpected failure while attending to what has begun")
 
     def _match(self, request: Request) -> Match | None:
         if request.method != "POST" or request.http_version != "1.1" or not request.keep_alive:

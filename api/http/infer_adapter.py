@@ -52,7 +52,6 @@ class HttpInfer(Encoder[Answer]):
     )
     encode = staticmethod(encode_infer)
     takes_long = staticmethod(takes_long)
-    attended: ClassVar[bool] = False
     prompt: ClassVar[bool] = False
 
     def __init__(

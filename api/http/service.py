@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...actors.client_bytes import ClientAccounts
+from ...actors.turn import Turn
 from ..sockets.roster import Roster
 from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import PlainTransport, TlsTransport
@@ -40,9 +41,8 @@ class HttpService(Service):
     ) -> Connection:
         return Connection(self._app, transport, roster, client, server, self._http2, self._immediate, self._heads)
 
-    def attend(self) -> None:
-        if self._immediate is not None:
-            self._immediate.attend()
+    def open(self, turn: Turn) -> None:
+        self._http2.group.turn = turn
 
     async def accompany(self) -> None:
         await self._http2.group.accompany(self._roster)

@@ -1,8 +1,8 @@
-"""One HTTP/2 connection: one task that reads, feeds the core, hands what comes to the calls, and writes once.
+"""One HTTP/2 connection: one task that reads, feeds the core, hands what comes to the calls, and writes once a turn.
 
 - A *call* is a request and its answer, whatever they mean: a subclass makes it, and `calls` has those that are open.
-- What is answered while the core's events are handled is written after the last of them. What is answered later is
-  written by the flusher, together with all that the same pass of the loop brings; or at once, if no other call is open.
+- What has been read is taken in in one turn (`actors.turn`), and all that is answered in that turn is written at its
+  end. What is answered later is written at the end of its turn; or at once, if no other call is open.
 - The roster's sweep ends a connection whose handshake takes too long, that does not read, or that asks nothing for a
   long time (roster.py).
 - Ending a connection from outside is cancelling its scope, and with it every task in it. Calls without a task are told.
@@ -73,7 +73,6 @@ class Http2Connection(ABC, Generic[H, C]):
         roster: where the connection is entered while it lives.
         client: its address and port.
         parse_head: see `Http2Server`.
-        attend: called when all calls have been told what has come in one read.
 
     Attributes:
         core: the protocol.
@@ -82,12 +81,10 @@ class Http2Connection(ABC, Generic[H, C]):
 
     __slots__ = (
         "_asked",
-        "_attend",
         "_client",
         "_counted",
         "_dirty",
         "_group",
-        "_handling",
         "_nursery",
         "_outbox",
         "_pending_bytes",
@@ -113,17 +110,14 @@ class Http2Connection(ABC, Generic[H, C]):
         roster: Roster,
         client: tuple[str, int] | None,
         parse_head: Callable[[Sequence[Field]], H],
-        attend: Callable[[], None],
     ) -> None:
         self._group = group
         self._transport = transport
         self._roster = roster
         self._client = client
-        self._attend = attend
         self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
         self._reading = trio.CancelScope()
-        self._handling = False
         self._dirty = False
         self._received_bytes = 0
         self._asked = False  # something, since `_settle` last looked
@@ -182,7 +176,7 @@ class Http2Connection(ABC, Generic[H, C]):
             self._lose_calls()
         if not self._dirty:
             self._dirty = True
-            self._group.flusher.add(self)
+            self._group.turn.flush_later(self)
         return True
 
     def _end(self) -> None:
@@ -202,8 +196,9 @@ class Http2Connection(ABC, Generic[H, C]):
     def tick(self, now_s: float) -> None:
         """Does what time demands of HTTP/2: keepalive, the connection's age."""
         if self.core.next_timer_s <= now_s:
-            self._handle(self.core.tick(now_s))
-            self.flush()
+            with self._group.turn:
+                self._handle(self.core.tick(now_s))
+                self.flush()
 
     # ---- the task ----
 
@@ -319,9 +314,12 @@ class Http2Connection(ABC, Generic[H, C]):
     def _take_in(self, data: memoryview) -> bool:
         """Does what the data says. True if that is little, for so much data."""
         self._received_bytes += len(data)
-        events = self.core.receive(data, trio.current_time())
-        self._handle(events)
-        self.flush()
+        with self._group.turn:
+            if not self._dirty:
+                self._dirty = True
+                self._group.turn.flush_later(self)
+            events = self.core.receive(data, trio.current_time())
+            self._handle(events)
         return 0 < len(events) <= _FEW_EVENTS
 
     async def _part(self) -> None:
@@ -336,21 +334,16 @@ class Http2Connection(ABC, Generic[H, C]):
 
     def _handle(self, events: list[Event[H]]) -> None:
         calls = self.calls
-        self._handling = True
-        try:
-            for event in events:
-                if isinstance(event, DataReceived):
-                    call = calls.get(event.stream_id)
-                    if call is not None:
-                        call.receive(event.data, event.flow_bytes, event.end_stream)
-                elif isinstance(event, RequestReceived):
-                    self._asked = True
-                    self._open(event)
-                else:
-                    self._handle_rare(event)
-        finally:
-            self._attend()
-            self._handling = False
+        for event in events:
+            if isinstance(event, DataReceived):
+                call = calls.get(event.stream_id)
+                if call is not None:
+                    call.receive(event.data, event.flow_bytes, event.end_stream)
+            elif isinstance(event, RequestReceived):
+                self._asked = True
+                self._open(event)
+            else:
+                self._handle_rare(event)
 
     def _handle_rare(self, event: Event[H]) -> None:
         if isinstance(event, StreamEnded | StreamReset | StreamDrained):
@@ -384,10 +377,10 @@ class Http2Connection(ABC, Generic[H, C]):
         Args:
             own: 1 if the call that has made it so is still open; 0 if not.
         """
-        if not (self._handling or self._dirty):
+        if not self._dirty:
             if len(self.calls) > own:
                 self._dirty = True
-                self._group.flusher.add(self)
+                self._group.turn.flush_later(self)
             else:
                 self.flush()
 

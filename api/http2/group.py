@@ -1,4 +1,4 @@
-"""What the HTTP/2 connections of one service share, and the tasks that serve all of them."""
+"""What the HTTP/2 connections of one service share, and the task that serves all of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from ...actors.turn import Turn
 from ..sockets.roster import Roster
-from .flusher import Flusher
 from .limits import Http2Limits
 
 if TYPE_CHECKING:
@@ -26,17 +26,18 @@ class Http2Group:
     Attributes:
         buffer: for reading into, between two checkpoints.
         connections: that run.
-        flusher: writes for them.
+        turn: in which they are heard, and written to.
         held_streams: whose data do not count against their connections' windows, if there is a bound for these.
     """
 
-    __slots__ = ("_watches_calls", "buffer", "connections", "flusher", "held_streams", "limits")
+    __slots__ = ("_watches_calls", "buffer", "connections", "held_streams", "limits", "turn")
+
+    turn: Turn
 
     def __init__(self, limits: Http2Limits, *, watches_calls: bool = False) -> None:
         self.limits = limits
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         self.connections: set[Http2Connection] = set()
-        self.flusher = Flusher()
         self.held_streams = 0
         self._watches_calls = watches_calls
 
@@ -44,13 +45,7 @@ class Http2Group:
         return f"<Http2Group of {len(self.connections)} connections>"
 
     async def accompany(self, roster: Roster) -> None:
-        """Writes for the connections and tells them the time, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.flusher.keep_flushing)
-            nursery.start_soon(self._keep_ticking, roster)
-
-    async def _keep_ticking(self, roster: Roster) -> None:
-        """Tells the connections the time when they want to know it, to within one sweep interval."""
+        """Tells the connections the time when they want to know it, to within one sweep interval, until cancelled."""
         while True:
             while not len(roster):
                 await roster.change()

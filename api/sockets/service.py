@@ -12,6 +12,7 @@ import trio
 
 from ...actors.client_bytes import ClientAccounts
 from ...actors.socket_readiness import Readiness
+from ...actors.turn import Turn
 from .limits import Limits, open_file_limit, within_open_files
 from .listener import BindError, Listener, endpoint, listen
 from .roster import Connection, Roster, ServiceStatistics
@@ -76,8 +77,8 @@ class Service(ABC):
     ) -> Connection:
         """What serves an accepted client; `client` and `server` are (address, port) of both ends."""
 
-    def attend(self) -> None:
-        """What listeners have taken in together has been taken in (`readiness`, rule 2)."""
+    def open(self, turn: Turn) -> None:
+        """The service is about to accept connections, which are heard in these turns."""
 
     async def accompany(self) -> None:
         """What else runs while the service does, until cancelled."""
@@ -129,7 +130,8 @@ class Service(ABC):
                     if readiness is None:
                         readiness = Readiness()
                         nursery.start_soon(readiness.keep_waking)
-                    readiness.attendants.append(self.attend)
+                        nursery.start_soon(readiness.turn.keep_running)
+                    self.open(readiness.turn)
                     for listening in self._sockets:
                         listener = Listener(self.connection, listening, self._roster, readiness, context)
                         nursery.start_soon(listener.run, nursery.start_soon)
@@ -137,8 +139,6 @@ class Service(ABC):
                     nursery.start_soon(self.accompany)
                     task_status.started(self.ports)
         finally:
-            if self._readiness is not None and self.attend in self._readiness.attendants:
-                self._readiness.attendants.remove(self.attend)
             self._roster.abort_all()
             self._close_sockets()
             self._closed.set()

@@ -40,20 +40,15 @@ class ModelAccess(Protocol):
     """The server's models, as a model sees them. Used on the event loop; nothing blocks."""
 
     def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Question:
-        """Make a request. `attend` is to be called before the calling task waits for anything.
+        """Make a request.
 
         Args:
             many: any number of responses is welcome.
-            on_answer: called whenever there is something to take; perhaps before this returns, when nothing need be
-                done about it yet.
+            on_answer: called whenever there is something to take, after this has returned.
 
         Raises:
             TriremeError: it is refused.
         """
-        ...
-
-    def attend(self) -> None:
-        """All has been asked that there was to ask at once: the requests may go to instances."""
         ...
 
     def load_model(
@@ -85,9 +80,6 @@ class NoModels:
 
     def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Question:
         raise UnavailableError(NOT_READY)
-
-    def attend(self) -> None:
-        """Nothing was asked."""
 
     def load_model(
         self, name: str, parameters: Mapping[str, str | memoryview], on_done: Callable[[TriremeError | None], object]

@@ -34,15 +34,14 @@ class TracedReply:
         self._job: Job | None = job
         self._reply = job.reply
         self._clock = clock
-        self._has_begun = False
         job.reply = self
+        job.when_accepted(self._begin)
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """The job has been accepted."""
         trace, job = self._trace, self._job
-        if self._has_begun or trace is None or job is None:
+        if trace is None or job is None:
             return
-        self._has_begun = True
         trace.enter()
         trace.note_subject(job.model_name, job.model_version, job.id)
         trace.note(Activity.REQUEST_START, job.received_ns)
@@ -55,7 +54,9 @@ class TracedReply:
         trace, job = self._trace, self._job
         if trace is None or job is None:
             return self._reply.deliver(outcome, final)
-        self.begin()
+        if not job.accepted:
+            self._trace = self._job = None  # nothing has come of it that could be noted
+            return self._reply.deliver(outcome, final)
         now_ns = self._clock.now_ns()
         if final:
             self._trace = self._job = None  # the job holds this: a cycle left here would be work for the collector

@@ -8,8 +8,8 @@ from ...engine.config.model import ModelConfig
 from ..events import (
     NEVER_NS,
     BatchSealed,
-    RequestAnswered,
     RequestQueued,
+    RequestRefused,
     RequestRejected,
 )
 from ..history import Handlers
@@ -66,7 +66,7 @@ class QueueLimits(Invariant):
     def handlers(self) -> Handlers:
         return {
             RequestQueued: self._queued,
-            RequestAnswered: self._answered,
+            RequestRefused: self._refused,
             RequestRejected: self._rejected,
             BatchSealed: self._sealed,
         }
@@ -77,7 +77,7 @@ class QueueLimits(Invariant):
         if limit and len(view.line.levels[event.level]) >= limit:
             self.broken(f"request {event.request} joined level {event.level} of '{event.model}', full at {limit}")
 
-    def _answered(self, event: RequestAnswered) -> None:
+    def _refused(self, event: RequestRefused) -> None:
         asked = self._state.asked.get(event.request) if event.error.endswith(FULL) else None
         if asked is None:
             return

@@ -127,7 +127,7 @@ async def test_a_hit_needs_no_room_in_the_queue(tmp_path: Path, counter: Counter
         await until(lambda: counter.executed == 2)
         queued = await server.submit(counted_request((3,)))
         with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
-            await server.submit(counted_request((4,)))
+            await server.infer(counted_request((4,)))
         assert number_of(await server.infer(counted_request())) == 1
         counter.open("g")
         await held.response()
@@ -249,6 +249,7 @@ async def test_large_inputs_are_hashed_on_a_thread(tmp_path: Path, counter: Coun
     async with counted_server(tmp_path, counter, {"m": CACHED}) as server:
         values = range(100_000)
         reply = await server.submit(counted_request(values))
+        await reply.admitted()
         assert statistics_of(server).pending == 1
         assert server.model_statistics()[0].inflight == 1
         assert number_of(await reply.response()) == 1

@@ -11,13 +11,14 @@ import trio
 
 from trireme.actors.executors import ThreadExecutor, ThreadExecutors
 from trireme.actors.socket_readiness import Readiness
+from trireme.actors.turn import Turn
 from trireme.actors.work_thread import ExecutorDiedError
 from trireme.engine.cancellation import Cancellation
 from trireme.engine.errors import InternalError
 
 
 async def test_work_runs_on_one_thread_of_its_own() -> None:
-    executor = ThreadExecutor("digits_0")
+    executor = ThreadExecutor("digits_0", Turn())
     threads = {await executor.run(threading.current_thread) for _ in range(3)}
     assert {thread.name for thread in threads} == {"digits_0"}
     assert threading.current_thread() not in threads
@@ -25,7 +26,7 @@ async def test_work_runs_on_one_thread_of_its_own() -> None:
 
 
 async def test_errors_are_raised_to_the_caller() -> None:
-    executor = ThreadExecutor("tests")
+    executor = ThreadExecutor("tests", Turn())
 
     def fail() -> None:
         raise KeyError("what")
@@ -41,7 +42,7 @@ class Panic(BaseException):
 
 
 async def test_a_backend_that_raises_what_is_no_exception_kills_its_executor_only() -> None:
-    executor = ThreadExecutor("tests")
+    executor = ThreadExecutor("tests", Turn())
 
     def panic() -> None:
         raise Panic("index out of range")
@@ -55,14 +56,14 @@ async def test_a_backend_that_raises_what_is_no_exception_kills_its_executor_onl
 
 
 async def test_a_backend_that_exits_kills_its_executor_only() -> None:
-    executor = ThreadExecutor("tests")
+    executor = ThreadExecutor("tests", Turn())
     with pytest.raises(ExecutorDiedError, match="exit status 3"):
         await executor.run(lambda: sys.exit(3))
     executor.close()
 
 
 async def test_a_cancelled_wait_abandons_the_work_and_the_thread_ends_by_itself() -> None:
-    executor = ThreadExecutor("tests")
+    executor = ThreadExecutor("tests", Turn())
     release = threading.Event()
     thread = await executor.run(threading.current_thread)
     with trio.move_on_after(0.01) as scope:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import trio
 
 from trireme.actors import InferenceServer
 from trireme.actors.executors import ThreadExecutor
+from trireme.actors.turn import Turn
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
@@ -91,17 +93,17 @@ def make_batch(clock: StoppedClock, columns: int = 4) -> ExecutionBatch:
 async def execute(executor: ThreadExecutor, instance: Watched, columns: int = 4) -> bool:
     """Execute a batch as an instance actor does; whether it was done in place. Checks that it was answered."""
     batch = make_batch(instance.clock, columns)
-    in_place = executor.execute_now(instance, batch)
-    if not in_place:
-        assert not batch.answers
-        await executor.execute(instance, batch)
+    over = trio.Event()
+    executor.begin(instance, batch, lambda _batch, _death=None: over.set())
+    in_place = over.is_set()
+    await over.wait()
     assert [final for _, _, final in batch.answers] == [True]
     assert (instance.threads[-1] is threading.current_thread()) is in_place
     return in_place
 
 
 async def test_after_so_many_short_batches_the_loop_executes_them_itself() -> None:
-    executor, instance = ThreadExecutor("m_0"), Watched(StoppedClock())
+    executor, instance = ThreadExecutor("m_0", Turn()), Watched(StoppedClock())
     assert [await execute(executor, instance) for _ in range(TRIALS + 3)] == [False] * TRIALS + [True] * 3
     assert not await execute(executor, instance, columns=5), "larger than any that was short"
     assert await execute(executor, instance, columns=5)
@@ -109,7 +111,7 @@ async def test_after_so_many_short_batches_the_loop_executes_them_itself() -> No
 
 
 async def test_a_long_batch_sends_the_instance_back_to_its_thread() -> None:
-    executor, instance = ThreadExecutor("m_0"), Watched(StoppedClock())
+    executor, instance = ThreadExecutor("m_0", Turn()), Watched(StoppedClock())
     while not await execute(executor, instance):
         pass
     instance.takes_ns = SHORT_NS + 1
@@ -119,7 +121,7 @@ async def test_a_long_batch_sends_the_instance_back_to_its_thread() -> None:
 
 
 async def test_an_instance_bound_to_its_thread_stays_there() -> None:
-    executor, instance = ThreadExecutor("m_0"), Bound(StoppedClock())
+    executor, instance = ThreadExecutor("m_0", Turn()), Bound(StoppedClock())
     instance.takes_ns = 0
     assert not any([await execute(executor, instance) for _ in range(3 * TRIALS)])
     assert len(set(instance.threads)) == 1
@@ -128,12 +130,14 @@ async def test_an_instance_bound_to_its_thread_stays_there() -> None:
 
 @QUITS
 async def test_a_backend_that_exits_in_place_is_answered_for(quits: BaseException, text: str) -> None:
-    executor, instance = ThreadExecutor("m_0"), Watched(StoppedClock())
+    executor, instance = ThreadExecutor("m_0", Turn()), Watched(StoppedClock())
     while not await execute(executor, instance):
         pass
     instance.quits = quits
     batch = make_batch(instance.clock)
-    assert executor.execute_now(instance, batch)
+    over: list[ExecutionBatch] = []
+    executor.begin(instance, batch, lambda batch, _death=None: over.append(batch))
+    assert over == [batch]
     ((_, error, final),) = batch.answers
     assert isinstance(error, InternalError)
     assert (error.message, error.reason, final) == (text, FailureReason.BACKEND, True)

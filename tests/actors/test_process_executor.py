@@ -12,6 +12,7 @@ import trio
 
 from trireme.actors.process_executor import COPIED_IN_PLACE_BYTES, ProcessExecutor
 from trireme.actors.socket_readiness import Readiness
+from trireme.actors.turn import Turn
 from trireme.engine.backends.interface import ProcessInstance
 from trireme.engine.errors import InvalidArgumentError, TriremeError
 from trireme.engine.execution import ExecutionBatch, Phase
@@ -32,7 +33,7 @@ async def test_what_an_instance_wants_at_its_end_is_not_begun() -> None:
         instance.on_congestion()
 
     instance.kill.side_effect = want
-    executor = ProcessExecutor("m_0", Readiness())
+    executor = ProcessExecutor("m_0", Readiness(), Turn())
 
     async def life() -> None:
         await executor.run(lambda: instance)
@@ -63,18 +64,29 @@ def refuse(_batch: Batch) -> None:
 
 async def test_a_refused_batch_is_freed_at_once() -> None:
     """It has left the budget: if it waited for the garbage collector, such batches could fill the memory."""
-    instance = MagicMock(spec=ProcessInstance)
+    ended, bell = os.pipe()
+    os.close(bell)
+    instance = MagicMock(spec=ProcessInstance, up=True, started=True, launch_limit_s=30.0, ended=ended)
+    instance.sources.return_value = instance.outputs.return_value = {}
     instance.prepare = refuse  # a mock of it would keep the batch
-    executor = ProcessExecutor("m_0", Readiness())
-    batch = Batch()
-    seen = weakref.ref(batch)
-    gc.disable()
-    try:
-        await executor.execute(instance, cast(ExecutionBatch, batch))
+    executor = ProcessExecutor("m_0", Readiness(), Turn())
+
+    async def life() -> None:
+        await executor.run(lambda: instance)
+        batch = Batch()
+        seen = weakref.ref(batch)
+        over = trio.Event()
+        executor.begin(instance, cast(ExecutionBatch, batch), lambda _batch, _death=None: over.set())
+        await over.wait()
         assert batch.answers == ["cannot be sent"]
         del batch
         with trio.fail_after(30):
             while seen() is not None:  # until the thread lets go of it, too
                 await trio.lowlevel.checkpoint()
+
+    gc.disable()
+    try:
+        await executor.around(life)
     finally:
         gc.enable()
+    os.close(ended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import aclosing
 
 import pytest
@@ -10,8 +11,9 @@ import trio
 
 from trireme.actors.budget import InflightBudget
 from trireme.actors.reply import WINDOW, Reply
+from trireme.actors.turn import Turn
 from trireme.engine.errors import FailureReason, InternalError, InvalidArgumentError, UnavailableError
-from trireme.engine.job import Job
+from trireme.engine.job import Job, Outcome
 from trireme.engine.request import InferenceRequest
 from trireme.engine.response import InferenceResponse
 
@@ -27,19 +29,32 @@ class Case:
         self.budget = InflightBudget(10, 1000)
         share = self.budget.share("m")
         assert self.budget.take_nowait(share, 7)
-        self.reply = Reply(share, 7, many=many)
+        self.turn = Turn()
+        self.reply = Reply(self.turn, share, 7, many=many)
         self.cancelled: list[Job] = []
         self.job = Job(InferenceRequest("m"), {}, 1, "m", 1, self.reply)
-        self.reply.attach(self.job, self.cancelled.append)
+        self.reply.attach(self.job, lambda message: self.cancelled.append(message.job))
+
+    def deliver(self, outcome: Outcome, final: bool) -> bool:
+        with self.turn:
+            return self.reply.deliver(outcome, final)
+
+    def notify(self, callback: Callable[[Reply], None]) -> None:
+        with self.turn:
+            self.reply.notify(callback)
+
+    def notify_each(self, callback: Callable[[Reply], None]) -> None:
+        with self.turn:
+            self.reply.notify_each(callback)
 
 
 @pytest.fixture
-def one() -> Case:
+async def one() -> Case:
     return Case()
 
 
 @pytest.fixture
-def many() -> Case:
+async def many() -> Case:
     return Case(many=True)
 
 
@@ -52,23 +67,23 @@ async def test_the_only_answer_is_waited_for(one: Case) -> None:
 
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
-        assert one.reply.deliver(response(1), True)
+        assert one.deliver(response(1), True)
     assert [each.id for each in got] == ["1"]
     assert one.budget.statistics().requests == 0
 
 
 async def test_a_callback_hears_of_the_final_answer_once(one: Case) -> None:
     heard: list[InferenceResponse] = []
-    one.reply.notify(lambda reply: heard.append(reply.answer()))
-    one.reply.deliver(response(1), True)
-    one.reply.deliver(response(2), True)
+    one.notify(lambda reply: heard.append(reply.answer()))
+    one.deliver(response(1), True)
+    one.deliver(response(2), True)
     assert [each.id for each in heard] == ["1"]
-    one.reply.notify(lambda reply: heard.append(reply.answer()))
+    one.notify(lambda reply: heard.append(reply.answer()))
     assert [each.id for each in heard] == ["1", "1"], "who asks late is told at once"
 
 
 async def test_a_failure_is_raised_by_answer(one: Case) -> None:
-    one.reply.deliver(InvalidArgumentError("bad"), True)
+    one.deliver(InvalidArgumentError("bad"), True)
     with pytest.raises(InvalidArgumentError, match="bad"):
         one.reply.answer()
 
@@ -77,8 +92,8 @@ async def test_a_failure_is_raised_by_answer(one: Case) -> None:
 async def test_one_answer_is_expected_of_a_model_that_gives_another_number(many: Case, answers: int) -> None:
     """And a flood of them is counted, not kept."""
     for number in range(answers):
-        many.reply.deliver(response(number), False)
-    many.reply.deliver(None, True)
+        many.deliver(response(number), False)
+    many.deliver(None, True)
     with pytest.raises(InternalError, match=f"expected a single response, got {answers}"):
         await many.reply.response()
     assert repr(many.reply) == f"<Reply final, {min(2, answers)} answers>"
@@ -92,11 +107,11 @@ async def test_each_answer_is_announced_and_taken_once(many: Case) -> None:
             assert outcome is None or isinstance(outcome, InferenceResponse)
             taken.append((outcome and outcome.id, final))
 
-    many.reply.deliver(response(1), False)
-    many.reply.notify_each(take)
+    many.deliver(response(1), False)
+    many.notify_each(take)
     assert taken == [("1", False)]
-    many.reply.deliver(response(2), False)
-    many.reply.deliver(None, True)
+    many.deliver(response(2), False)
+    many.deliver(None, True)
     assert taken == [("1", False), ("2", False), (None, True)]
 
 
@@ -104,7 +119,7 @@ async def test_responses_iterates_until_the_final_answer(many: Case) -> None:
     async def answer() -> None:
         for number in range(3):
             await trio.testing.wait_all_tasks_blocked()
-            many.reply.deliver(response(number), number == 2)
+            many.deliver(response(number), number == 2)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(answer)
@@ -113,18 +128,18 @@ async def test_responses_iterates_until_the_final_answer(many: Case) -> None:
 
 async def test_answers_that_come_while_the_reader_is_busy_are_not_missed(many: Case) -> None:
     """The last answers come while nobody waits for news, and no news follows them."""
-    many.reply.deliver(response(0), False)
+    many.deliver(response(0), False)
     with trio.fail_after(20):
         async with aclosing(many.reply.responses()) as responses:
             assert (await anext(responses)).id == "0"
-            many.reply.deliver(response(1), False)
-            many.reply.deliver(None, True)
+            many.deliver(response(1), False)
+            many.deliver(None, True)
             assert [each.id async for each in responses] == ["1"]
 
 
 async def test_responses_raises_what_the_model_answers(many: Case) -> None:
-    many.reply.deliver(response(0), False)
-    many.reply.deliver(InternalError("broke"), True)
+    many.deliver(response(0), False)
+    many.deliver(InternalError("broke"), True)
     async with aclosing(many.reply.responses()) as responses:
         assert (await anext(responses)).id == "0"
         with pytest.raises(InternalError, match="broke"):
@@ -132,7 +147,7 @@ async def test_responses_raises_what_the_model_answers(many: Case) -> None:
 
 
 async def test_who_stops_iterating_cancels_the_request(many: Case) -> None:
-    many.reply.deliver(response(0), False)
+    many.deliver(response(0), False)
     async with aclosing(many.reply.responses()) as responses:
         await anext(responses)
     assert many.cancelled == [many.job]
@@ -144,7 +159,7 @@ async def test_cancelling_the_waiting_task_cancels_the_job_but_keeps_its_budget(
         await one.reply.response()
     assert one.cancelled == [one.job]
     assert one.budget.statistics().requests == 1
-    one.reply.deliver(InternalError("cancelled"), True)
+    one.deliver(InternalError("cancelled"), True)
     assert one.budget.statistics().requests == 0
 
 
@@ -170,10 +185,10 @@ async def test_a_model_is_held_back_while_its_answers_wait(many: Case) -> None:
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
-    many.reply.notify_each(lambda _reply: None)
+    many.notify_each(lambda _reply: None)
     assert await trio.to_thread.run_sync(until, WINDOW)
     for number in range(WINDOW):
-        many.reply.deliver(response(number), False)
+        many.deliver(response(number), False)
     assert entered == WINDOW
     assert len(many.reply.take()) == WINDOW
     assert await trio.to_thread.run_sync(until, 2 * WINDOW)
@@ -196,7 +211,7 @@ async def test_what_is_kept_of_a_failure_does_not_hold_on_to_who_raised_it(one: 
     one error answers every request of its batch."""
     error = _OddError("lost", 7)
     for each in (one, many):
-        assert each.reply.deliver(error, True)
+        assert each.deliver(error, True)
     for _ in range(2):
         with pytest.raises(_OddError, match=r"^lost$") as caught:
             await one.reply.response()
@@ -207,3 +222,56 @@ async def test_what_is_kept_of_a_failure_does_not_hold_on_to_who_raised_it(one: 
             await anext(responses)
     assert error.__traceback__ is None
     assert error.__context__ is None
+
+
+async def test_what_a_reader_raises_is_logged_and_gets_nowhere_else(
+    one: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_reply: Reply) -> None:
+        raise KeyError("a defect")
+
+    one.notify(fail)
+    assert one.deliver(response(1), True)
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [KeyError]
+
+
+async def test_a_reader_is_called_after_the_turn_of_who_answers(one: Case) -> None:
+    heard: list[Reply] = []
+    one.reply.notify(heard.append)
+    with one.turn:
+        one.reply.deliver(response(1), True)
+        assert not heard
+    assert heard == [one.reply]
+
+
+async def test_it_tells_acceptance_from_refusal(one: Case) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.reply.admitted)
+        await trio.testing.wait_all_tasks_blocked()
+        with one.turn:
+            one.job.accept()
+    assert not one.reply.final
+    one.deliver(InternalError("broke"), True)
+    assert one.reply.accepted
+    await one.reply.admitted()
+
+
+async def test_a_refusal_is_raised_to_who_waits_for_admission(one: Case) -> None:
+    async def wait() -> None:
+        with pytest.raises(UnavailableError, match="full"):
+            await one.reply.admitted()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        one.deliver(UnavailableError("full"), True)
+    assert not one.reply.accepted
+
+
+async def test_answers_that_come_before_their_reader_are_kept_for_it(many: Case) -> None:
+    """As while a front end waits for the request to be accepted."""
+    for number in range(5):
+        many.deliver(response(number), number == 4)
+    taken: list[int] = []
+    many.notify_each(lambda reply: taken.append(len(reply.take())))
+    assert taken == [5]

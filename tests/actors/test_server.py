@@ -93,7 +93,7 @@ async def test_a_full_queue_refuses_at_once_and_counts_nothing(
                 nursery.start_soon(server.infer, request_for())
                 await trio.testing.wait_all_tasks_blocked()
             with pytest.raises(UnavailableError) as caught:
-                await server.submit(request_for(id="late"))
+                await server.infer(request_for(id="late"))
         (entry,) = server.statistics()
     assert caught.value.message == "[request id: late] Exceeds maximum queue size"
     assert entry.statistics.success.count == 3
@@ -108,7 +108,7 @@ async def test_requests_of_one_moment_fit_into_idle_instances(
     async with open_server(simulated(Profile(1.0), count=2, max_batch_size=1, batching=batching)) as server:
         replies = [await server.submit(request_for()) for _ in range(3)]
         with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
-            await server.submit(request_for())
+            await server.infer(request_for())
         for reply in replies:
             await reply.response()
 

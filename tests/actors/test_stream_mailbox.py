@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from trireme.actors.stream_executor import StreamExecutor
+from trireme.actors.turn import Turn
 from trireme.engine.backends.interface import StreamInstance
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.device import SickDeviceError
@@ -55,14 +56,14 @@ async def two_begun(executor: StreamExecutor, instance: QuickInstance) -> list[E
     over: list[ExecutionBatch] = []
     copy = await executor.run(lambda: instance)
     for _ in range(instance.credits):
-        assert executor.begin_now(copy, ExecutionBatch([], "m_0", VirtualClock()), over.append)
-    await trio.testing.wait_all_tasks_blocked()
-    assert not over
+        batch = ExecutionBatch([], "m_0", VirtualClock())
+        executor.begin(copy, batch, lambda batch, _death=None: over.append(batch))
     return over
 
 
 async def test_there_is_room_for_all_that_may_happen_while_it_has_no_turn() -> None:
-    executor = StreamExecutor("m_0", VirtualWorker())
+    turn = Turn()
+    executor = StreamExecutor("m_0", VirtualWorker(turn), turn)
     over = await two_begun(executor, QuickInstance())
     await executor.around(trio.testing.wait_all_tasks_blocked)
     assert len(over) == 2
@@ -70,9 +71,10 @@ async def test_there_is_room_for_all_that_may_happen_while_it_has_no_turn() -> N
 
 
 async def test_what_a_lost_instances_batches_used_goes_back_once_they_have_landed() -> None:
-    """And neither the actor nor the error that it died of holds on to it: of the batch that it died of, of one that it
-    had heard of, and of one that it hears of when it is too late."""
-    executor = StreamExecutor("m_0", VirtualWorker())
+    """And neither the actor nor the error that it died of holds on to it: of the batch that it died of, and of one that
+    it hears of when it is too late. What is begun later still is never launched."""
+    turn = Turn()
+    executor = StreamExecutor("m_0", VirtualWorker(turn), turn)
     instance = QuickInstance(SickDeviceError("it has a cold"))
     await two_begun(executor, instance)
 
@@ -85,10 +87,11 @@ async def test_what_a_lost_instances_batches_used_goes_back_once_they_have_lande
 
     with pytest.raises(SickDeviceError) as raised:
         await executor.around(life)
+    await trio.testing.wait_all_tasks_blocked()
     gc.disable()
     try:
-        assert [used() for used in instance.used] == [None] * 4
+        assert [used() for used in instance.used] == [None] * 2
     finally:
         gc.enable()
     assert raised.value.__context__ is None
-    assert repr(executor) == "<StreamExecutor m_0: ended, 0 launching, 0 in flight>"
+    assert repr(executor) == "<StreamExecutor of <Stream m_0: 0 launching, 0 in flight>>"

@@ -25,6 +25,18 @@ MODEL = ModelDescription("m", 1, (1,), ModelConfig("m"), {})
 PATTERN = HeaderPattern("x")
 
 
+class Admitted:
+    """A reply whose request its model accepts, or not."""
+
+    def __init__(self, noted: Noted) -> None:
+        self.full: TriremeError | None = None
+        self._noted = noted
+
+    async def admitted(self) -> None:
+        if self.full is not None:
+            raise self.full
+
+
 class Noted:
     """What was done, in order; also the trace, and the server's part."""
 
@@ -34,6 +46,7 @@ class Noted:
         self.room = room
         self.submitted: list[tuple[Any, ...]] = []
         self.refused: TriremeError | None = None
+        self.reply = Admitted(self)
 
     # The server.
 
@@ -41,16 +54,16 @@ class Noted:
     def tracer(self) -> Any:
         return self
 
-    def submit_nowait(self, request: Any, *, attended: bool, lease: Any, model: Any) -> Any:
+    def submit_nowait(self, request: Any, *, lease: Any, model: Any) -> Any:
         self.steps.append("submit now")
-        self._submit(request, attended, lease, model)
-        return "reply" if self.room else None
+        self._submit(request, lease, model)
+        return self.reply if self.room else None
 
     async def submit(self, request: Any, lease: Any, model: Any) -> Any:
         await trio.lowlevel.checkpoint()
         self.steps.append("submit")
         self._submit(request, lease, model)
-        return "reply"
+        return self.reply
 
     def _submit(self, *given: Any) -> None:
         self.submitted.append(given)
@@ -83,7 +96,6 @@ class FakeAdapter:
         broken: raised while it is decoded.
     """
 
-    attended: ClassVar[bool] = True
     prompt: ClassVar[bool] = True
 
     def __init__(self, noted: Noted, *, slow: bool = False, broken: BaseException | None = None) -> None:
@@ -133,7 +145,6 @@ class FakeAdapter:
 class Waiting(FakeAdapter):
     """Is submitted in a task only."""
 
-    attended: ClassVar[bool] = False
     prompt: ClassVar[bool] = False
 
 
@@ -153,15 +164,15 @@ def pipeline(noted: Noted, pattern: HeaderPattern | None = None) -> Pipeline:
 def test_the_order_is_the_same_traced_or_not(active: bool, pattern: HeaderPattern | None, steps: list[str]) -> None:
     noted = Noted(active=active)
     adapter = FakeAdapter(noted)
-    assert cast(object, pipeline(noted, pattern).begin(adapter)) == "reply"
+    assert cast(object, pipeline(noted, pattern).begin(adapter)) is noted.reply
     assert noted.steps == steps
-    assert noted.submitted == [(adapter.request, True, None, MODEL)]
+    assert noted.submitted == [(adapter.request, None, MODEL)]
 
 
 async def test_a_request_that_has_to_wait_for_room_is_decoded_once() -> None:
     noted = Noted(active=True, room=False)
     adapter = FakeAdapter(noted)
-    assert cast(object, await pipeline(noted, PATTERN).submit(adapter)) == "reply"
+    assert cast(object, await pipeline(noted, PATTERN).submit(adapter)) is noted.reply
     begun = ["received", "decode", "forward", "trace decoded", "submit now"]
     assert noted.steps == [*begun, "waits", "submit", "waited"]
     assert [given[-1] for given in noted.submitted] == [MODEL, MODEL]
@@ -265,9 +276,11 @@ def reply_of(name: str) -> Reply:
     """One that is final."""
 
     class Final:
+        accepted = name != "refused"
+
         def answer(self) -> InferenceResponse:
-            if name == "failed":
-                raise UnavailableError("failed")
+            if name in ("failed", "refused"):
+                raise UnavailableError(name)
             return InferenceResponse("m", 1, name, [], {})
 
     return cast(Reply, Final())
@@ -288,6 +301,12 @@ def test_every_reply_becomes_one_answer(name: str, end: str, traced: bool, long:
         assert not noted.steps
         pending()
     assert noted.steps == (["sending", end, "sent", "finish"] if traced else [end])
+
+
+def test_a_request_that_its_model_does_not_accept_is_refused_and_its_trace_left() -> None:
+    noted = Noted()
+    Answer(noted, traced=True).complete(reply_of("refused"))
+    assert noted.steps == ["finish", "fail refused"]
 
 
 @pytest.mark.parametrize("long", [False, True])

@@ -33,7 +33,7 @@ NOTICED_AS = {
     "unknown-while-stopping": "refusals say what is true",
     "healthy-corpse": "a model is ready if and only if all of it is alive",
     "reordered-sequence": "sequences are executed in order on one instance",
-    "slot-released-twice": "nothing is raised",
+    "slot-released-twice": "nothing dies but of faults",
     "reaper-never-rests": "sequence batchers decide what the rules say",
     "resource-dies-with-its-holder": "queues drain when faults have stopped",
     "state-written-in-place": "a sequence's state is its own",

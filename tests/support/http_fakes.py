@@ -44,6 +44,9 @@ class FakeReply:
         self._gate = gate
         self.cancelled = False
 
+    async def admitted(self) -> None:
+        """It was, when it was made."""
+
     async def response(self) -> InferenceResponse:
         try:
             if self._gate is not None:
@@ -97,9 +100,6 @@ class FakeServer:
         self.models: dict[str, tuple[ModelDescription, Compute]] = {}
         for description, compute in _models():
             self.models[description.name] = (description, compute)
-
-    def attend(self) -> None:
-        """Its models answer without a scheduler."""
 
     def live(self) -> bool:
         return self.is_live

@@ -97,7 +97,6 @@ class Calls:
         self._families: dict[int, None] = {}
         self._metrics: dict[int, int] = {}  # of which family
         self._questions = 0
-        self._unattended = False
         self._closed = False
         metrics = services.custom_metrics
         self._at_once: dict[str, Callable[..., Any]] = {
@@ -151,12 +150,6 @@ class Calls:
         except TriremeError as error:
             self._refuse(number, error)
 
-    def attend(self) -> None:
-        """All messages of the model so far have been received: its requests may go to instances, together."""
-        if self._unattended:
-            self._unattended = False
-            self._services.models.attend()
-
     def cancel(self, number: int) -> None:
         """The model does not want the responses any more."""
         asked = self._asked.get(number)
@@ -205,9 +198,7 @@ class Calls:
         if trace is not None and not trace.full:
             request.trace = trace.child()
         question = self._services.models.ask(request, many, partial(self._pass_on, number))
-        self._unattended = True
         self._asked[number] = _Asked(question, batch)
-        self._pass_on(number, question)
 
     def _pass_on(self, number: int, question: Question) -> None:
         """Send what a model has answered (rule 2)."""

@@ -236,8 +236,6 @@ class PythonInstance(ProcessInstance):
             logger.error("instance '%s' sent what cannot be understood, and is killed: %s", self.name, error)
             self._process.kill()
             return False
-        finally:
-            self._calls.attend()
         return True
 
     def _ended(self) -> bool:

@@ -20,6 +20,7 @@ from trireme.simulations.events import (
     ReplyDelivered,
     RequestAnswered,
     RequestQueued,
+    RequestRefused,
     RequestRejected,
     RequestSubmitted,
     SchedulerStopped,
@@ -99,7 +100,11 @@ def told(at_ns: int, request: int, sequence: int, start: bool = False, end: bool
 
 
 def refused(at_ns: int, request: int, error: str, model: str = "m", priority: int = 0) -> list[Event]:
-    return [RequestSubmitted(at_ns, request, model, 1, priority, 0), RequestAnswered(at_ns, request, error)]
+    return [
+        RequestSubmitted(at_ns, request, model, 1, priority, 0),
+        RequestRefused(at_ns, request, error),
+        RequestAnswered(at_ns, request, error),
+    ]
 
 
 def sealed(

@@ -1,0 +1,99 @@
+"""Where a model's requests are handed in: its scheduler, its ensemble, or the door of the cache before one of these.
+
+Rules:
+ 1. A job comes as a `Submit` and is accepted or refused in that turn. One that is accepted counts as `inflight` until
+    its final answer.
+ 2. A refusal is the final answer of a job that was not accepted. It is in no statistics.
+ 3. A door that is buried answers all that it holds, and whatever still comes, with the error it was buried with.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Generic, TypeVar
+
+import trio
+
+from ..engine.errors import TriremeError, UnavailableError
+from ..engine.job import Job
+from .actor import Actor
+from .messages import Submit
+from .scheduler_statistics import SchedulerStatistics
+from .turn import Turn
+
+M = TypeVar("M")
+
+
+def stopping_error() -> TriremeError:
+    """The answer to what is left when a model's time is up."""
+    return UnavailableError("Server is stopping, scheduler for model has stopped accepting new inference requests")
+
+
+class Door(Actor[M], Generic[M]):
+    """What models have in common that take requests in."""
+
+    def __init__(self, name: str, kind: str, turn: Turn) -> None:
+        super().__init__(f"{kind} of {name}", turn)
+        self.name = name
+        self._burial: TriremeError = stopping_error()
+        self._watchers = trio.lowlevel.ParkingLot()
+        self._watched = False
+
+    @property
+    @abstractmethod
+    def inflight(self) -> int:
+        """Jobs accepted and not finally answered."""
+
+    @property
+    def full(self) -> bool:
+        """Whether any job would be refused now, because the queue is full."""
+        return False
+
+    @abstractmethod
+    def statistics(self) -> SchedulerStatistics:
+        """What it holds."""
+
+    def refuse(self, job: Job, error: TriremeError) -> None:
+        """Answer a job that is not accepted."""
+        job.answered = True
+        job.reply.deliver(error, True)
+
+    # For its supervisor.
+
+    def bury(self, error: TriremeError) -> None:
+        """Rule 3: it decides nothing any more."""
+        self._burial = error
+        self.end()
+        self.return_mail()
+
+    def return_mail(self) -> None:
+        for message in self.undelivered():
+            if isinstance(message, Submit):
+                self.refuse(message.job, self._burial)
+            else:
+                self.receive_last(message)
+        self.fail_held(self._burial)
+        self._notify_watchers()
+
+    @abstractmethod
+    def receive_last(self, message: M) -> None:
+        """Do what is still to be done about a message to a door that is buried."""
+
+    @abstractmethod
+    def fail_held(self, error: TriremeError) -> None:
+        """Answer everything with `error` that nobody executes."""
+
+    async def drained(self) -> None:
+        """Wait until every job that was handed in has its final answer."""
+        while self.mailbox or self.inflight:
+            await self.next_step()
+
+    async def next_step(self) -> None:
+        """Wait until it has acted."""
+        self._watched = True
+        await self._watchers.park()
+
+    def _notify_watchers(self) -> None:
+        if self._watched:
+            self._watched = False
+            self._watchers.unpark_all()
