@@ -55,12 +55,7 @@ class StateLayout:
             raise InvalidArgumentError(self.unusable)
 
     def start(self) -> SequenceState:
-        """The state of a sequence that starts (rule 1).
-
-        Raises:
-            InvalidArgumentError: none can.
-        """
-        self.check()
+        """The state of a sequence that starts (rule 1). That one can is checked when its request is admitted."""
         return SequenceState(self, self.initial)
 
 
