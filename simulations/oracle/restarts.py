@@ -21,8 +21,8 @@ class Seat:
     Attributes:
         up_ns: since when it is up, or was.
         died_ns: when it went; -1 while it is up.
-        deaths: in a row.
-        failed: a start of its model has failed since; nobody sees which instance's.
+        deaths: in a row; if `failed`, at least so many.
+        failed: a start of its model has failed meanwhile, which is a death too. Which instance's is not seen.
     """
 
     up_ns: int
@@ -59,7 +59,7 @@ class RightRestarts(Invariant):
         if seat is None:
             return
         if event.at_ns - seat.up_ns >= self._window_ns:
-            seat.deaths = 0
+            seat.deaths, seat.failed = 0, False
         seat.died_ns = event.at_ns
         seat.deaths += 1
 
@@ -80,7 +80,4 @@ class RightRestarts(Invariant):
         if late_ns < -TOLERANCE_NS or (late_ns > TOLERANCE_NS and not seat.failed):
             came = f"'{event.instance}' of '{event.model}' is up again after {(event.at_ns - seat.died_ns) / 1e9:g} s"
             self.broken(f"{came}; it died {seat.deaths} times in a row, so right is {seat.delay_ns / 1e9:g} s")
-        if seat.failed:  # more deaths in a row than were seen, until it has recovered
-            del self._seats[key]
-            return
         seat.up_ns, seat.died_ns = event.at_ns, -1

@@ -30,7 +30,8 @@ GOOD: dict[str, list[object]] = {
     "twice as long each time": [*FOUR, dead(740), up(1540)],
     "recovered": [*FOUR, dead(1730), up(1830)],
     "each instance by itself": [up(0), up(0, "m_1"), dead(10), dead(20, "m_1"), up(110), up(120, "m_1")],
-    "a start that fails": [up(0), dead(10), fails(110), up(310), dead(320), up(9000)],
+    "a start that fails": [up(0), dead(10), fails(110), up(310), dead(320), up(720), dead(730), up(1530)],
+    "recovered after a start that failed": [up(0), dead(10), fails(110), up(310), dead(1310), up(1410)],
     "a fault that is none of a start": [up(0), dead(10), FaultStruck(50 * MS, "backend raises", "m", 3), up(110)],
     "never again": [up(0), dead(10)],
 }
@@ -40,6 +41,7 @@ BAD: dict[str, list[object]] = {
     "as long as before": [up(0), dead(10), up(110), dead(120), up(220)],
     "recovered too soon": [*FOUR, dead(1729), up(1829)],
     "not recovered": [*FOUR, dead(1730), up(2530)],
+    "too late after a recovery": [up(0), dead(10), fails(110), up(310), dead(1310), up(1510)],
     "before a start that fails is waited for": [up(0), dead(10), fails(50), up(60)],
 }
 
