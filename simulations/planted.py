@@ -56,6 +56,7 @@ from ..engine.scheduling.sequence.state import SequenceState
 from ..engine.scheduling.sequence.vacancies import Vacancies
 from ..engine.statistics import ModelStatistics
 from ..engine.tensor import Tensor
+from .planted_turns import TURN_BUGS
 
 
 def _lost_reply(original: Any, scheduler: Scheduler, batch: ExecutionBatch, *rest: Any) -> None:
@@ -472,6 +473,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "swapped-durations": (ModelStatistics, "record_successes", _swapped_durations),
     "swapped-phases": (ModelStatistics, "record_execution", _swapped_phases),
     "forgotten-beside-a-queue": (Scheduler, "_idle", _forgotten_beside_a_queue),
+    **TURN_BUGS,
     "names-alone": (Compatibility, "signature", _names_alone),
     "cut-from-the-end": (_ScatterLayout, "split", _cut_from_the_end),
     "rows-of-a-neighbour": (BatchLayout, "split", _rows_of_a_neighbour),

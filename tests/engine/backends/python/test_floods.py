@@ -199,7 +199,7 @@ async def test_large_answers_of_other_models_are_copied_on_a_thread_and_stay_in_
 class ScriptedProcess:
     """In place of a process: says what the test says."""
 
-    stdout = stderr = -1
+    stdout, stderr, killable = -1, -1, True
 
     def __init__(self) -> None:
         ours, theirs = socket_pair()

@@ -105,7 +105,8 @@ async def test_a_request_whose_client_leaves_meanwhile_is_not_executed_again(tmp
         with trio.fail_after(60):
             while server.model_statistics()[0].instances_alive != 0:
                 await trio.testing.wait_all_tasks_blocked()
-            replies[2].cancel()
+            with server.turn:
+                replies[2].cancel()
             assert replies[2].final
             assert (await replies[0].response()).outputs[0].array.item() == 1
             assert (await replies[3].response()).outputs[0].array.item() == 4
