@@ -434,8 +434,8 @@ class Connection:
                     self.enter(Phase.SENDING)
                     rest = await self._transport.send_some(rest)
                     self._unread_account.progressed(self)
-                self._unread_account.drop(self)
                 self.enter(Phase.APP)
+            self._unread_account.drop(self)  # also if `_respond` has counted it, and it goes at once now
         except PeerGoneError:
             await self.give_up()
 

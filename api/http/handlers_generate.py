@@ -203,16 +203,23 @@ class _Whole(_Generation):
 
     async def _send(self, send: Send) -> None:
         count = 0
+        complete = False
         body, failed = _WRONG_COUNT, False
         while not self.over:
             responses = await self._take()
-            if responses and not count:
-                body, failed = await self._encode(responses[-1])
+            complete = self.over and not self.given_up
+            first = responses[-1] if responses and not count else None
             count += len(responses)
+            if first is not None:
+                body, failed = await self._encode(first)
             responses.clear()
             self._unread.change(-self._unread.nbytes)
+        if not complete:
+            body, failed = _NOT_READ, True
+        elif count != 1:
+            body = _WRONG_COUNT
         await send(self._head(failed))
-        await send(_piece(body if count == 1 else _WRONG_COUNT))
+        await send(_piece(body))
         await send(_piece(b"", last=True))
 
 
@@ -233,7 +240,10 @@ class _Events(_Generation):
                     await send(self._head(failed))
                 await send(_piece(b"data: %b\n\n" % body))
                 self._unread.change(-answer_bytes(response))
-        if self.given_up and begun:
+        if self.given_up:
+            if not begun:
+                begun = True
+                await send(self._head(failed=True))
             await send(_piece(b"data: %b\n\n" % _NOT_READ))
         if not begun:
             await send(self._head(failed=False))

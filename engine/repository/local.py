@@ -140,8 +140,12 @@ class LocalModel(ModelSource):
         now = frozenset(_stamps(self.directory))
         if any(size >= 0 and (path, at, size) not in now for path, at, size in contents.stamps):
             return True
-        configs = [self.directory / "config.pbtxt", *(self.directory / "configs").glob("*.pbtxt")]
-        return any(path.exists() and path.stat().st_mtime_ns > modified_ns for path in configs)
+        config, configs = self.directory / "config.pbtxt", self.directory / "configs"
+        return any(
+            status.st_mtime_ns > modified_ns
+            for path, status in _walk(self.directory)
+            if path == config or (path.parent == configs and path.suffix == ".pbtxt")
+        )
 
     def versions(self, config: ModelConfig) -> tuple[int, ...]:
         return select_versions(config.version_policy, version_directories(self.directory), config.name)

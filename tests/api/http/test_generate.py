@@ -21,11 +21,14 @@ from scripted_models import Script, write_scripted_models
 from trireme.actors import InferenceServer
 from trireme.actors.client_bytes import ClientAccounts, ClientBytes
 from trireme.actors.reply import WINDOW
+from trireme.api.http import handlers_generate
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.options import HttpOptions
 from trireme.api.http.service import HttpService
 from trireme.engine.answer_window import AnswerWindow
+from trireme.engine.errors import TriremeError
 from trireme.engine.options import ServerOptions
+from trireme.engine.response import InferenceResponse
 
 WRONG_COUNT = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
@@ -175,6 +178,28 @@ async def test_events_that_nobody_reads_are_given_up_when_others_need_the_memory
     assert len(events) < MANY
     assert json.loads(events[-1].removeprefix(b"data: "))["error"].startswith("the answers were not read")
     await until(lambda: running.server.budget_statistics().requests == 0)
+
+
+@pytest.mark.parametrize("verb", ["generate", "generate_stream"])
+async def test_an_answer_that_is_being_encoded_when_it_is_given_up_is_not_lost(
+    running: Running, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Its client waits for the server."""
+    unread = ClientBytes(1 << 30)
+    monkeypatch.setattr(running.server, "client_accounts", ClientAccounts(ClientBytes(1 << 30), unread))
+    encode = handlers_generate._encode
+
+    def encode_when_others_need_the_memory(response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
+        unread.hold(Holder(), "other", 1 << 30)
+        return encode(response)
+
+    monkeypatch.setattr(handlers_generate, "_encode", encode_when_others_need_the_memory)
+    async with await connect(running.service) as stream:
+        await stream.send_all(request("say! end", verb=verb, IN=[0.5] * 6_000))
+        answer = await Responses(stream).next()
+    assert unread.given_up == 1
+    assert answer.status == 200
+    assert json.loads(answer.body.split(b"\n\n")[0].removeprefix(b"data: "))["OUT"]
 
 
 async def test_a_client_that_goes_away_is_noticed_and_its_request_cancelled(running: Running) -> None:

@@ -17,14 +17,20 @@ from http2_client import http2
 from http_sockets import UNHURRIED, Responses, connect, echo, read_body, read_to_end, reply, serving, until
 
 from trireme.actors.client_bytes import ClientAccounts, ClientBytes
+from trireme.api.http import connection as http_connection
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.sockets.limits import Limits
+from trireme.api.sockets.transport import PlainTransport
+from trireme.engine.tensor import Buffer
 
 KIB = 1024
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
+GET_READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
+_INPUT = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,1],"data":[1]}]}'
+INFER = b"POST /v2/models/gated/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(_INPUT), _INPUT)
 HALF_HEAD = GET + b"X: " + b"x" * 20 * KIB
 HALF_BODY = POST + b"Content-Length: 40000\r\n\r\n" + bytes(20 * KIB)
 HALF_CHUNK = POST + b"Transfer-Encoding: chunked\r\n\r\n9c40\r\n" + bytes(20 * KIB)
@@ -264,6 +270,33 @@ class TestUnread:
             assert len((await Responses(streams[2]).next()).body) == ANSWER_BYTES
             for stream in streams[:2]:
                 assert len(await read_to_end(stream)) < ANSWER_BYTES
+
+    async def test_does_not_count_if_the_client_has_read_when_the_task_comes_to_it(
+        self, gated: GatedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The answer comes without the connection's task, and the socket takes nothing; a moment later it takes all."""
+        monkeypatch.setattr(http_connection, "_FEW_BYTES", 0)
+        send_now, refused = PlainTransport.send_now, []
+
+        def send_later(transport: PlainTransport, buffers: list[Buffer]) -> list[Buffer]:
+            if refused:
+                return send_now(transport, buffers)
+            refused.extend(buffers)
+            return list(buffers)
+
+        account = gated.server.client_accounts.unread
+        async with await connect(gated.http) as stream:
+            responses = Responses(stream)
+            await stream.send_all(GET_READY)
+            assert (await responses.next()).status == 200
+            monkeypatch.setattr(PlainTransport, "send_now", send_later)
+            await stream.send_all(INFER)
+            gated.gate.set()
+            assert (await responses.next()).status == 200
+            assert refused
+            await stream.send_all(GET_READY)
+            assert (await responses.next()).status == 200
+            assert account.held_bytes == 0
 
     @pytest.mark.parametrize("held_back_by", ["window", "socket"])
     async def test_http2_stream_that_is_not_read_is_reset(self, held_back_by: str) -> None:

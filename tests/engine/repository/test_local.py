@@ -225,3 +225,9 @@ def test_namespaces_tell_models_apart(tmp_path: Path) -> None:
         f"{place}::{name}" for place, name in zip(places, ("a", "m", "b", "m"), strict=True)
     ]
     assert not scan.duplicates
+
+
+def test_a_directory_that_cannot_be_looked_at_is_not_outdated(tmp_path: Path) -> None:
+    """It may be in the middle of being replaced."""
+    unreadable = LocalModel(tmp_path / ("x" * 300), "model")
+    assert not unreadable.outdated(unreadable.contents(), 0)
