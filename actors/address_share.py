@@ -9,7 +9,8 @@ Rules:
  2. A lease that has begun never waits for others that have: one of an address at a time, its *oversized* one, may go
     beyond the limit. So may one that begins when no other body of the address arrives: a body can be larger than the
     limit.
- 3. An oversized lease is told when others wait for the budget (`Lease.watch`): its body has `HURRY_S` from then on.
+ 3. Nor does one wait that may overdraw the budget (`budget`, rules 4 and 5): all others may be waiting for it.
+ 4. An oversized lease is told when others wait for the budget (`Lease.watch`): its body has `HURRY_S` from then on.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class AddressShares:
         del self._shares[address]
 
     def want(self) -> None:
-        """A request waits for the budget (rule 3)."""
+        """A request waits for the budget (rule 4)."""
         for lease in list(self.oversized):
             lease.want()
 
@@ -101,7 +102,7 @@ class AddressShare:
     def take_nowait(self, lease: Lease, nbytes: int) -> bool:
         """Let a lease have so many bytes more of the share, if it may and none waits that comes first."""
         if lease.arriving_bytes:
-            first = not self._growing or lease is self.oversized
+            first = not self._growing or lease is self.oversized or lease.overdraws
         else:
             first = not (self._growing or self._starting)
         if not (first and self._may(lease, nbytes)):
@@ -146,7 +147,7 @@ class AddressShare:
     def _may(self, lease: Lease, nbytes: int) -> bool:
         if self.nbytes + nbytes <= self._limit_bytes or self.nbytes == lease.arriving_bytes:
             return True
-        return lease.arriving_bytes > 0 and (self.oversized is None or self.oversized is lease)
+        return lease.arriving_bytes > 0 and (self.oversized is None or self.oversized is lease or lease.overdraws)
 
     def _grant(self, lease: Lease, nbytes: int) -> None:
         self.nbytes += nbytes

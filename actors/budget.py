@@ -14,7 +14,8 @@ Rules:
     request waiting. Beyond the reserve, plain requests and leases that wait are served in the order in which they came.
  3. A lease that holds nothing waits for those that have begun: only they can end and make room.
  4. So that leases that have begun never wait for each other, one of them at a time may overdraw: the first for which
-    there is no room gets what it asks for all the same, until it ends. The limits of one body bound it.
+    there is no room gets what it asks for all the same, whatever its model and its address have (rules 5 and 6), until
+    it ends. The limits of one body bound it.
  5. A model may not have more in flight than is left free for others: ``held + new <= limit - total - new``, for
     requests and for bytes. If it has nothing in flight it may take whatever fits. So any number of models that hang
     leave room for the next. Beyond that, `take_nowait` and `submit_nowait` refuse, so that a front end does not keep
@@ -223,7 +224,7 @@ class InflightBudget:
         """See `Lease.grow_nowait`."""
         if lease.nbytes:
             nobody = lease.share not in self._growing and self._first(self._growing) is None
-            may = (nobody or self._is_overdrawn(lease)) and self._may_grow(lease, nbytes)
+            may = (nobody or self.is_overdrawn(lease)) and self._may_grow(lease, nbytes)
         elif nbytes:
             nobody = lease.share not in self._starting and self._first(self._growing, self._starting) is None
             may = nobody and self._may_start(lease, nbytes)
@@ -320,7 +321,7 @@ class InflightBudget:
 
     def _share_holds_back(self, lease: Lease, nbytes: int) -> bool:
         share = lease.share
-        if share is None or not self._leases_full(share, nbytes):
+        if share is None or lease is self._overdrawn or not self._leases_full(share, nbytes):
             return False
         if not lease.nbytes:
             return True
@@ -333,7 +334,8 @@ class InflightBudget:
             return held <= self.byte_limit or self._plain_bytes <= self.reserve_bytes
         return held <= self.byte_limit and self._lease_bytes + nbytes <= self.byte_limit - self.reserve_bytes
 
-    def _is_overdrawn(self, lease: Lease) -> bool:
+    def is_overdrawn(self, lease: Lease) -> bool:
+        """Whether it is the one of rule 4, or that of its model."""
         return lease is self._overdrawn or (lease.share is not None and lease is lease.share.overdrawn)
 
     def _may_grow(self, lease: Lease, nbytes: int) -> bool:

@@ -103,6 +103,11 @@ class Lease:
             if not grown:
                 address.give(self, nbytes)
 
+    @property
+    def overdraws(self) -> bool:
+        """Whether it is the one that may overdraw the budget, or its model's share."""
+        return self._budget.is_overdrawn(self)
+
     def watch(self, on_wanted: Callable[[], None]) -> None:
         """Have `on_wanted` called while the body arrives: when it holds more than its client's address may, and others
         wait for the budget. It may be called again."""

@@ -230,3 +230,26 @@ def test_each_lease_gets_what_it_waits_for_in_the_end(steps: list[Step]) -> None
         assert repr(budget._addresses) == "<AddressShares of 0 addresses, 0 oversized>"
 
     trio.run(play)
+
+
+async def test_the_lease_that_may_exceed_the_budget_does_not_wait_for_its_address() -> None:
+    """That is what all others wait for, the one that may exceed the share of the address among them."""
+    budget = budget_of()
+    overdrawn, oversized = leases_of(budget, "a", 2)
+    (other,), (last,), (late,) = (leases_of(budget, address, 1) for address in "bcd")
+    for lease, nbytes in ((overdrawn, 40), (oversized, 40), (other, 112), (last, 20), (overdrawn, 30)):
+        assert lease.grow_nowait(nbytes)
+    assert budget.statistics().bytes > BYTES - budget.reserve_bytes
+    other.close()
+    assert oversized.grow_nowait(50)
+    assert late.grow_nowait(40)
+    async with trio.open_nursery() as nursery:
+        growing = Growing(nursery)
+        assert not await growing.grow(oversized, 20)
+        assert not await growing.grow(last, 20)
+        assert not await growing.grow(late, 20)
+        assert await growing.grow(overdrawn, 10)
+        overdrawn.close()
+        await settled()
+        assert oversized in growing.done
+        nursery.cancel_scope.cancel()

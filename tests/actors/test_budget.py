@@ -201,6 +201,27 @@ class TestLeases:
             await trio.testing.wait_all_tasks_blocked()
             assert waiting.done == ["third", "second", "fourth"]
 
+    async def test_the_one_that_may_overdraw_does_not_wait_for_its_model(self) -> None:
+        """The lease that may overdraw the model's share waits for it."""
+        budget = InflightBudget(1000, 256)
+        share = budget.share("m")
+        of_all, of_model = budget.lease(share), budget.lease(share)
+        early, other, late = (budget.lease() for _ in range(3))
+        for lease, nbytes in ((of_all, 40), (early, 150), (other, 20), (of_all, 30)):
+            assert lease.grow_nowait(nbytes)
+        assert budget.statistics().bytes == 240
+        early.close()
+        for lease, nbytes in ((of_model, 10), (of_model, 40), (late, 80)):
+            assert lease.grow_nowait(nbytes)
+        async with trio.open_nursery() as nursery:
+            waiting = Waiting(nursery)
+            assert not await waiting.start("of_model", lambda: of_model.grow(10))
+            assert not await waiting.start("other", lambda: other.grow(10))
+            assert await waiting.start("of_all", lambda: of_all.grow(10))
+            of_all.close()
+            await trio.testing.wait_all_tasks_blocked()
+            assert set(waiting.done) == {"of_all", "of_model", "other"}
+
     async def test_a_lease_larger_than_the_limit_goes_alone(self) -> None:
         budget = InflightBudget(1000, 256)
         small, large = budget.lease(), budget.lease()
