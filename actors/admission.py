@@ -34,7 +34,7 @@ class Admission:
 
     Attributes:
         stopping: only running sequences may go on.
-        tell: called with each job before it is queued; None if nobody wants to hear of them.
+        tell: called with each job before it is queued; None if requests are not logged.
     """
 
     def __init__(

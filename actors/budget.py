@@ -223,11 +223,11 @@ class InflightBudget:
     def grow_nowait(self, lease: Lease, nbytes: int) -> bool:
         """See `Lease.grow_nowait`."""
         if lease.nbytes:
-            nobody = lease.share not in self._growing and self._first(self._growing) is None
-            may = (nobody or self.is_overdrawn(lease)) and self._may_grow(lease, nbytes)
+            first = lease.share not in self._growing and self._first(self._growing) is None
+            may = (first or self.is_overdrawn(lease)) and self._may_grow(lease, nbytes)
         elif nbytes:
-            nobody = lease.share not in self._starting and self._first(self._growing, self._starting) is None
-            may = nobody and self._may_start(lease, nbytes)
+            first = lease.share not in self._starting and self._first(self._growing, self._starting) is None
+            may = first and self._may_start(lease, nbytes)
         else:
             may = True
         if may:

@@ -81,7 +81,7 @@ class Door(Actor[M], Generic[M]):
 
     @abstractmethod
     def fail_held(self, error: TriremeError) -> None:
-        """Answer everything with `error` that nobody executes."""
+        """Answer everything with `error` that is not being executed."""
 
     async def drained(self) -> None:
         """Wait until every job that was handed in has its final answer."""

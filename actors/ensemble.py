@@ -143,14 +143,14 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         self._core.stop()
 
     def fail_held(self, error: TriremeError) -> None:
-        """Answer everything with `error`. Members that are still at work do so for nobody."""
+        """Answer everything with `error`. What members still answer is dropped."""
         for call in list(self._steps):
             self._cancel_step(call)
         for job in self._core.drop_all():
             self._end(job, error)
 
     def receive_last(self, message: DoorMessage | StepAnswered | RoomMade) -> None:
-        """Nobody waits any more for what members answer."""
+        """What members answer is not waited for any more."""
 
     def statistics(self) -> SchedulerStatistics:
         return SchedulerStatistics(0, self._inflight, 0, self.mailbox.statistics())

@@ -7,7 +7,7 @@ Rules:
     it was executed in place, later if a thread, a process or a device executes it. By then ``batch.finish`` was called.
  3. What a backend raises inside a batch is answered to that batch's requests, and the executor lives on. Anything else
     that goes wrong costs the instance: it is given to `done`, or raised by `begin` or by `around`.
- 4. When the instance has died, `done` may still be called, and nobody listens.
+ 4. When the instance has died, `done` may still be called, to no effect.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Executors(Protocol):
         ...
 
     async def offload_cancellable(self, work: Callable[[Cancellation], T], unwanted: Callable[[T], None]) -> T:
-        """`offload`, for work that may hang. When this is cancelled, the work is told so, and nobody waits for it; a
+        """`offload`, for work that may hang. When this is cancelled, the work is told so, and not waited for; a
         result that it has all the same goes to `unwanted`, on the work's thread."""
         ...
 
@@ -145,7 +145,7 @@ class ThreadExecutor:
         try:
             _execute(instance, batch)
         except BaseException as error:  # on its thread this ends the instance; here it must not end the server
-            if isinstance(error, KeyboardInterrupt):  # not the backend's: somebody wants the server to end
+            if isinstance(error, KeyboardInterrupt):  # not the backend's: the operator wants the server to end
                 raise
             batch.finish(backend_failure(error))
         self._measured(nbytes, done, batch)

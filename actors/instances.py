@@ -1,11 +1,11 @@
 """The instances of one model version, and the supervisor of them.
 
 An instance that dies is buried and started again after a growing delay (`engine.restart`). While it goes on dying, and
-no other instance is alive, nobody is kept waiting: what is queued is refused. Requests that were executed together when
-a process died are executed again, each alone (`engine.isolation`).
+no other instance is alive, what is queued is refused. Requests that were executed together when a process died are
+executed again, each alone (`engine.isolation`).
 
 What is wanted may change while the model serves (`resize`): instances that are wanted as before stay and keep their
-names, new ones are made first, and those that nobody wants any more leave when their work is done.
+names, new ones are made first, and those that are not wanted any more leave when their work is done.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Instances:
         self._closing = False
 
     def counts(self) -> InstanceCounts:
-        """How many there are; those that nobody wants any more do not count."""
+        """How many there are; those that are not wanted any more do not count."""
         seats = [seat for seat in self._seats if not seat.leaving]
         alive = sum(seat.alive for seat in seats)
         stuck = sum(seat.alive and seat.instance is not None and seat.instance.stuck for seat in seats)
@@ -294,7 +294,7 @@ class _Seat:
 
 
 class Once(trio.TaskStatus[None]):
-    """Passes the first `started` on; a restarted instance starts, too, but nobody waits for it any more.
+    """Passes the first `started` on; a restarted instance starts, too, but is not waited for any more.
 
     Args:
         on_started: called each time.

@@ -1,6 +1,6 @@
 """What actors say to each other: small objects, named by what they say.
 
-Nobody changes a message. They are not declared frozen because making a frozen one takes twice as long.
+A message is never changed. They are not declared frozen because making a frozen one takes twice as long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Stop:
 
 @dataclass(slots=True, eq=False)
 class EndSequences:
-    """Nobody can continue a sequence any more."""
+    """No request can continue a sequence any more."""
 
 
 # To a scheduler alone.
@@ -45,7 +45,7 @@ class EndSequences:
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """Accept this job and answer it, which nobody needs to execute; in its turn if the model preserves ordering."""
+    """Accept this job and answer it without executing it; in its turn if the model preserves ordering."""
 
     job: Job
     response: InferenceResponse

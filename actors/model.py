@@ -241,7 +241,7 @@ class Model:
         self._begin_to_stop(finish_sequences=False)
 
     def unload(self) -> None:
-        """Like `stop`, and sequences that have begun are over: nobody can continue them."""
+        """Like `stop`, and sequences that have begun are over: no request can continue them."""
         self._ends_sequences = True
         self.stop()
 
@@ -388,7 +388,7 @@ class Model:
             if isinstance(loaded, LoadedInstances):
                 await self._close(loaded.model)
             return None
-        assert loaded is not None, "whoever cancels it has told the model to stop"
+        assert loaded is not None, "a load is cancelled by telling the model to stop"
         self.config, self.labels = loaded.config, loaded.labels
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
         self.input_gpu = None if self._backend_model is None else self._backend_model.input_gpu
@@ -485,7 +485,7 @@ class Model:
             self._failure = error
         if self.state is ModelState.READY:
             self._enter(ModelState.UNAVAILABLE, error.status_text)
-        if self._end.is_set():  # it is being drained, and nobody is left to execute what is queued
+        if self._end.is_set():  # it is being drained, and nothing is left to execute what is queued
             self.scheduler.bury(copy(error))
         self._end.set()
 

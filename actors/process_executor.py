@@ -103,7 +103,7 @@ class ProcessExecutor:
     async def _watch(self, instance: ProcessInstance, descriptor: int, act: Callable[[], bool]) -> None:
         def hear() -> bool:
             going_on = act()
-            if self._changed:  # asking is cheaper than waking nobody
+            if self._changed:  # asking is cheaper than waking no task
                 self._changed.unpark_all()
             if instance.busy:
                 self._readiness.give_way()
@@ -152,7 +152,9 @@ class ProcessExecutor:
         self._finished(batch)
 
     def _give(self, instance: ProcessInstance, batch: ExecutionBatch, prepared: Any) -> None:
-        with contextlib.suppress(TriremeError):  # the process is gone, which whoever watches it is about to notice
+        with contextlib.suppress(
+            TriremeError
+        ):  # the process is gone, which the task that watches it is about to notice
             instance.begin(batch, prepared)
 
     def close(self) -> None:
@@ -166,7 +168,7 @@ class ProcessExecutor:
             self._flushing = self._begin(self._flush)
 
     def _begin(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
-        """Begin a task, unless the instance is at its end: there may be no tasks any more, and whoever asks need not
+        """Begin a task, unless the instance is at its end: there may be no tasks any more, and the caller need not
         know."""
         if self._nursery is None or self._nursery.cancel_scope.cancel_called:
             return False

@@ -1,4 +1,4 @@
-"""The reply: how the answers to a request reach whoever asked.
+"""The reply: how the answers to a request reach their reader.
 
 Rules:
  1. A reply is settled by exactly one final answer. What comes after it is dropped; what never comes is the fault of a
@@ -7,7 +7,7 @@ Rules:
     final answer (`notify`), or a callback at each answer (`notify_each`), which takes them. Callbacks are made in the
     reply's own turn, so what they raise does not get into the actor that answers; it is logged.
  3. When the reader gives up (its task is cancelled, or it calls `cancel`), so does the job: it leaves its queue, or the
-    running backend can see that nobody wants the answer.
+    running backend can see that the answer is not wanted.
  4. The request's share of the server-wide budget is given back at the final answer, not when the client goes away:
     until then the job still occupies memory.
  5. A job is accepted, or refused: then its only answer is why (`accepted` tells the two apart).
@@ -233,7 +233,7 @@ class Reply(Recipient):
                 self.cancel()
 
     def cancel(self) -> None:
-        """Nobody wants the answers any more."""
+        """The answers are not wanted any more."""
         if self.window is not None:
             self.window.open_up()
         if self._job is not None and self._cancel is not None:

@@ -61,7 +61,7 @@ class Scheduler(Door[SchedulerMessage]):
         core: takes the decisions.
         ordering: releases answers in order; None lets them go as they come.
         decoupled: the model answers any number of times, each answer going out at once.
-        limiter: whom instances ask before they execute; None for nobody.
+        limiter: whom instances ask before they execute; None if they need not ask.
         iterative: the model may have a request executed again instead of answering it.
     """
 
@@ -316,7 +316,7 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _answered(self, job: Job, outcome: Outcome, final: bool) -> None:
         if job.is_null:
-            return  # nobody asked, so nothing is counted
+            return  # no client asked, so nothing is counted
         now_ns = self._clock.now_ns()
         if not job.responded and outcome is not None:
             job.responded = True

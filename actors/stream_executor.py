@@ -2,7 +2,7 @@
 
 A batch is launched on the instance's own thread, which enqueues what the device is to do and goes on to the next one.
 When the device has done it, a thread of the driver's says so, and the batch is collected on the event loop. No thread
-ever waits for the device. What becomes of a batch is decided by `engine.gpu.flights`; the stream hears of launches and
+ever waits for the device. What happens to a batch is decided by `engine.gpu.flights`; the stream hears of launches and
 landings through its mailbox, and asks after what does not land.
 
 What a batch raises is its requests' answer, be it on the thread or when it is collected. A sick device, and whatever
@@ -75,7 +75,7 @@ class Stream(Actor[BatchLaunched | BatchLanded]):
 
     def tell_landed(self, ticket: Ticket) -> None:
         """On any thread."""
-        with contextlib.suppress(trio.RunFinishedError):  # nobody is there any more who waits for it
+        with contextlib.suppress(trio.RunFinishedError):  # the loop has ended, and nothing waits for it
             self._turn.call_from_thread(self.mailbox.send_nowait, BatchLanded(ticket))
 
     # In turns.

@@ -176,7 +176,7 @@ class Turn:
                 recipient.posted = False
                 try:
                     recipient.take_turn()
-                except Exception as error:  # noqa: BLE001 - rule 5: whoever supervises the recipient hears of it
+                except Exception as error:  # noqa: BLE001 - rule 5: the recipient's supervisor is told
                     recipient.fail(error)
             self._flush()  # which may find out that a client is gone, and post that
         self._flush()
@@ -223,7 +223,7 @@ class Turn:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def close(self) -> None:
-        """Deliver what is left, now that nobody calls `keep_running` any more."""
+        """Deliver what is left, now that `keep_running` has ended."""
         self._make_calls()
         for _ in range(_MOST_CLOSING_TURNS):
             if not self._due:

@@ -22,7 +22,18 @@ MAY_IMPORT = {
 
 LIBRARY = tuple(MAY_IMPORT)
 FOLDERS = (*LIBRARY, "tests", "benchmarks", "model_repository")
-PLAIN = ("engine", "api", "benchmarks", "proto", "docs", "README.md", "CONTRIBUTING.md", "ROADMAP.md", "CHANGELOG.md")
+PLAIN = (
+    "engine",
+    "actors",
+    "api",
+    "benchmarks",
+    "proto",
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+    "ROADMAP.md",
+    "CHANGELOG.md",
+)
 
 EVENT_LOOPS_AND_SOCKETS = {"trio", "anyio", "httptools", "h2", "socket", "ssl", "select", "selectors"}
 ASYNCIO = {"asyncio", "trio_asyncio", "uvloop", "aiohttp", "grpclib.server"}
