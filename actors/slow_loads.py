@@ -81,24 +81,23 @@ class SlowLoads:
         with waiting:
             while True:
                 before_s = self._surroundings.clock.now_s() - self._surroundings.options.load_patience_s
-                slow = [identity for identity, load in self._loads.items() if load.began_s <= before_s]
-                for identity in slow:
+                slow = [(identity, load) for identity, load in self._loads.items() if load.began_s <= before_s]
+                for identity, load in slow:
                     each = known.get(identity)
                     if each is None or by.name not in (None, each.source.name):
                         continue
                     if await self._surroundings.executors.briefly(partial(by.applies, each)):
-                        self._end(identity, by.why)
+                        self._end(identity, load, by.why)
                 await trio.sleep(period_s)
 
     def end_all(self) -> None:
         """End every load; the server stops."""
-        for identity in list(self._loads):
-            self._end(identity, STOPPING)
+        for identity, load in list(self._loads.items()):
+            self._end(identity, load, STOPPING)
 
-    def _end(self, identity: str, why: str) -> None:
-        load = self._loads.get(identity)
-        if load is None:
-            return  # it has just come to its own end
+    def _end(self, identity: str, load: LoadUnderWay, why: str) -> None:
+        if self._loads.get(identity) is not load:
+            return  # it has just come to its own end; there may be another by now
         load.ended = why
         for model in self._models():
             if model.id == identity and not model.loaded and model.state is ModelState.LOADING:
