@@ -226,7 +226,8 @@ class Scheduler(Door[SchedulerMessage]):
             for job, outcome, final in batch.answers
             if final and not isinstance(outcome, TriremeError) and not job.is_null
         ]
-        succeeded += [(job.received_ns, job.enqueued_ns, job.rows) for job in batch.rescheduled]
+        if batch.rescheduled:
+            succeeded += [(job.received_ns, job.enqueued_ns, job.rows) for job in batch.rescheduled]
         if succeeded:
             statistics.record_successes(succeeded, marks, clock.now_ns(), batch.gpu)
         for job in batch.rescheduled:
@@ -305,7 +306,10 @@ class Scheduler(Door[SchedulerMessage]):
                     continue
                 if isinstance(outcome, TriremeError):
                     self._statistics.record_failure(job.received_ns, self._clock.now_ns(), outcome.reason, batch.gpu)
-                self._release(job, outcome, final)
+                if self._ordering is None:
+                    self._let_go(job, outcome, final)
+                else:
+                    self._release(job, outcome, final)
             if request_lines.logger.isEnabledFor(logging.DEBUG):
                 request_lines.tell_executed(batch)
         self._over.clear()

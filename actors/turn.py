@@ -100,14 +100,21 @@ class Turn:
 
     def __enter__(self) -> None:
         if not self._depth:
-            self._begin()
+            self.number += 1
+            if self._next:
+                self._take_deferred()
         self._depth += 1
 
     def __exit__(self, *_error: object) -> None:
         if self._depth > 1:
             self._depth -= 1
-        else:
-            self._run()
+            return
+        try:
+            self._deliver()
+        finally:
+            self._depth = 0
+            if self._next or self._waiting:
+                self._wake()
 
     def post(self, recipient: Recipient) -> None:
         """Have a recipient take its turn."""
@@ -148,28 +155,17 @@ class Turn:
                 function, arguments = calls.popleft()
                 function(*arguments)
 
-    def _begin(self) -> None:
-        self.number += 1
-        if self._next:
-            deferred, self._next = self._next, {}
-            for recipient in deferred:
-                if not recipient.posted:
-                    recipient.posted = True
-                    self._waiting.append(recipient)
-
-    def _run(self) -> None:
-        self._depth = 1
-        try:
-            self._deliver()
-        finally:
-            self._depth = 0
-            if self._next or self._waiting:
-                self._wake()
+    def _take_deferred(self) -> None:
+        deferred, self._next = self._next, {}
+        for recipient in deferred:
+            if not recipient.posted:
+                recipient.posted = True
+                self._waiting.append(recipient)
 
     def _deliver(self) -> None:
         waiting = self._waiting
         left = MOST_DELIVERIES
-        while waiting and left:
+        while (waiting and left) or self._unflushed:
             while waiting and left:
                 left -= 1
                 recipient = waiting.popleft()
@@ -178,14 +174,9 @@ class Turn:
                     recipient.take_turn()
                 except Exception as error:  # noqa: BLE001 - rule 5: the recipient's supervisor is told
                     recipient.fail(error)
-            self._flush()  # which may find out that a client is gone, and post that
-        self._flush()
-
-    def _flush(self) -> None:
-        while self._unflushed:
             connections, self._unflushed = self._unflushed, []
             for connection in connections:
-                connection.flush()
+                connection.flush()  # which may find out that a client is gone, and post that
 
     @property
     def _due(self) -> bool:

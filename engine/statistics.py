@@ -25,6 +25,18 @@ class BatchStatistics:
     compute_output: Duration = field(default_factory=Duration)
 
 
+def _add_phases(statistics: BatchStatistics | ModelStatistics, marks: Sequence[int], times: int) -> None:
+    """Add how long the phases of an execution took; `times` requests are charged with it."""
+    start, infer, output, end = marks
+    for phase, ns in (
+        (statistics.compute_input, infer - start),
+        (statistics.compute_infer, output - infer),
+        (statistics.compute_output, end - output),
+    ):
+        phase.count += times
+        phase.ns += ns * times
+
+
 @dataclass(slots=True)
 class ModelStatistics:
     """Everything counted for one model version since it was loaded.
@@ -93,10 +105,7 @@ class ModelStatistics:
         batch = self.batches.get(rows)
         if batch is None:
             batch = self.batches[rows] = BatchStatistics()
-        start, infer, output, end = marks
-        batch.compute_input.add(infer - start)
-        batch.compute_infer.add(output - infer)
-        batch.compute_output.add(end - output)
+        _add_phases(batch, marks, 1)
         if gpu is not None:
             self.devices[gpu].record_execution(rows, marks, wall_ms, sealed)
 
@@ -111,17 +120,20 @@ class ModelStatistics:
             released_ns: when the answers went out.
         """
         start = marks[Phase.COMPUTE_START]
+        request_ns = queue_ns = 0
         for received_ns, enqueued_ns, rows in requests:
             self.inference_count += rows
-            self.success.add(released_ns - received_ns)
-            self.queue.add(start - enqueued_ns)
+            request_ns += released_ns - received_ns
+            queue_ns += start - enqueued_ns
             self.request_us += (released_ns - received_ns) // 1000
             self.queue_us += (start - enqueued_ns) // 1000
         times = len(requests)
+        self.success.count += times
+        self.success.ns += request_ns
+        self.queue.count += times
+        self.queue.ns += queue_ns
         _, infer, output, end = marks
-        self.compute_input.add(infer - start, times)
-        self.compute_infer.add(output - infer, times)
-        self.compute_output.add(end - output, times)
+        _add_phases(self, marks, times)
         self.compute_input_us += (infer - start) // 1000 * times
         self.compute_infer_us += (output - infer) // 1000 * times
         self.compute_output_us += (end - output) // 1000 * times

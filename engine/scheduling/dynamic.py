@@ -117,21 +117,25 @@ class DynamicBatcher:
 
     def next_action(self, now: float) -> Action:
         queue = self._queue
-        for job, rejected in queue.expire(now):
-            self._is_current = False
-            if rejected:
-                self._left.append(Reject(job, refusals.expired()))
+        when_s = None
+        if queue.deadlines:
+            for job, rejected in queue.expire(now):
+                self._is_current = False
+                if rejected:
+                    self._left.append(Reject(job, refusals.expired()))
+            when_s = queue.closest_deadline_s
         if self._left:
             return self._left.popleft()
-        if not queue:
+        if not queue.size:
             return WAIT
-        when_s = queue.closest_deadline_s
         if self._idle:
             self._catch_up()
             decision = self._formation.decide(now, self._stopping)
             if decision is not None:
                 count, reason = decision
-                self._is_current = False
+                self._is_current = count == queue.size
+                if self._is_current:
+                    self._formation.clear()
                 return Dispatch(self._idle.popleft(), queue.take(count), reason)
             ripe_s = self._formation.ripe_s
             when_s = ripe_s if when_s is None else min(ripe_s, when_s)
@@ -164,7 +168,7 @@ class DynamicBatcher:
     @property
     def queued(self) -> int:
         """Jobs that have not left by an action, those included whose `Reject` was not fetched yet."""
-        return len(self._queue) + len(self._left)
+        return self._queue.size + len(self._left)
 
     def __repr__(self) -> str:
         return f"<DynamicBatcher: {self.queued} queued, {len(self._idle)} idle{', stopping' * self._stopping}>"

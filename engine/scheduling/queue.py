@@ -51,16 +51,21 @@ class _Level:
 
 
 class PriorityQueues:
-    """Queued jobs in the order in which they are to be executed. Iterating gives them in that order."""
+    """Queued jobs in the order in which they are to be executed. Iterating gives them in that order.
 
-    __slots__ = ("_active", "_arrivals", "_batching", "_deadlines", "_levels", "_size")
+    Attributes:
+        size: how many there are.
+        deadlines: a heap; it may have entries of jobs that have left.
+    """
+
+    __slots__ = ("_active", "_arrivals", "_batching", "_levels", "deadlines", "size")
 
     def __init__(self, batching: DynamicBatching) -> None:
         self._batching = batching
         self._levels: dict[int, _Level] = {}  # made when first used
         self._active: list[int] = []  # levels that hold jobs, ascending
-        self._deadlines: list[Deadline] = []
-        self._size = 0
+        self.deadlines: list[Deadline] = []
+        self.size = 0
         self._arrivals = 0
 
     def put(self, job: Job, now: float) -> bool:
@@ -77,7 +82,7 @@ class PriorityQueues:
         if level is None:
             level = self._levels[number] = _Level(self._batching.policy(number))
         policy = level.policy
-        occupied = len(level)
+        occupied = len(level.fresh) + len(level.delayed)
         if 0 < policy.max_queue_size <= occupied:
             raise refusals.queue_full(job.id)
         self._arrivals += 1
@@ -86,7 +91,7 @@ class PriorityQueues:
         job.enqueued_s = now
         job.deadline_s = None
         level.fresh[job] = None
-        self._size += 1
+        self.size += 1
         if not occupied:
             insort(self._active, number)
         if policy.default_timeout_us:
@@ -111,9 +116,9 @@ class PriorityQueues:
         if policy.allow_timeout_override and 0 < job.request.timeout_us < timeout_us:
             timeout_us = job.request.timeout_us
         job.deadline_s = now + timeout_us / 1_000_000
-        heap = self._deadlines
-        if len(heap) >= max(_MIN_SWEEP, 2 * self._size):
-            self._deadlines = heap = [entry for entry in heap if self._is_live(entry)]
+        heap = self.deadlines
+        if len(heap) >= max(_MIN_SWEEP, 2 * self.size):
+            self.deadlines = heap = [entry for entry in heap if self._is_live(entry)]
             heapq.heapify(heap)
         heapq.heappush(heap, (job.deadline_s, job.arrival, job))
 
@@ -122,7 +127,7 @@ class PriorityQueues:
         return job.arrival == arrival and job in self._levels[job.level].fresh
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __iter__(self) -> Iterator[Job]:
         for number in self._active:
@@ -133,7 +138,7 @@ class PriorityQueues:
     def take(self, count: int) -> list[Job]:
         """Remove and return the first `count` jobs; there must be so many."""
         taken: list[Job] = []
-        self._size -= count
+        self.size -= count
         while count:
             level = self._levels[self._active[0]]
             for lane in (level.fresh, level.delayed):
@@ -156,7 +161,7 @@ class PriorityQueues:
             del level.delayed[job]
         else:
             return False
-        self._size -= 1
+        self.size -= 1
         if not level:
             self._active.remove(job.level)
         return True
@@ -168,7 +173,7 @@ class PriorityQueues:
             The expired jobs, and of each whether it was rejected, and so has left the queue.
         """
         expired: list[tuple[Job, bool]] = []
-        heap = self._deadlines
+        heap = self.deadlines
         while heap:
             is_live = self._is_live(heap[0])
             if is_live and heap[0][0] > now:
@@ -189,8 +194,8 @@ class PriorityQueues:
 
     @property
     def closest_deadline_s(self) -> float | None:
-        """The next deadline; only right after `expire`."""
-        return self._deadlines[0][0] if self._deadlines else None
+        """The next deadline; only if nothing has come or gone since `expire`."""
+        return self.deadlines[0][0] if self.deadlines else None
 
     def drain(self) -> list[Job]:
         """Remove and return all jobs, in arrival order."""
@@ -199,6 +204,6 @@ class PriorityQueues:
             self._levels[number].fresh.clear()
             self._levels[number].delayed.clear()
         self._active.clear()
-        self._deadlines.clear()
-        self._size = 0
+        self.deadlines.clear()
+        self.size = 0
         return jobs

@@ -18,7 +18,7 @@ def test_deadlines_of_jobs_that_left_do_not_pile_up(make_job):
         queue.put(make_job(n), 0.0)
         queue.take(1)
     assert len(queue) == 0
-    assert len(queue._deadlines) <= 64
+    assert len(queue.deadlines) <= 64
 
 
 def test_sweeping_deadlines_keeps_those_of_queued_jobs(make_job):
