@@ -146,7 +146,11 @@ class Turn:
             trio.RunFinishedError: the event loop has ended.
         """
         self._calls.append((function, arguments))
-        self._token.run_sync_soon(self._make_calls, idempotent=True)
+        try:
+            self._token.run_sync_soon(self._make_calls, idempotent=True)
+        except trio.RunFinishedError:
+            self._calls.clear()  # or what they hold would be kept, and nothing makes them any more
+            raise
 
     def _make_calls(self) -> None:
         calls = self._calls

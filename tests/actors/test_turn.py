@@ -293,3 +293,13 @@ async def test_an_actor_that_is_buried_returns_its_mail() -> None:
         adder.mailbox.send_nowait(1)
     assert not adder.sums
     assert not adder.mailbox
+
+
+def test_what_threads_ask_for_after_the_loop_has_ended_is_not_kept() -> None:
+    async def scenario() -> Turn:
+        return Turn()
+
+    turn = trio.run(scenario)
+    with pytest.raises(trio.RunFinishedError):
+        turn.call_from_thread(print, "never")
+    assert turn.statistics().calls == 0
