@@ -20,6 +20,15 @@ from scripted_server import ScriptedServer, scripted_server
 SERVICES = ["grpc.health.v1.Health", "inference.GRPCInferenceService"]
 
 
+POOLS: list[Any] = []
+
+
+def kept_pool() -> Any:
+    """A pool that is never freed, as no pool of a server is."""
+    POOLS.append(DescriptorPool())
+    return POOLS[-1]
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]:
     with scripted_server(tmp_path_factory.mktemp("models")) as running:
@@ -65,7 +74,7 @@ def test_the_services_are_listed(reflection: Reflection) -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_tool_that_knows_nothing_can_call_every_method(reflection: Reflection, service: str) -> None:
     """From the answers alone it builds the messages of every method."""
-    pool = DescriptorPool()
+    pool = kept_pool()
     wanted = reflection.files(file_containing_symbol=service)
     known: dict[str, descriptor_pb2.FileDescriptorProto] = {}
     while wanted:
@@ -94,7 +103,7 @@ def test_a_tool_that_knows_nothing_can_call_every_method(reflection: Reflection,
 
 
 def test_what_was_learnt_can_be_used(channel: grpc.Channel, reflection: Reflection) -> None:
-    pool = DescriptorPool()
+    pool = kept_pool()
     (file,) = reflection.files(file_containing_symbol="grpc.health.v1.Health")
     pool.Add(file)  # pyright: ignore[reportAttributeAccessIssue] - missing from protobuf's stubs
     method = pool.FindMethodByName("grpc.health.v1.Health.Check")
