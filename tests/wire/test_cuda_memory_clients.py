@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,4 +61,9 @@ def test_numbers(server: Any, cuda: FakeCuda, protocol: str) -> None:
         with pytest.raises(InferenceServerException, match="Unable to find shared memory region: 'input_data'"):
             client.infer("simple", inputs, outputs=outputs)
         client.unregister_cuda_shared_memory()
+    pause = threading.Event()
+    for _ in range(2_000):
+        if not cuda.mapped:
+            break
+        pause.wait(0.01)  # the thread that executed the batch may not have let go of it yet
     assert cuda.mapped == {}
