@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf import message_factory
 from google.protobuf.message import DecodeError, Message
 from grpclib.encoding.base import CodecBase
 
 from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.tensor import Buffer
-from ...proto.descriptors import descriptor_pool
+from ...proto.descriptors import message_class
 from ...proto.messages.message_pool import default_message_pool
 from .wire import MalformedMessageError, fields
 
@@ -42,10 +41,8 @@ class MessageCodec(CodecBase):
     """Reads and writes `RawMessage`, and betterproto2's messages."""
 
     def __init__(self) -> None:
-        pool = descriptor_pool()
         self._strict: dict[type, type[Message]] = {
-            kind: message_factory.GetMessageClass(pool.FindMessageTypeByName(url.rpartition("/")[2]))
-            for kind, url in default_message_pool.type_to_url.items()
+            kind: message_class(url.rpartition("/")[2]) for kind, url in default_message_pool.type_to_url.items()
         }
 
     @property

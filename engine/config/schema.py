@@ -1,23 +1,16 @@
-"""The protobuf message classes of a model configuration.
-
-They live in a descriptor pool of their own: `tritonclient` registers the same names in the default pool, and protobuf
-refuses two definitions of one name in one pool.
-"""
+"""The protobuf message class of a model configuration, and what is asked of its fields."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from ...proto.descriptors import descriptor_pool
+from ...proto.descriptors import message_class
 
-ModelConfigMessage: type[Any] = message_factory.GetMessageClass(
-    descriptor_pool().FindMessageTypeByName("inference.ModelConfig")
-)
+ModelConfigMessage: type[Any] = message_class("inference.ModelConfig")
 """The class of `inference.ModelConfig`; nested messages are reached through its fields."""
 
 

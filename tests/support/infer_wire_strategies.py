@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from hypothesis import strategies as st
 from triton_messages import CONFIG_FILE
@@ -17,6 +18,7 @@ from trireme.api.grpc.packed import unpack_varints
 from trireme.api.grpc.wire import VARINT
 from trireme.api.grpc.wire_contents import NUMBERS
 from trireme.engine.tensor import iter_bytes
+from trireme.proto.descriptors import message_classes
 
 Request = PB.ModelInferRequest
 CONTENTS = {
@@ -202,8 +204,8 @@ def _bits(value: float) -> bytes:
     return struct.pack("<d", value)
 
 
-def without_maps(name: str) -> type[Any]:
-    """The class of messages of this name whose maps are what they are on the wire: repeated messages.
+def _without_maps() -> Mapping[str, type[Any]]:
+    """The schema's messages by full name, with maps that are what they are on the wire: repeated messages.
 
     Protobuf's Python reader leaves out a map entry that has an unknown field; its C++ reader, which is Triton's, does
     not.
@@ -217,10 +219,11 @@ def without_maps(name: str) -> type[Any]:
             message.options.ClearField("map_entry")
             messages += message.nested_type
         pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"inference.{name}"))
+    return message_classes(pool.FindFileByName(each.name) for each in (CONFIG_FILE, PB.DESCRIPTOR))
 
 
-RequestWithoutMaps = without_maps("ModelInferRequest")
+WITHOUT_MAPS = _without_maps()
+RequestWithoutMaps = WITHOUT_MAPS["inference.ModelInferRequest"]
 
 
 def _said_parameters(given: Any) -> dict[str, tuple[str | None, Any]]:

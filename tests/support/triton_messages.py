@@ -9,9 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
-from google.protobuf.message_factory import GetMessageClass
 
-from trireme.proto.descriptors import descriptor_pool
+from trireme.proto.descriptors import descriptor_pool, message_class
 
 MESSAGES: Any
 """The messages of ``inference_service.proto`` by name, and `DESCRIPTOR`, the file; protobuf makes the classes when they
@@ -30,8 +29,8 @@ class _OwnStub:
             sides = (method.client_streaming, method.server_streaming)
             kind = "_".join("stream" if streaming else "unary" for streaming in sides)
             path = f"/{method.containing_service.full_name}/{method.name}"
-            serialize = GetMessageClass(method.input_type).SerializeToString
-            read = GetMessageClass(method.output_type).FromString
+            serialize = message_class(method.input_type.full_name).SerializeToString
+            read = message_class(method.output_type.full_name).FromString
             setattr(self, method.name, getattr(channel, kind)(path, serialize, read))
 
 
@@ -40,7 +39,7 @@ _OWN_FILE: Any = descriptor_pool().FindFileByName("inference_service.proto")
 try:
     from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 except ImportError:
-    _classes = {name: GetMessageClass(each) for name, each in _OWN_FILE.message_types_by_name.items()}
+    _classes = {name: message_class(each.full_name) for name, each in _OWN_FILE.message_types_by_name.items()}
     MESSAGES = SimpleNamespace(DESCRIPTOR=_OWN_FILE, **_classes)
     CONFIG_FILE = _OWN_FILE.pool.FindFileByName("model_config.proto")
     Stub = _OwnStub

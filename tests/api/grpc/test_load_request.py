@@ -12,7 +12,7 @@ from grpc_fakes import GrpcClient
 from http_fakes import FakeServer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from infer_wire_strategies import load_wires, texts, without_maps
+from infer_wire_strategies import WITHOUT_MAPS, load_wires, texts
 from triton_messages import MESSAGES as PB
 
 from trireme.actors.offload import LARGE_BYTES, copied_in_pieces
@@ -23,7 +23,7 @@ from trireme.api.request_parameters import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.tensor import Buffer
 
-WithoutMaps = without_maps("RepositoryModelLoadRequest")
+WithoutMaps = WITHOUT_MAPS["inference.RepositoryModelLoadRequest"]
 Parameter = PB.ModelRepositoryParameter
 Said = tuple[str, str, dict[str, tuple[str, Any]]]
 

@@ -11,22 +11,14 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
 from grpclib.const import Status
 from grpclib.reflection.v1 import reflection_pb2 as v1
 from grpclib.reflection.v1alpha import reflection_pb2 as v1alpha
 from scripted_server import ScriptedServer, scripted_server
 
+from trireme.proto.descriptors import message_classes
+
 SERVICES = ["grpc.health.v1.Health", "inference.GRPCInferenceService"]
-
-
-POOLS: list[Any] = []
-
-
-def kept_pool() -> Any:
-    """A pool that is never freed, as no pool of a server is."""
-    POOLS.append(DescriptorPool())
-    return POOLS[-1]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +66,7 @@ def test_the_services_are_listed(reflection: Reflection) -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_tool_that_knows_nothing_can_call_every_method(reflection: Reflection, service: str) -> None:
     """From the answers alone it builds the messages of every method."""
-    pool = kept_pool()
+    pool = DescriptorPool()
     wanted = reflection.files(file_containing_symbol=service)
     known: dict[str, descriptor_pb2.FileDescriptorProto] = {}
     while wanted:
@@ -94,25 +86,28 @@ def test_a_tool_that_knows_nothing_can_call_every_method(reflection: Reflection,
     described = pool.FindServiceByName(service)
     methods = {method.name: method for method in described.methods}
     assert len(methods) == {"grpc.health.v1.Health": 1, "inference.GRPCInferenceService": 20}[service]
+    classes = message_classes(pool.FindFileByName(name) for name in known)
     for method in methods.values():
-        GetMessageClass(method.input_type)()
-        GetMessageClass(method.output_type)()
+        classes[method.input_type.full_name]()
+        classes[method.output_type.full_name]()
     if service == "inference.GRPCInferenceService":
         assert methods["ModelStreamInfer"].client_streaming
         assert methods["ModelStreamInfer"].server_streaming
 
 
 def test_what_was_learnt_can_be_used(channel: grpc.Channel, reflection: Reflection) -> None:
-    pool = kept_pool()
+    pool = DescriptorPool()
     (file,) = reflection.files(file_containing_symbol="grpc.health.v1.Health")
     pool.Add(file)  # pyright: ignore[reportAttributeAccessIssue] - missing from protobuf's stubs
     method = pool.FindMethodByName("grpc.health.v1.Health.Check")
+    classes: Any = message_classes([method.containing_service.file])
+    question, answers = classes[method.input_type.full_name], classes[method.output_type.full_name]
     check = channel.unary_unary(
         "/grpc.health.v1.Health/Check",
-        request_serializer=GetMessageClass(method.input_type).SerializeToString,
-        response_deserializer=GetMessageClass(method.output_type).FromString,
+        request_serializer=question.SerializeToString,
+        response_deserializer=answers.FromString,
     )
-    answer: Any = check(GetMessageClass(method.input_type)(), timeout=10)
+    answer: Any = check(question(), timeout=10)
     assert answer.status == 1
 
 
