@@ -15,7 +15,7 @@ from ..engine.tracing.following import TracedReply
 from .budget import InflightBudget
 from .large_requests import is_large, read_regions_now, strings_in_regions
 from .lease import Lease, ModelShare
-from .messages import Submit
+from .messages import Admit
 from .model import Model
 from .offload import Offload
 from .recursion import refuse_recursion
@@ -55,7 +55,7 @@ class Admission:
         self._on_request = on_request
         self._offload = offload
 
-    async def submit(
+    async def admit(
         self, request: InferenceRequest, lease: Lease | None, description: ModelDescription | None
     ) -> Reply:
         received_ns = self._clock.now_ns()
@@ -72,7 +72,7 @@ class Admission:
                 inputs, rows = model.validator.check(request)
             nbytes = sum([tensor.nbytes for tensor in inputs.values()])
             holder = share if lease is None else lease
-            taking = budget.take(share, nbytes) if lease is None else budget.submit(lease, share, nbytes)
+            taking = budget.take(share, nbytes) if lease is None else budget.admit(lease, share, nbytes)
             waited = await taking
             if request.in_regions:
                 inputs = await self._read_regions(model, inputs, large, holder, nbytes)
@@ -85,11 +85,11 @@ class Admission:
                 lease.close()
         return reply
 
-    def submit_nowait(
+    def admit_nowait(
         self, request: InferenceRequest, lease: Lease | None, description: ModelDescription | None
     ) -> Reply | None:
         if lease is not None:
-            return self._submit_leased(request, lease, description)
+            return self._admit_leased(request, lease, description)
         received_ns = self._clock.now_ns()
         checked = self._check(request, description)
         if checked is None:
@@ -102,7 +102,7 @@ class Admission:
             inputs = self._read_regions_now(model, inputs, share, nbytes)
         return self._hand_in(model, request, inputs, rows, nbytes, received_ns, share)
 
-    def _submit_leased(
+    def _admit_leased(
         self, request: InferenceRequest, lease: Lease, description: ModelDescription | None
     ) -> Reply | None:
         received_ns = self._clock.now_ns()
@@ -110,7 +110,7 @@ class Admission:
         reply = None
         try:
             checked = self._check(request, description)
-            if checked is not None and self._budget.submit_nowait(lease, checked[0].share, checked[3]):
+            if checked is not None and self._budget.admit_nowait(lease, checked[0].share, checked[3]):
                 model, inputs, rows, nbytes = checked
                 if request.in_regions:
                     inputs = self._read_regions_now(model, inputs, lease, nbytes)
@@ -121,7 +121,7 @@ class Admission:
                 lease.close()
         return reply
 
-    def submit_inner(self, request: InferenceRequest, description: ModelDescription | None) -> Reply:
+    def admit_inner(self, request: InferenceRequest, description: ModelDescription | None) -> Reply:
         received_ns = self._clock.now_ns()
         model = self._find(request, description)
         inputs, rows = model.validator.check(request)
@@ -250,7 +250,7 @@ class Admission:
             TracedReply(request.trace, job, self._clock)
         send = model.scheduler.mailbox.send_nowait
         reply.attach(job, send)
-        send(Submit(job))
+        send(Admit(job))
         return reply
 
 

@@ -4,7 +4,7 @@ Who holds bytes of it:
 
 - A *plain* request: it came in memory, and its share is taken when it is admitted.
 - A *lease*: what one request holds from the first byte of a large body until its final answer. It grows as the body
-  arrives and expands. When the request is submitted, the lease is its share.
+  arrives and expands. When the request is admitted, the lease is its share.
 
 Rules:
  1. Requests in flight never exceed `request_limit`. Bytes do not exceed `byte_limit`, but for three cases that waiting
@@ -18,10 +18,10 @@ Rules:
     it ends. The limits of one body bound it.
  5. A model may not have more in flight than is left free for others: ``held + new <= limit - total - new``, for
     requests and for bytes. If it has nothing in flight it may take whatever fits. So any number of models that hang
-    leave room for the next. Beyond that, `take_nowait` and `submit_nowait` refuse, so that a front end does not keep
+    leave room for the next. Beyond that, `take_nowait` and `admit_nowait` refuse, so that a front end does not keep
     what it cannot hand on; a caller of `take` waits for the model's own requests to end, and holds up no other. A lease
     waits if it knows its model from the beginning (among those of one model, rule 4 holds, too), and is refused if it
-    learns that only when it is submitted.
+    learns that only when it is admitted.
  6. What arrives from one address counts in its share (`address_share`): a lease waits for that first.
  7. What a model asks while it serves a request counts, and is never refused or kept waiting (`model_calls`).
 """
@@ -81,6 +81,7 @@ class InflightBudget:
 
     __slots__ = (
         "_addresses",
+        "_admitting",
         "_growing",
         "_lease_bytes",
         "_leases",
@@ -89,7 +90,6 @@ class InflightBudget:
         "_plain_bytes",
         "_requests",
         "_starting",
-        "_submitting",
         "_tickets",
         "_waiting",
         "byte_limit",
@@ -110,7 +110,7 @@ class InflightBudget:
         self._overdrawn: Lease | None = None
         self._tickets = 0
         self._waiting = 0  # in all of the queues below
-        self._submitting: _Queues = {}
+        self._admitting: _Queues = {}
         self._plain: _Queues = {}
         self._growing: _Queues = {}
         self._starting: _Queues = {}
@@ -123,7 +123,7 @@ class InflightBudget:
         """For one request that is about to arrive.
 
         Args:
-            share: of the request's model; if it is not known, rule 5 is applied when the lease is submitted.
+            share: of the request's model; if it is not known, rule 5 is applied when the lease is admitted.
             client: the address that it arrives from, if that is to have no more than its share.
         """
         self._leases += 1
@@ -160,7 +160,7 @@ class InflightBudget:
             return True
         if mine and self.full(share, nbytes):
             raise share.refusal()
-        if self._waiting and (share in self._plain or self._first(self._submitting, self._plain) is not None):
+        if self._waiting and (share in self._plain or self._first(self._admitting, self._plain) is not None):
             return False
         if not self._fits_plain(nbytes):
             return False
@@ -239,7 +239,7 @@ class InflightBudget:
         queues = self._growing if lease.nbytes else self._starting
         await self._wait(queues, _Waiter(self._ticket(), trio.lowlevel.current_task(), lease.share, nbytes, lease))
 
-    def submit_nowait(self, lease: Lease, share: ModelShare, nbytes: int) -> bool:
+    def admit_nowait(self, lease: Lease, share: ModelShare, nbytes: int) -> bool:
         """Make a lease the share of a request in flight, if there is room. It may have grown, if there is none.
 
         Args:
@@ -255,25 +255,25 @@ class InflightBudget:
             return False
         if self.full(share):
             raise share.refusal()
-        if self._submitting or self._requests >= self.request_limit:
+        if self._admitting or self._requests >= self.request_limit:
             return False
         self.take_anyway(share, 0)
-        lease.submitted = True
+        lease.admitted = True
         return True
 
-    async def submit(self, lease: Lease, share: ModelShare, nbytes: int) -> bool:
+    async def admit(self, lease: Lease, share: ModelShare, nbytes: int) -> bool:
         """The same, waiting for room if need be; whether it was.
 
         Raises:
             UnavailableError: rule 5, if the lease learns its model only now.
         """
         self._name(lease, share)
-        if not self.full(share) and self.submit_nowait(lease, share, nbytes):
+        if not self.full(share) and self.admit_nowait(lease, share, nbytes):
             return False
         await lease.grow(max(0, nbytes - lease.nbytes))
-        if self.full(share) or not self.submit_nowait(lease, share, 0):
-            await self._wait(self._submitting, _Waiter(self._ticket(), trio.lowlevel.current_task(), share, 0))
-            lease.submitted = True
+        if self.full(share) or not self.admit_nowait(lease, share, 0):
+            await self._wait(self._admitting, _Waiter(self._ticket(), trio.lowlevel.current_task(), share, 0))
+            lease.admitted = True
         return True
 
     def end(self, lease: Lease) -> None:
@@ -288,7 +288,7 @@ class InflightBudget:
             if lease is share.overdrawn:
                 share.overdrawn = None
         lease.nbytes = 0
-        if share is not None and lease.submitted:
+        if share is not None and lease.admitted:
             self.release(share, 0)
         elif self._waiting:
             self._admit()
@@ -374,7 +374,7 @@ class InflightBudget:
     async def _wait(self, queues: _Queues, waiter: _Waiter) -> None:
         """Wait until `_serve` lets it go; cancelled, it has taken nothing."""
         queues.setdefault(waiter.share, deque()).append(waiter)
-        if queues is not self._submitting and self._addresses.oversized:
+        if queues is not self._admitting and self._addresses.oversized:
             self._addresses.want()
 
         def give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
@@ -406,7 +406,7 @@ class InflightBudget:
         """Serve those who wait, as far as there is room. What they asked for is taken here, so that no other can slip
         in between."""
         while self._waiting and (
-            self._admit_request(self._submitting)
+            self._admit_request(self._admitting)
             or self._admit_growing()
             or self._admit_request(self._plain)
             or self._admit_starting()

@@ -36,7 +36,7 @@ from ..engine.tensor import Tensor
 from .cache_access import CacheAccess
 from .door import Door
 from .ensemble import Ensemble
-from .messages import Answer, Cancel, DoorMessage, Stop, Submit
+from .messages import Admit, Answer, Cancel, DoorMessage, Stop
 from .scheduler import Scheduler
 from .scheduler_statistics import SchedulerStatistics
 from .turn import Turn
@@ -91,9 +91,9 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
     # What comes in.
 
     def receive(self, message: DoorMessage | LookedUp) -> None:
-        if isinstance(message, Submit):
+        if isinstance(message, Admit):
             try:
-                self.submit(message.job)
+                self.admit(message.job)
             except TriremeError as error:
                 self.refuse(message.job, error)
         elif isinstance(message, Cancel):
@@ -106,7 +106,7 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         else:
             self._inner.mailbox.send_nowait(message)
 
-    def submit(self, job: Job) -> None:
+    def admit(self, job: Job) -> None:
         """Take a job in.
 
         Raises:
@@ -221,7 +221,7 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
             return
         if found is not None:
             job.reply = _Keeper(self, job.reply, found)
-        self._inner.mailbox.send_nowait(Submit(job))
+        self._inner.mailbox.send_nowait(Admit(job))
 
     def _hit(self, job: Job, found: _Found, outputs: list[Tensor]) -> None:
         job.answered = True

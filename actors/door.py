@@ -1,7 +1,7 @@
 """Where a model's requests are handed in: its scheduler, its ensemble, or the door of the cache before one of these.
 
 Rules:
- 1. A job comes as a `Submit` and is accepted or refused in that turn. One that is accepted counts as `inflight` until
+ 1. A job comes as a `Admit` and is accepted or refused in that turn. One that is accepted counts as `inflight` until
     its final answer.
  2. A refusal is the final answer of a job that was not accepted. It is in no statistics.
  3. A door that is buried answers all that it holds, and whatever still comes, with the error it was buried with.
@@ -17,7 +17,7 @@ import trio
 from ..engine.errors import TriremeError, UnavailableError
 from ..engine.job import Job
 from .actor import Actor
-from .messages import Submit
+from .messages import Admit
 from .scheduler_statistics import SchedulerStatistics
 from .turn import Turn
 
@@ -68,7 +68,7 @@ class Door(Actor[M], Generic[M]):
 
     def return_mail(self) -> None:
         for message in self.undelivered():
-            if isinstance(message, Submit):
+            if isinstance(message, Admit):
                 self.refuse(message.job, self._burial)
             else:
                 self.receive_last(message)

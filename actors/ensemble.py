@@ -33,10 +33,10 @@ from ..engine.ensemble import (
     Fail,
     Respond,
     StepCall,
+    Submit,
     record_failure,
     record_success,
 )
-from ..engine.ensemble import Submit as SubmitStep
 from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.job import Job, Outcome
@@ -46,7 +46,7 @@ from ..engine.statistics import ModelStatistics
 from ..engine.tracing.following import TracedReply
 from .door import Door
 from .mailbox import Mailbox
-from .messages import Cancel, DoorMessage, Stop, Submit
+from .messages import Admit, Cancel, DoorMessage, Stop
 from .recursion import refuse_recursion
 from .reply import WINDOW
 from .scheduler_statistics import SchedulerStatistics
@@ -109,9 +109,9 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
     def receive(self, message: DoorMessage | StepAnswered | RoomMade) -> None:
         if isinstance(message, StepAnswered):
             self._tell(message.step, message.outcome, message.final)
-        elif isinstance(message, Submit):
+        elif isinstance(message, Admit):
             try:
-                self.submit(message.job)
+                self.admit(message.job)
             except TriremeError as error:
                 self.refuse(message.job, error)
         elif isinstance(message, Cancel):
@@ -119,7 +119,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         elif isinstance(message, Stop):
             self.stop()
 
-    def submit(self, job: Job) -> None:
+    def admit(self, job: Job) -> None:
         """Take a job in.
 
         Raises:
@@ -161,7 +161,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         """Do what the core says until it has nothing more to say."""
         while (action := self._core.next_action()) is not None:
             match action:
-                case SubmitStep(call, _):
+                case Submit(call, _):
                     self._submit(call, action)
                 case CancelSteps(calls):
                     for call in calls:
@@ -204,7 +204,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
 
     # Members.
 
-    def _submit(self, call: StepCall, action: SubmitStep) -> None:
+    def _submit(self, call: StepCall, action: Submit) -> None:
         request = action.request
         try:
             model = self._find(request)
@@ -223,7 +223,7 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
             self._steps[call] = step
             if step.window is not None:
                 self._windowed[call] = step
-            step.door.send_nowait(Submit(step.job))
+            step.door.send_nowait(Admit(step.job))
         except TriremeError as error:
             self._forget(call)
             self._core.step_failed(call, error)

@@ -57,10 +57,10 @@ class Lease:
         nbytes: held now.
         arriving_bytes: what counts in the share of its client's address.
         share: of the request's model, once that is known.
-        submitted: it is the share of a request in flight.
+        admitted: it is the share of a request in flight.
     """
 
-    __slots__ = ("_address", "_budget", "_closed", "_on_wanted", "arriving_bytes", "nbytes", "share", "submitted")
+    __slots__ = ("_address", "_budget", "_closed", "_on_wanted", "admitted", "arriving_bytes", "nbytes", "share")
 
     def __init__(self, budget: InflightBudget, share: ModelShare | None, address: AddressShare | None = None) -> None:
         self._budget = budget
@@ -70,7 +70,7 @@ class Lease:
         self.arriving_bytes = 0
         self.share = share
         self.nbytes = 0
-        self.submitted = False
+        self.admitted = False
 
     def grow_nowait(self, nbytes: int) -> bool:
         """Take more bytes for this request, if there is room and no request waits that comes first."""
@@ -141,5 +141,5 @@ class Lease:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "submitted" if self.submitted else "open"
+        state = "closed" if self._closed else "admitted" if self.admitted else "open"
         return f"<Lease {state}, {self.nbytes} bytes>"

@@ -17,7 +17,7 @@ from ..engine.scheduling.core import InstanceId
 
 
 @dataclass(slots=True, eq=False)
-class Submit:
+class Admit:
     """Queue this job, or refuse it: its reply hears which."""
 
     job: Job
@@ -95,7 +95,7 @@ class Gone:
     batches: Sequence[ExecutionBatch]
 
 
-DoorMessage = Submit | Cancel | Stop | EndSequences
+DoorMessage = Admit | Cancel | Stop | EndSequences
 SchedulerMessage = DoorMessage | Answer | Executed | Answered | Granted | Leaving | Gone
 
 # To an instance.

@@ -58,7 +58,7 @@ class ModelCalls:
                 "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
                 "calls for decoupled models.'"
             )
-        reply = server.submit_inner(request, description)
+        reply = server.admit_inner(request, description)
         reply.notify_each(on_answer)
         return reply
 

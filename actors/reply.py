@@ -41,7 +41,7 @@ WINDOW = 64
 
 
 class Reply(Recipient):
-    """What `InferenceServer.submit` returns.
+    """What `InferenceServer.admit` returns.
 
     Args:
         turn: in which the reader is called.

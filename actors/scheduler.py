@@ -35,6 +35,7 @@ from ..engine.statistics import ModelStatistics
 from .address import InstanceAddress
 from .door import Door
 from .messages import (
+    Admit,
     Answer,
     Answered,
     Cancel,
@@ -46,7 +47,6 @@ from .messages import (
     Granted,
     Leaving,
     SchedulerMessage,
-    Submit,
 )
 from .rate_limiter import Permits, RateLimiter
 from .scheduler_statistics import SchedulerStatistics
@@ -111,9 +111,9 @@ class Scheduler(Door[SchedulerMessage]):
     # What comes in.
 
     def receive(self, message: SchedulerMessage) -> None:
-        if isinstance(message, Submit):
+        if isinstance(message, Admit):
             try:
-                self.submit(message.job)
+                self.admit(message.job)
             except TriremeError as error:
                 self.refuse(message.job, error)
         elif isinstance(message, Executed):
@@ -139,7 +139,7 @@ class Scheduler(Door[SchedulerMessage]):
             self.stop()
         self._news = True
 
-    def submit(self, job: Job) -> None:
+    def admit(self, job: Job) -> None:
         """Queue a job.
 
         Raises:

@@ -292,7 +292,7 @@ class InferenceServer:
 
     # Inference.
 
-    async def submit(
+    async def admit(
         self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply:
         """Check a request and hand it to its model. Suspends only while the server-wide budget is used up, or its
@@ -309,37 +309,37 @@ class InferenceServer:
             TriremeError: refused: no such model, invalid, stopping; its model has too much in flight, and the lease was
                 not made for that model.
         """
-        return await self._admission.submit(request, lease, model)
+        return await self._admission.admit(request, lease, model)
 
-    def submit_nowait(
+    def admit_nowait(
         self,
         request: InferenceRequest,
         *,
         lease: Lease | None = None,
         model: ModelDescription | None = None,
     ) -> Reply | None:
-        """`submit`, except that nothing is done, and None returned, while the server-wide budget is used up; then the
+        """`admit`, except that nothing is done, and None returned, while the server-wide budget is used up; then the
         lease, which may have grown, is still the caller's.
 
         Raises:
             TriremeError: refused: no such model, invalid, its model has too much in flight, stopping.
         """
-        return self._admission.submit_nowait(request, lease, model)
+        return self._admission.admit_nowait(request, lease, model)
 
-    def submit_inner(self, request: InferenceRequest, model: ModelDescription | None = None) -> Reply:
-        """`submit_nowait`, for what a model asks while it serves a request: does not wait for room (`model_calls`).
+    def admit_inner(self, request: InferenceRequest, model: ModelDescription | None = None) -> Reply:
+        """`admit_nowait`, for what a model asks while it serves a request: does not wait for room (`model_calls`).
 
         Raises:
             TriremeError: refused: no such model, invalid, stopping, or waiting for itself (`recursion`).
         """
-        return self._admission.submit_inner(request, model)
+        return self._admission.admit_inner(request, model)
 
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
-        """What a request is to hold of the server-wide budget while it arrives; for `submit`, or to be closed.
+        """What a request is to hold of the server-wide budget while it arrives; for `admit`, or to be closed.
 
         Args:
             name, version: of the model, if the request is for one and that is known. Then the model's share is looked
-                at from the beginning, and not only when the request is submitted.
+                at from the beginning, and not only when the request is admitted.
             client: the address of the client, of which no more than its share is to arrive at a time.
         """
         return self._budget.lease(self._repository.share(name, version) if name else None, client)
@@ -358,7 +358,7 @@ class InferenceServer:
         Raises:
             TriremeError: refused, or the model failed.
         """
-        reply = await self.submit(request)
+        reply = await self.admit(request)
         return await reply.response()
 
     # Asking about the server.

@@ -1,4 +1,4 @@
-"""The way of an inference request through a front end: decode → forward → trace → submit, then encode → send.
+"""The way of an inference request through a front end: decode → forward → trace → admit, then encode → send.
 
 It is the same for every protocol, traced or not, with forwarded headers or not, in a task or without one. What differs
 is in the protocol's adapter: one object for each request (`Adapter`), which knows how to read it, where its headers and
@@ -6,8 +6,8 @@ its trace are, and how to answer it.
 
 Rules:
  1. Order: the trace hears that the request has come; it is decoded; headers become parameters; the trace hears what it
-    asks for; it is submitted.
- 2. The model is looked up once, while the request is decoded, and what was found goes with the request to `submit`.
+    asks for; it is admitted.
+ 2. The model is looked up once, while the request is decoded, and what was found goes with the request to `admit`.
  3. `begin` does not wait for anything. If it would have to, for a thread or for room, that is left to the adapter's
     owner: it calls `go_on` in a task; or it drops the adapter, has its trace forgotten, and offers the request again.
  4. A request that does not get as far as a reply is abandoned: its trace is left, its lease closed. Refusals are
@@ -45,7 +45,7 @@ class RequestTrace(Protocol):
         ...
 
     def forget(self) -> None:
-        """The request was not submitted, and will come again: as if it had not come."""
+        """The request was not admitted, and will come again: as if it had not come."""
         ...
 
     def sending(self) -> None:
@@ -81,7 +81,7 @@ class Adapter(Protocol):
     """One request, as its protocol has it.
 
     Attributes:
-        prompt: `begin` submits it, so that it is refused if its model has too much in flight. Otherwise `go_on` does,
+        prompt: `begin` admits it, so that it is refused if its model has too much in flight. Otherwise `go_on` does,
             which then waits.
     """
 
@@ -159,7 +159,7 @@ class Pipeline:
         self._tracer = server.tracer
 
     def begin(self, adapter: Adapter) -> Reply | None:
-        """Decode and submit a request, as far as that goes without waiting.
+        """Decode and admit a request, as far as that goes without waiting.
 
         Returns:
             None if it has to wait: see rule 3.
@@ -178,7 +178,7 @@ class Pipeline:
                 if self._pattern is not None or adapter.trace is not None:
                     self._complete(adapter, request)
                 if adapter.prompt:
-                    reply = self._server.submit_nowait(request, lease=adapter.lease, model=adapter.model)
+                    reply = self._server.admit_nowait(request, lease=adapter.lease, model=adapter.model)
             failed = False
         finally:
             if failed:
@@ -200,14 +200,14 @@ class Pipeline:
                     request = adapter.request
                     assert request is not None, "it has been decoded"
                     self._complete(adapter, request)
-                reply = await self._server.submit(request, adapter.lease, adapter.model)
+                reply = await self._server.admit(request, adapter.lease, adapter.model)
             failed = False
         finally:
             if failed:
                 adapter.abandon()
         return reply
 
-    async def submit(self, adapter: Adapter) -> Reply:
+    async def admit(self, adapter: Adapter) -> Reply:
         """The whole way, waiting where need be, until the model has accepted the request.
 
         Raises:
@@ -278,7 +278,7 @@ class CallbackAnswer(Encoder[T], Generic[T, F]):
 
     Attributes:
         over: the answer is not needed any more.
-        reply: of the request, once it has been submitted.
+        reply: of the request, once it has been admitted.
         send: sends an answer, from wherever it comes; must not raise.
     """
 

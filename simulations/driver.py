@@ -113,7 +113,7 @@ class Driver:
             return
         request = self._submitted(plan)
         try:
-            reply = self._server.submit_nowait(request)
+            reply = self._server.admit_nowait(request)
         except TriremeError as error:
             self._answered(plan, error_text(error))
             return
@@ -168,7 +168,7 @@ class Driver:
             request = self._submitted(plan)
         with trio.move_on_after(plan.give_up_ns / 1e9) if plan.give_up_ns else nullcontext():
             try:
-                reply = self.replies[plan.number] = await self._server.submit(request)
+                reply = self.replies[plan.number] = await self._server.admit(request)
                 if plan.model in self._decoupled:
                     await self._read(plan, reply)
                 else:

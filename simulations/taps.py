@@ -182,9 +182,9 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
             super().__init__(name, cast(SchedulerCore, self._tapped), *args, **kwargs)
             schedulers.append(self)
 
-        def submit(self, job: Job) -> None:
+        def admit(self, job: Job) -> None:
             number = request_number(job)
-            super().submit(job)
+            super().admit(job)
             job.reply = TappedReply(job.reply, number, recorder)
             deadline_ns = NEVER_NS if job.deadline_s is None else round(job.deadline_s * 1e9)
             recorder.record(RequestQueued(recorder.now_ns(), number, self._label, job.rows, job.level, deadline_ns))
@@ -255,9 +255,9 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Gen
             self._told_to_stop = False
             schedulers.append(self)
 
-        def submit(self, job: Job) -> None:
+        def admit(self, job: Job) -> None:
             number = request_number(job)
-            super().submit(job)
+            super().admit(job)
             job.reply = TappedReply(job.reply, number, recorder, counts=self._core.plan.decoupled)
             recorder.record(RequestQueued(recorder.now_ns(), number, self._label, job.rows, 0, NEVER_NS))
 

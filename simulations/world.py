@@ -165,7 +165,7 @@ class World:
             RequestSubmitted(recorder.now_ns(), number, request.model_name, rows, request.priority, request.timeout_us)
         )
         try:
-            return number, await self.server.submit(replace(request, id=str(number)))
+            return number, await self.server.admit(replace(request, id=str(number)))
         except TriremeError as error:
             return number, error
         except trio.Cancelled:

@@ -136,7 +136,7 @@ class Arrival:
         self._stop_watching()
         if self.waiting is not None:
             self.waiting.cancel()  # only the task that grows a lease may close it then
-        elif self.lease is not None and not self.lease.submitted:
+        elif self.lease is not None and not self.lease.admitted:
             self.lease.close()
 
     def _stop_watching(self) -> None:

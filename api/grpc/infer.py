@@ -1,4 +1,4 @@
-"""ModelInfer: decode, submit, encode (docs/reference/grpc.md#input-tensors).
+"""ModelInfer: decode, admit, encode (docs/reference/grpc.md#input-tensors).
 
 Most calls take the short way: no task waits for their answer. The reply calls back when it has the answer, on the event
 loop, and the call sends it. Only while the server-wide budget is used up, or if it takes a thread to read the message,
@@ -72,7 +72,7 @@ class UnaryInfer:
         task = _InferTask(context, stream, await stream.recv_message())
         try:
             await delay(delays.process_s, "the Process execution")
-            reply = await context.pipeline.submit(task)
+            reply = await context.pipeline.admit(task)
             stream.admitted()
             parts = await task.encoded(await reply.response())
             await delay(delays.response_completion_s, "InferResponseComplete")

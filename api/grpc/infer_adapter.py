@@ -76,7 +76,7 @@ class GrpcInfer(Traced):
         has is given back."""
         if self.trace is not None:
             self.trace.finish()
-        if self.lease is not None and not self.lease.submitted:
+        if self.lease is not None and not self.lease.admitted:
             self.lease.close()
             self.lease = None
 

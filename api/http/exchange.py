@@ -106,7 +106,7 @@ class HttpRequest:
 
     def release(self) -> None:
         """Give back what was taken, unless it has become the share of a request in flight."""
-        if self.lease is not None and not self.lease.submitted:
+        if self.lease is not None and not self.lease.admitted:
             self.lease.close()
 
     @property

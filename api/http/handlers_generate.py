@@ -72,7 +72,7 @@ async def _submit(context: Context, request: HttpRequest) -> Reply:
     headers = request.headers()
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
-    return await context.pipeline.submit(_GenerateTask(context, request, model, version, headers))
+    return await context.pipeline.admit(_GenerateTask(context, request, model, version, headers))
 
 
 class _GenerateTask(Traced):

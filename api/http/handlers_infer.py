@@ -37,7 +37,7 @@ def admit_infer(context: Context, match: Match) -> Answer | None:
 
 
 async def infer(context: Context, request: HttpRequest) -> Answer:
-    """Decode, submit, await, encode. Errors up to the header length are plain text, those up to the acceptance of the
+    """Decode, admit, await, encode. Errors up to the header length are plain text, those up to the acceptance of the
     request are JSON, those of the execution are plain text again."""
     headers = request.headers()
     call = _InferTask(context, request, headers)
@@ -52,7 +52,7 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     call.json_length = header_length(headers.get(b"inference-header-content-length"), len(call.body))
     call.lease = request.lease
     request.error_media = JSON
-    reply = await context.pipeline.submit(call)
+    reply = await context.pipeline.admit(call)
     request.error_media = TEXT
     answer = await call.encoded(await reply.response())
     accepted = headers.get(b"accept-encoding")

@@ -1,4 +1,4 @@
-"""Inference requests that are answered without a task: decoded, submitted and answered by callbacks.
+"""Inference requests that are answered without a task: decoded, admitted and answered by callbacks.
 
 A small request spends most of its time on changes of tasks if it has one. So the connection offers every request that
 came whole to `ImmediateInfer`, in the task that noticed its data; the reply calls back when it has the answer, on the

@@ -287,7 +287,7 @@ class TestSubmittedLeases:
         share = budget.share("m")
         lease = budget.lease()
         assert lease.grow_nowait(64)
-        assert budget.submit_nowait(lease, share, 64)
+        assert budget.admit_nowait(lease, share, 64)
         assert (budget.statistics().requests, budget.statistics().bytes) == (1, 64)
         assert (share.requests, share.lease_bytes) == (1, 64)
         lease.close()
@@ -298,7 +298,7 @@ class TestSubmittedLeases:
         budget = InflightBudget(1000, 256)
         lease = budget.lease()
         assert lease.grow_nowait(10)
-        assert budget.submit_nowait(lease, budget.share("m"), 30)
+        assert budget.admit_nowait(lease, budget.share("m"), 30)
         assert budget.statistics().bytes == 30
 
     async def test_one_that_did_not_know_its_model_is_refused_beyond_the_models_share(self) -> None:
@@ -306,13 +306,13 @@ class TestSubmittedLeases:
         hung, simple = budget.share("hung"), budget.share("simple")
         leases = [budget.lease() for _ in range(3)]
         assert all(lease.grow_nowait(70) for lease in leases)
-        assert budget.submit_nowait(leases[0], hung, 70)
+        assert budget.admit_nowait(leases[0], hung, 70)
         with pytest.raises(
             UnavailableError, match="model 'hung' has too many requests in flight: 1 requests, 70 bytes"
         ):
-            budget.submit_nowait(leases[1], hung, 70)
+            budget.admit_nowait(leases[1], hung, 70)
         leases[1].close()
-        assert budget.submit_nowait(leases[2], simple, 70)
+        assert budget.admit_nowait(leases[2], simple, 70)
 
     async def test_it_waits_for_a_place_before_requests_that_hold_nothing(self) -> None:
         budget = InflightBudget(1, 256)
@@ -323,7 +323,7 @@ class TestSubmittedLeases:
         async with trio.open_nursery() as nursery:
             waiting = Waiting(nursery)
             assert not await waiting.start("plain", lambda: budget.take(two, 1))
-            assert not await waiting.start("lease", lambda: budget.submit(lease, three, 10))
+            assert not await waiting.start("lease", lambda: budget.admit(lease, three, 10))
             one.release(1)
             await trio.testing.wait_all_tasks_blocked()
             assert waiting.done == ["lease"]
@@ -336,7 +336,7 @@ class TestSubmittedLeases:
         before, after = budget.share("m"), budget.share("m")
         lease = budget.lease(before)
         assert lease.grow_nowait(64)
-        assert budget.submit_nowait(lease, after, 64)
+        assert budget.admit_nowait(lease, after, 64)
         assert (before.lease_bytes, after.lease_bytes) == (0, 64)
         lease.close()
         assert after.requests == after.lease_bytes == 0
@@ -357,7 +357,7 @@ class World:
     def do(self, what: str, pick: int, nbytes: int) -> None:
         share = self.shares[pick % 3]
         idle = [lease for lease in self.leases if lease not in self.busy]
-        open_leases = [lease for lease in idle if not lease.submitted]
+        open_leases = [lease for lease in idle if not lease.admitted]
         if what == "plain":
             self.nursery.start_soon(self._take, share, nbytes)
         elif what == "now":
@@ -370,7 +370,7 @@ class World:
             self.leases.append(self.budget.lease(share if pick % 4 else None))
         elif what == "grow" and open_leases:
             self.nursery.start_soon(self._use, open_leases[pick % len(open_leases)], None, nbytes)
-        elif what == "submit" and open_leases:
+        elif what == "admit" and open_leases:
             self.nursery.start_soon(self._use, open_leases[pick % len(open_leases)], share, nbytes)
         elif what == "answer" and self.plain:
             held, size = self.plain.pop(pick % len(self.plain))
@@ -397,13 +397,13 @@ class World:
                 assert lease.nbytes == before + nbytes
             else:
                 try:
-                    await self.budget.submit(lease, share, nbytes)
-                    assert lease.submitted
+                    await self.budget.admit(lease, share, nbytes)
+                    assert lease.admitted
                 except UnavailableError:
                     assert lease.nbytes == before
         scope = self.busy.pop(lease)
         if scope.cancelled_caught:
-            assert not lease.submitted
+            assert not lease.admitted
             assert share is not None or lease.nbytes == before
 
     def _close(self, lease: Lease) -> None:
@@ -412,7 +412,7 @@ class World:
 
     def check(self) -> None:
         budget, counted = self.budget, self.budget.statistics()
-        assert counted.requests == len(self.plain) + sum(lease.submitted for lease in self.leases)
+        assert counted.requests == len(self.plain) + sum(lease.admitted for lease in self.leases)
         assert counted.bytes == sum(size for _, size in self.plain) + sum(lease.nbytes for lease in self.leases)
         assert counted.leases == len(self.leases)
         assert counted.waiting == len(self.busy) + len(self.asking)
@@ -430,7 +430,7 @@ class World:
             self._close(lease)
 
 
-STEPS = st.sampled_from(["plain", "now", "lease", "grow", "grow", "submit", "answer", "close", "cancel", "give up"])
+STEPS = st.sampled_from(["plain", "now", "lease", "grow", "grow", "admit", "answer", "close", "cancel", "give up"])
 ACTIONS = st.lists(st.tuples(STEPS, st.integers(0, 11), st.integers(0, 60)), max_size=60)
 
 

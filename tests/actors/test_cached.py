@@ -109,7 +109,7 @@ async def test_an_error_is_not_kept(tmp_path: Path, counter: Counter) -> None:
 async def test_two_requests_at_the_same_time_are_both_executed(tmp_path: Path, counter: Counter) -> None:
     """One of their responses is kept, and counted as a miss."""
     async with counted_server(tmp_path, counter, {"m": CACHED}) as server:
-        replies = [await server.submit(counted_request(parameters={"gate": "g"})) for _ in range(2)]
+        replies = [await server.admit(counted_request(parameters={"gate": "g"})) for _ in range(2)]
         counter.open("g")
         for reply in replies:
             await reply.response()
@@ -123,9 +123,9 @@ async def test_a_hit_needs_no_room_in_the_queue(tmp_path: Path, counter: Counter
     config = CACHED.replace("max_batch_size: 8", batching)
     async with counted_server(tmp_path, counter, {"m": config}) as server:
         await server.infer(counted_request())
-        held = await server.submit(counted_request((2,), parameters={"gate": "g"}))
+        held = await server.admit(counted_request((2,), parameters={"gate": "g"}))
         await until(lambda: counter.executed == 2)
-        queued = await server.submit(counted_request((3,)))
+        queued = await server.admit(counted_request((3,)))
         with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
             await server.infer(counted_request((4,)))
         assert number_of(await server.infer(counted_request())) == 1
@@ -169,8 +169,8 @@ async def test_hits_wait_their_turn_if_the_model_preserves_ordering(tmp_path: Pa
     order: list[str] = []
     async with counted_server(tmp_path, counter, {"m": config}) as server:
         await server.infer(counted_request())
-        slow = await server.submit(counted_request((2,), parameters={"gate": "g"}))
-        hit = await server.submit(counted_request())
+        slow = await server.admit(counted_request((2,), parameters={"gate": "g"}))
+        hit = await server.admit(counted_request())
         slow.notify(lambda _reply: order.append("slow"))
         hit.notify(lambda _reply: order.append("hit"))
         assert not order
@@ -248,7 +248,7 @@ async def test_large_inputs_are_hashed_on_a_thread(tmp_path: Path, counter: Coun
     """The request waits before the scheduler meanwhile, and the event loop does not."""
     async with counted_server(tmp_path, counter, {"m": CACHED}) as server:
         values = range(100_000)
-        reply = await server.submit(counted_request(values))
+        reply = await server.admit(counted_request(values))
         await reply.admitted()
         assert statistics_of(server).pending == 1
         assert server.model_statistics()[0].inflight == 1

@@ -72,14 +72,14 @@ async def test_a_cache_of_ones_own_answers(opened: Open, counter: Counter) -> No
 async def test_requests_wait_for_a_thread_and_then_go_on(opened: Open) -> None:
     """Two lookups hang; the third request waits for one of their threads, but not longer than it should."""
     async with opened() as (server, cache):
-        hanging = [await server.submit(counted_request((value,))) for value in (1, 2)]
+        hanging = [await server.admit(counted_request((value,))) for value in (1, 2)]
         await until(lambda: cache.asked == 2)
         assert statistics_of(server).pending == 2
         cache.wait_s = 0.01
         await server.infer(counted_request((3,)))
         assert not any(reply.final for reply in hanging)
         cache.wait_s = 20
-        waiting = await server.submit(counted_request((4,)))
+        waiting = await server.admit(counted_request((4,)))
         cache.gate.set()
         for reply in (*hanging, waiting):
             await reply.response()
@@ -91,9 +91,9 @@ async def test_requests_wait_for_a_thread_and_then_go_on(opened: Open) -> None:
 async def test_only_so_many_wait_for_a_thread(opened: Open, counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_access, "MOST_WAITING", 3)
     async with opened() as (server, cache):
-        hanging = [await server.submit(counted_request((value,))) for value in range(2)]
+        hanging = [await server.admit(counted_request((value,))) for value in range(2)]
         await until(lambda: cache.asked == 2)
-        waiting = [await server.submit(counted_request((value,))) for value in range(2, 5)]
+        waiting = [await server.admit(counted_request((value,))) for value in range(2, 5)]
         await server.infer(counted_request((5,)))
         assert counter.executed == 1
         cache.gate.set()
@@ -188,7 +188,7 @@ async def test_what_is_no_entry_is_a_miss(opened: Open, counter: Counter) -> Non
 async def test_a_lookup_can_be_cancelled(opened: Open, counter: Counter) -> None:
     """Then the request is not executed, and counts as cancelled in a queue."""
     async with opened() as (server, cache):
-        reply = await server.submit(counted_request())
+        reply = await server.admit(counted_request())
         await until(lambda: cache.asked == 1)
         reply.cancel()
         with pytest.raises(CancelledError):
@@ -215,10 +215,10 @@ async def test_a_refusal_behind_the_lookup_is_the_answer(opened: Open, counter: 
     """A full queue says the same as ever; it is not counted as a failure."""
     batching = "max_batch_size: 1 dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
     async with opened(CACHED.replace("max_batch_size: 8", batching)) as (server, cache):
-        held = await server.submit(counted_request((1,), parameters={"gate": "g"}))
+        held = await server.admit(counted_request((1,), parameters={"gate": "g"}))
         cache.gate.set()
         await until(lambda: counter.executed == 1)
-        replies = [await server.submit(counted_request((value,))) for value in (2, 3)]
+        replies = [await server.admit(counted_request((value,))) for value in (2, 3)]
         await until(lambda: any(reply.final for reply in replies))
         (refused,) = [reply for reply in replies if reply.final]
         with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
@@ -232,7 +232,7 @@ async def test_requests_reach_the_scheduler_in_order_if_the_model_preserves_it(o
     """Also one that has to wait for a thread, behind two that are looked up."""
     order: list[str] = []
     async with opened(ORDERED) as (server, cache):
-        replies = [await server.submit(counted_request((value,), id=str(value))) for value in (1, 2, 3)]
+        replies = [await server.admit(counted_request((value,), id=str(value))) for value in (1, 2, 3)]
         for name, reply in enumerate(replies, start=1):
             reply.notify(lambda _reply, name=name: order.append(str(name)))
         await until(lambda: cache.asked == 2)
@@ -244,10 +244,10 @@ async def test_requests_reach_the_scheduler_in_order_if_the_model_preserves_it(o
 
 async def test_cancelling_the_first_lets_the_next_ones_go(opened: Open, counter: Counter) -> None:
     async with opened(ORDERED) as (server, cache):
-        looked_up = [await server.submit(counted_request((value,))) for value in (1, 2)]
+        looked_up = [await server.admit(counted_request((value,))) for value in (1, 2)]
         await until(lambda: cache.asked == 2)
         cache.wait_s = 0.001
-        last = await server.submit(counted_request((3,)))
+        last = await server.admit(counted_request((3,)))
         looked_up[1].cancel()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert not last.final
@@ -260,7 +260,7 @@ async def test_a_model_that_is_unloaded_answers_what_is_being_looked_up(opened: 
     """And takes nothing new."""
     options = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": ("m",)}
     async with opened(**options) as (server, cache):
-        reply = await server.submit(counted_request())
+        reply = await server.admit(counted_request())
         await until(lambda: cache.asked == 1)
         (model,) = server._repository.models()
         await server.unload_model("m")
@@ -273,7 +273,7 @@ async def test_a_model_that_is_unloaded_answers_what_is_being_looked_up(opened: 
 async def test_time_is_up_for_those_that_are_looked_up_too(opened: Open, counter: Counter) -> None:
     """A server that stops at once answers them with an error."""
     async with opened(exit_timeout_s=0) as (server, cache):
-        reply = await server.submit(counted_request())
+        reply = await server.admit(counted_request())
         await until(lambda: cache.asked == 1)
     with pytest.raises(UnavailableError, match="Server is stopping"):
         await reply.response()

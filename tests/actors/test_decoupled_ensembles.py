@@ -51,7 +51,7 @@ async def answers(repository: Path, script: str) -> list[float]:
     options = ServerOptions(model_repository=(repository,))
     async with InferenceServer(options, backends=scripted.backends()) as server:
         tensor = Tensor("IN", FP32, (1,), array=np.zeros(1, np.float32))
-        reply = await server.submit(InferenceRequest("e", inputs=[tensor], parameters={"script": script}))
+        reply = await server.admit(InferenceRequest("e", inputs=[tensor], parameters={"script": script}))
         with trio.fail_after(60):
             return [float(response.outputs[0].array[0]) async for response in reply.responses()]
 

@@ -16,7 +16,7 @@ async def test_the_batch_is_on_its_way_before_anybody_else_has_a_turn(
 ) -> None:
     async with open_server(simulated(Profile(1.0), batching=DynamicBatching())) as server:
         with server.turn:
-            replies = [server.submit_nowait(request_for()) for _ in range(3)]
+            replies = [server.admit_nowait(request_for()) for _ in range(3)]
             (entry,) = server.statistics("m")
             assert entry.statistics.pending == 0
         assert entry.statistics.pending == 0
@@ -45,7 +45,7 @@ async def test_a_delay_is_still_kept(autojump_clock, open_server, simulated, req
         await trio.testing.wait_all_tasks_blocked()
         started_s = trio.current_time()
         with server.turn:
-            reply = server.submit_nowait(request_for())
+            reply = server.admit_nowait(request_for())
         await reply.response()
         assert trio.current_time() - started_s == pytest.approx(0.5)
 
@@ -56,7 +56,7 @@ async def test_a_full_queue_is_first_emptied_into_idle_instances(
     batching = DynamicBatching(default_queue_policy=QueuePolicy(max_queue_size=1))
     async with open_server(simulated(Profile(1.0), batching=batching, max_batch_size=1)) as server:
         with server.turn:
-            replies = [server.submit_nowait(request_for()) for _ in range(3)]
+            replies = [server.admit_nowait(request_for()) for _ in range(3)]
         assert [reply.final for reply in replies] == [False, False, True]
         assert not replies[2].accepted
         with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
@@ -74,7 +74,7 @@ async def test_a_refusal_does_not_make_the_queue_forget_its_delay(
     )
     async with open_server(simulated(Profile(0.0), batching=batching)) as server:
         await trio.testing.wait_all_tasks_blocked()
-        reply = await server.submit(request_for())
+        reply = await server.admit(request_for())
         with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
             await server.infer(request_for())
         await reply.response()
@@ -88,9 +88,9 @@ async def test_a_request_to_a_scheduler_that_has_died_is_refused(
     async with open_server(simulated(Profile(1.0))) as server:
         (model,) = server._repository.models()
         with server.turn:
-            before = server.submit_nowait(request_for())
+            before = server.admit_nowait(request_for())
             model.scheduler.bury(UnavailableError("gone"))
-            after = server.submit_nowait(request_for())
+            after = server.admit_nowait(request_for())
         for reply in (before, after):
             with pytest.raises(UnavailableError, match="gone"):
                 await reply.response()

@@ -213,7 +213,7 @@ async def test_an_ensemble_without_its_member_is_not_loaded(autojump_clock, capl
 async def test_cancelling_while_the_last_step_runs_is_answered_once(autojump_clock) -> None:
     models = [simple_model("a", Profile(1.0)), ensemble_model(chain("a"))]
     async with serving(models) as server:
-        reply = await server.submit(simple_request("e"))
+        reply = await server.admit(simple_request("e"))
         await trio.sleep(0.5)
         reply.cancel()
         with pytest.raises(CancelledError):

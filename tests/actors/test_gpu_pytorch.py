@@ -241,7 +241,7 @@ async def test_outputs_that_are_wanted_in_the_memory_of_a_gpu_are_there_with_the
             allocation, place = shared.place(40)
             request = image_request(pictures[at])
             request.output_places = {"PROBABILITIES__0": place}
-            reply = await server.submit(request)
+            reply = await server.admit(request)
             if at % 4 == 0:
                 shared.regions.unregister(RegionKind.CUDA)
             del place, request
@@ -273,7 +273,7 @@ async def test_a_cancelled_request_holds_its_region_no_longer_than_its_batch(
         for _ in range(4):
             request = image_request(images(1)[0])
             request.output_places = {"PROBABILITIES__0": shared.place(40)[1]}
-            reply = await server.submit(request)
+            reply = await server.admit(request)
             reply.cancel()
             del request, reply
         shared.regions.unregister(RegionKind.CUDA)

@@ -66,7 +66,7 @@ async def test_those_of_sequences_leave_their_slots_and_the_backlog(autojump_clo
         for key in range(1, 9):  # two or four of them have a slot
             for number in range(3):
                 request = replace(simple_request("m"), correlation_id=key, sequence_start=number == 0)
-                replies.append(await server.submit(request))
+                replies.append(await server.admit(request))
         await trio.testing.wait_all_tasks_blocked()
         for reply in replies:
             reply.cancel()
@@ -154,7 +154,7 @@ async def test_a_decoupled_model_that_goes_on_answering_does_not_hang(
 
     responses = 0
     async with open_server(simulated(work, decoupled=True), hang_limit_s=10) as server:
-        reply = await server.submit(request_for())
+        reply = await server.admit(request_for())
         try:
             async for _ in reply.responses():
                 responses += 1
@@ -177,7 +177,7 @@ async def test_a_stuck_model_that_answers_after_all_is_ready_again(
             await trio.sleep(10)
 
     async with open_server(simulated(work, decoupled=True), hang_limit_s=200, exit_timeout_s=0) as server:
-        reply = await server.submit(request_for())
+        reply = await server.admit(request_for())
         reply.notify_each(lambda reply: reply.take())
         await trio.sleep(140)
         assert not server.model_ready("m")
@@ -208,7 +208,7 @@ async def test_a_client_that_does_not_read_does_not_make_a_decoupled_model_hang(
     model = simulated(work, decoupled=True)
     model.answer = answer
     async with open_server(model, hang_limit_s=10) as server:
-        reply = await server.submit(request_for())
+        reply = await server.admit(request_for())
         reply.notify_each(lambda _reply: None)  # a reader, who takes nothing
         await trio.sleep(100)
         assert server.model_statistics()[0].restarts == 0

@@ -61,7 +61,7 @@ async def test_the_new_instances_take_part(tmp_path: Path, gates: Gates) -> None
     async with counting(tmp_path, gates, 1) as server:
         write(tmp_path, "a", {1: 1}, counted(2))
         await server.load_model("a", {})
-        first = await server.submit(valued_request("a", gate="g"))
+        first = await server.admit(valued_request("a", gate="g"))
         assert await ask(server, "a") == 1
         gates.open("g")
         await first.response()
@@ -78,12 +78,12 @@ async def test_one_that_is_at_work_finishes_before_it_leaves_and_the_load_waits_
         loaded = True
 
     async with counting(tmp_path, gates, 2) as server, trio.open_nursery() as nursery:
-        replies = [await server.submit(valued_request("a", gate=gate)) for gate in ("g", "h")]
+        replies = [await server.admit(valued_request("a", gate=gate)) for gate in ("g", "h")]
         await until(lambda: len(gates.waiting) == 2)
         write(tmp_path, "a", {1: 1}, counted(1))
         nursery.start_soon(load)
         await until(lambda: instances(server) == (1, 1))
-        queued = await server.submit(valued_request("a"))
+        queued = await server.admit(valued_request("a"))
         await trio.testing.wait_all_tasks_blocked()
         assert not loaded
         gates.open("g")
@@ -177,7 +177,7 @@ async def test_an_instance_with_sequences_leaves_when_they_are_over(tmp_path: Pa
         for flags in ("", "e"):
             for sequence in (1, 2):
                 assert value_of(await server.infer(sequence_request("a", sequence, flags))) == 1
-        waiting = [await server.submit(sequence_request("a", sequence, "s")) for sequence in (3, 4)]
+        waiting = [await server.admit(sequence_request("a", sequence, "s")) for sequence in (3, 4)]
         await waiting[0].response()
         await server.infer(sequence_request("a", 3, "e"))
         await waiting[1].response()

@@ -31,7 +31,7 @@ def ending_in(*numbers: int, seconds: float = 1.0):
 
 async def test_each_is_executed_once_more_alone(autojump_clock, open_server, simulated, request_for) -> None:
     async with open_server(simulated(ending_in(0, 2), batching=BATCHING)) as server:
-        replies = [await server.submit(request_for()) for _ in range(4)]
+        replies = [await server.admit(request_for()) for _ in range(4)]
         errors = []
         for reply in replies:
             try:
@@ -48,7 +48,7 @@ async def test_one_that_is_cancelled_meanwhile_is_not_executed_again(
     autojump_clock, open_server, simulated, request_for
 ) -> None:
     async with open_server(simulated(ending_in(0), batching=BATCHING)) as server:
-        replies = [await server.submit(request_for()) for _ in range(4)]
+        replies = [await server.admit(request_for()) for _ in range(4)]
         await trio.sleep(1.05)
         replies[1].cancel()
         await trio.testing.wait_all_tasks_blocked(0.001)
@@ -62,7 +62,7 @@ async def test_one_that_is_cancelled_meanwhile_is_not_executed_again(
 
 async def test_a_server_that_stops_answers_them(autojump_clock, open_server, simulated, request_for) -> None:
     async with open_server(simulated(ending_in(0), batching=BATCHING), exit_timeout_s=30) as server:
-        replies = [await server.submit(request_for()) for _ in range(4)]
+        replies = [await server.admit(request_for()) for _ in range(4)]
         await trio.sleep(1.05)
     for reply in replies:
         assert (await reply.response()).model_name == "m"
@@ -70,7 +70,7 @@ async def test_a_server_that_stops_answers_them(autojump_clock, open_server, sim
 
 async def test_a_server_that_stops_at_once_refuses_them(autojump_clock, open_server, simulated, request_for) -> None:
     async with open_server(simulated(ending_in(0), batching=BATCHING), exit_timeout_s=0) as server:
-        replies = [await server.submit(request_for()) for _ in range(4)]
+        replies = [await server.admit(request_for()) for _ in range(4)]
         await trio.sleep(1.05)
     for reply in replies:
         with pytest.raises(TriremeError, match="Server is stopping"):
@@ -81,7 +81,7 @@ async def test_those_of_an_instance_that_is_no_longer_wanted_are_told_why(
     autojump_clock, open_server, simulated, request_for
 ) -> None:
     async with open_server(simulated(ending_in(0), batching=BATCHING, count=2)) as server:
-        replies = [await server.submit(request_for()) for _ in range(4)]
+        replies = [await server.admit(request_for()) for _ in range(4)]
         await trio.sleep(1.055)
         assert server.model_statistics()[0].instances_alive == 1
         model = server._control.repository.find("m")

@@ -142,7 +142,7 @@ class TestReadiness:
         """Neither while another version is loaded beside the one that serves, nor while the old one drains."""
         write(tmp_path, "a", {1: 1})
         async with serving(tmp_path, gates, "a") as server, trio.open_nursery() as nursery:
-            first = await server.submit(valued_request("a", gate="g"))
+            first = await server.admit(valued_request("a", gate="g"))
             write(tmp_path, "a", {1: 1, 2: 2})
             (tmp_path / "a" / "2" / "gate.txt").write_text("load")
             nursery.start_soon(server.load_model, "a", {})

@@ -37,8 +37,8 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def submit(server: InferenceServer, request: InferenceRequest, model: ModelDescription, *, now: bool) -> Reply:
     if not now:
-        return await server.submit(request, model=model)
-    reply = server.submit_nowait(request, model=model)
+        return await server.admit(request, model=model)
+    reply = server.admit_nowait(request, model=model)
     assert reply is not None
     return reply
 
@@ -85,7 +85,7 @@ async def test_a_model_that_was_unloaded_meanwhile_is_refused_as_if_it_were_look
         for version, model in models.items():
             request = valued_request("a", version=version)
             with pytest.raises(TriremeError) as expected:
-                server.submit_nowait(request)
+                server.admit_nowait(request)
             assert isinstance(expected.value, NotFoundError | UnavailableError)
             with pytest.raises(type(expected.value)) as caught:
                 await submit(server, request, model, now=now)
@@ -142,11 +142,11 @@ async def test_a_request_that_waited_for_room_is_looked_up_again(tmp_path: Path,
     options = {"model_control_mode": ControlMode.EXPLICIT, "max_inflight_requests": 1}
     async with serving(tmp_path, gates, "a", "b", **options) as server:
         model = server.describe("a")
-        held = await server.submit(valued_request("b", gate="hold"))
+        held = await server.admit(valued_request("b", gate="hold"))
         answers: list[float] = []
 
         async def wait() -> None:
-            answers.append(value_of(await (await server.submit(valued_request("a"), None, model)).response()))
+            answers.append(value_of(await (await server.admit(valued_request("a"), None, model)).response()))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)

@@ -236,7 +236,7 @@ class TestDrain:
     async def test_the_old_one_answers_what_it_has_accepted(self, tmp_path: Path, gates: Gates) -> None:
         write_model(tmp_path, "a", {1: 1})
         async with serving(tmp_path, gates, "a") as server:
-            reply = await server.submit(valued_request("a", gate="g"))
+            reply = await server.admit(valued_request("a", gate="g"))
             await until(lambda: gates.waiting)
             write_model(tmp_path, "a", {1: 2})
             await server.load_model("a", {})
@@ -248,7 +248,7 @@ class TestDrain:
     async def test_unloading_waits_for_what_is_in_flight(self, tmp_path: Path, gates: Gates) -> None:
         write_model(tmp_path, "a", {1: 1})
         async with serving(tmp_path, gates, "a") as server:
-            reply = await server.submit(valued_request("a", gate="g"))
+            reply = await server.admit(valued_request("a", gate="g"))
             await until(lambda: gates.waiting)
             await server.unload_model("a")
             assert await index(server) == [("a", "1", "UNLOADING", "")]
@@ -265,7 +265,7 @@ class TestDrain:
         """The server-wide budget is used up when the model is replaced."""
         write_model(tmp_path, "a", {1: 1})
         async with serving(tmp_path, gates, "a", max_inflight_requests=1) as server, trio.open_nursery() as nursery:
-            first = await server.submit(valued_request("a", gate="g"))
+            first = await server.admit(valued_request("a", gate="g"))
             answers: list[float] = []
 
             async def ask_late() -> None:
@@ -402,9 +402,9 @@ class TestEnsembles:
         write_model(tmp_path, "a", {1: 1})
         write_model(tmp_path, "e", {1: 0}, ensemble_config("a"))
         async with serving(tmp_path, gates, "e") as server:
-            first = await server.submit(valued_request("e", gate="g"))
+            first = await server.admit(valued_request("e", gate="g"))
             await until(lambda: gates.waiting)
-            second = await server.submit(valued_request("e"))
+            second = await server.admit(valued_request("e"))
             await server.unload_model("a")
             gates.open("g")
             assert value_of(await first.response()) == 1

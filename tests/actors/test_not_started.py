@@ -30,7 +30,7 @@ async def test_neither_live_nor_ready_and_answers_about_itself_alone(
             assert server.metadata().name == "triton"
             (tmp_path / "nowhere" / "m" / "1").mkdir(parents=True)
             for refused in (
-                lambda: server.submit_nowait(InferenceRequest("m")),
+                lambda: server.admit_nowait(InferenceRequest("m")),
                 lambda: server.describe("m"),
                 lambda: server.model_ready("m"),
                 server.statistics,

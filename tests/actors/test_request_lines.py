@@ -60,7 +60,7 @@ async def test_a_request_that_is_never_executed_is_released_from_the_queue(autoj
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.infer, simple_request("a"))
                 await trio.testing.wait_all_tasks_blocked()
-                waiting = await server.submit(simple_request("a"))
+                waiting = await server.admit(simple_request("a"))
                 waiting.cancel()
                 with pytest.raises(CancelledError):
                     await waiting.response()

@@ -103,8 +103,8 @@ async def test_a_client_that_gives_up_ends_its_sequence(autojump_clock) -> None:
         await server.infer(part(1, start=True))
         with trio.move_on_after(0.5):
             await server.infer(part(2, start=True))  # executes, and goes on to do so
-        reply = await server.submit(part(1))
-        behind = await server.submit(part(1))
+        reply = await server.admit(part(1))
+        behind = await server.admit(part(1))
         reply.cancel()
         for each in (reply, behind):
             with pytest.raises(CancelledError):
@@ -121,7 +121,7 @@ async def test_unloading_lets_waiting_sequences_have_the_slots_of_silent_ones(au
     async with serving(Profile(1.0), **options) as server:
         for sequence in (1, 2):
             await server.infer(part(sequence, start=True))
-        replies = [await server.submit(part(3, start=True)), await server.submit(part(3))]
+        replies = [await server.admit(part(3, start=True)), await server.admit(part(3))]
         await trio.sleep(5.0)
         assert not any(reply.final for reply in replies), "both slots are taken, and their time is not over"
         began_s = trio.current_time()
@@ -136,7 +136,7 @@ async def test_a_server_that_stops_lets_silent_sequences_keep_their_slots(autoju
     async with serving(Profile(1.0)) as server, trio.open_nursery() as nursery:
         for sequence in (1, 2):
             await server.infer(part(sequence, start=True))
-        waiting = await server.submit(part(3, start=True, end=True))
+        waiting = await server.admit(part(3, start=True, end=True))
         nursery.start_soon(server.stop, 50.0)
         await trio.sleep(5.0)
         assert not waiting.final

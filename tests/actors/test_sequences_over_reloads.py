@@ -134,10 +134,10 @@ async def test_one_that_is_over_because_the_server_stops_is_told_so(tmp_path: Pa
     text = "Server is stopping, scheduler for model has stopped accepting new inference requests"
     write(tmp_path, "a", {1: 1}, LONG)
     async with serving(tmp_path, gates, "a") as server, trio.open_nursery() as nursery:
-        older = await server.submit(sequence_request("a", 1, "s", gate="older"))
+        older = await server.admit(sequence_request("a", 1, "s", gate="older"))
         write(tmp_path, "a", {1: 2}, LONG)
         await server.load_model("a", {})
-        newer = await server.submit(sequence_request("a", 2, "s", gate="newer"))
+        newer = await server.admit(sequence_request("a", 2, "s", gate="newer"))
         nursery.start_soon(server.stop, 10.0)
         await until(lambda: not server.ready())
         gates.open("newer")
@@ -179,7 +179,7 @@ async def test_a_stream_of_answers_goes_on_to_its_end(tmp_path: Path) -> None:
     async with InferenceServer(options, backends=script.backends()) as server:
         tensor = Tensor("IN", FP32, (1,), array=np.zeros(1, np.float32))
         request = InferenceRequest("many", inputs=[tensor], parameters={"script": "say wait:g say say!"})
-        reply = await server.submit(request)
+        reply = await server.admit(request)
         answers: list[float] = []
 
         async def listen() -> None:

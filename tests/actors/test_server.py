@@ -107,7 +107,7 @@ async def test_requests_of_one_moment_fit_into_idle_instances(
     """A queue of one, two idle instances: three requests at once are one for each instance and one for the queue."""
     batching = DynamicBatching((1,), default_queue_policy=QueuePolicy(max_queue_size=1))
     async with open_server(simulated(Profile(1.0), count=2, max_batch_size=1, batching=batching)) as server:
-        replies = [await server.submit(request_for()) for _ in range(3)]
+        replies = [await server.admit(request_for()) for _ in range(3)]
         with pytest.raises(UnavailableError, match="Exceeds maximum queue size"):
             await server.infer(request_for())
         for reply in replies:
@@ -279,7 +279,7 @@ async def test_an_error_in_the_block_is_raised_as_it_is(autojump_clock, open_ser
 
 async def test_a_model_that_answers_twice_is_reported(autojump_clock, open_server, simulated, request_for) -> None:
     async with open_server(simulated(Profile(0.1), decoupled=True)) as server:
-        reply = await server.submit(request_for())
+        reply = await server.admit(request_for())
         reply.deliver(None, False)
         reply.deliver(InternalError("first"), False)
         reply.deliver(InternalError("second"), True)
@@ -305,15 +305,15 @@ async def test_arrivals_are_told_each_once_when_there_is_room(
 
     models = [simulated(Profile(1.0)), simulated(Profile(1.0), name="other")]
     async with open_server(*models, on_request=tell, max_inflight_requests=1) as server:
-        first = server.submit_nowait(request_for(id="first", rows=2))
-        assert server.submit_nowait(request_for("other", id="waiting")) is None
+        first = server.admit_nowait(request_for(id="first", rows=2))
+        assert server.admit_nowait(request_for("other", id="waiting")) is None
         with pytest.raises(UnavailableError, match="model 'm' has too many requests in flight: 1 requests, "):
-            server.submit_nowait(request_for(id="refused"))
+            server.admit_nowait(request_for(id="refused"))
         assert arrivals == [("first", 2)]
         await first.response()
         await server.infer(request_for("other", id="waiting"))
         with pytest.raises(InvalidArgumentError):
-            server.submit_nowait(request_for(rows=99))
+            server.admit_nowait(request_for(rows=99))
     assert arrivals == [("first", 2), ("waiting", 1)]
 
 
@@ -335,7 +335,7 @@ async def test_who_waits_for_room_is_refused_when_time_is_up(
             trio.open_nursery() as nursery,
             open_server(*models, max_inflight_requests=1, exit_timeout_s=0.0) as server,
         ):
-            await server.submit(request_for("e"))
+            await server.admit(request_for("e"))
             nursery.start_soon(wait_for_room, server)
             await trio.sleep(1)
         assert refused.is_set()

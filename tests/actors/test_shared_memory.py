@@ -62,7 +62,7 @@ async def test_memory_that_changes_after_it_was_read(
     options = ServerOptions(model_repository=(link_models(tmp_path, "simple_identity"),))
     async with InferenceServer(options) as server:
         server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
-        reply = await server.submit(request(server, segment))
+        reply = await server.admit(request(server, segment))
         spoil(segment)
         answer = await reply.response()
         assert answer.output("OUTPUT0").array.tolist() == [TEXTS]
@@ -102,9 +102,9 @@ async def test_memory_is_not_copied_for_requests_that_do_not_fit(
         for name, datatype, shape in (("INPUT0", INT32, (1, 16)), ("INPUT0", FP32, (1, 16)), ("X", INT32, (1, 16))):
             tensors = [RegionTensor(name, datatype, shape, place), Tensor("INPUT1", INT32, (1, 16), bytes(64))]
             with pytest.raises(InvalidArgumentError):
-                await server.submit(InferenceRequest("simple", inputs=list(tensors), in_regions=True))
+                await server.admit(InferenceRequest("simple", inputs=list(tensors), in_regions=True))
         with pytest.raises(InvalidArgumentError):
-            await server.submit(strings(server, 1 << 20, FP32))
+            await server.admit(strings(server, 1 << 20, FP32))
         assert reads == []
         assert server.budget_statistics().bytes == 0
 
@@ -119,8 +119,8 @@ async def test_much_memory_is_copied_on_a_thread(
         server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
         request = strings(server, nbytes, count=1 + (not on_loop))
         if not on_loop:
-            assert server.submit_nowait(request) is None
-        reply = await server.submit(request)
+            assert server.admit_nowait(request) is None
+        reply = await server.admit(request)
         segment.cut(0)
         answer = await reply.response()
         assert answer.output("OUTPUT0").array.tolist() == [TEXTS[: 1 + (not on_loop)]]
@@ -140,10 +140,10 @@ async def test_memory_that_is_gone_costs_its_request_only(
         request = strings(server, nbytes, count=1 + (nbytes > 9))
         segment.cut(0)
         with pytest.raises(InvalidArgumentError, match="has lost its memory"):
-            await server.submit(request, server.lease() if leased else None)
+            await server.admit(request, server.lease() if leased else None)
         if nbytes == 9:
             with pytest.raises(InvalidArgumentError, match="has lost its memory"):
-                server.submit_nowait(request, lease=server.lease() if leased else None)
+                server.admit_nowait(request, lease=server.lease() if leased else None)
         statistics = server.budget_statistics()
         assert (statistics.requests, statistics.bytes) == (0, 0)
 
@@ -164,9 +164,9 @@ async def test_many_strings_are_counted_on_a_thread(tmp_path: Path, monkeypatch:
         for count, on_loop in ((2, True), (FEW_STRINGS - 1, True), (FEW_STRINGS + 1, False), (100_000, False)):
             packed = pack_bytes([b""] * (count - 1) + [b"x" * 30_000])
             request = InferenceRequest("simple_identity", inputs=[Tensor("INPUT0", BYTES, (1, count), packed)])
-            assert (server.submit_nowait(request) is not None) is on_loop
+            assert (server.admit_nowait(request) is not None) is on_loop
             checked.clear()
-            reply = await server.submit(request)
+            reply = await server.admit(request)
             assert checked == [on_loop]
             assert (await reply.response()).output("OUTPUT0").element_count == count
 

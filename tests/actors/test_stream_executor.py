@@ -61,7 +61,7 @@ async def failure_of(reply: Reply) -> TriremeError:
 
 async def landing(streaming: Streaming, server: InferenceServer, value: float) -> float:
     """Ask, and let the device work until there is an answer."""
-    reply = await server.submit(request(value))
+    reply = await server.admit(request(value))
 
     def answered() -> bool:
         streaming.device.run()
@@ -84,7 +84,7 @@ async def memory_is_back(device: FakeDevice) -> None:
 
 async def test_two_batches_are_in_flight_and_each_gets_its_own_answer(streaming: Streaming) -> None:
     async with streaming.serving(model()) as server:
-        replies = [await server.submit(request(value)) for value in range(5)]
+        replies = [await server.admit(request(value)) for value in range(5)]
         await until(lambda: streaming.launched == 2)
         await trio.testing.wait_all_tasks_blocked()
         assert streaming.launched == 2, "it has two credits"
@@ -111,7 +111,7 @@ async def test_everything_that_may_wait_is_on_the_instances_thread(streaming: St
 
 async def test_instances_go_on_side_by_side(streaming: Streaming) -> None:
     async with streaming.serving(model(instances=2)) as server:
-        replies = [await server.submit(request(value)) for value in range(5)]
+        replies = [await server.admit(request(value)) for value in range(5)]
         await until(lambda: streaming.launched == 4)
         streaming.device.run()
         await until(lambda: streaming.launched == 5)
@@ -121,7 +121,7 @@ async def test_instances_go_on_side_by_side(streaming: Streaming) -> None:
 
 async def test_a_batch_may_land_before_its_launch_has_returned(streaming: Streaming) -> None:
     async with streaming.serving(model()) as server:
-        reply = await server.submit(request(1, "early"))
+        reply = await server.admit(request(1, "early"))
         assert await value_of(reply) == 2
         assert await landing(streaming, server, 5) == 6
 
@@ -132,7 +132,7 @@ async def test_an_instance_that_needs_leave_to_execute_has_one_batch_at_a_time(
     limited = text_format.Parse("instance_group { rate_limiter { } }", ModelConfigMessage())
     config = replace(model().read(ServerOptions()), message=limited)
     async with streaming.serving(SimulatedModel(config, Profile(0.0)), rate_limit=True) as server:
-        replies = [await server.submit(request(value)) for value in range(2)]
+        replies = [await server.admit(request(value)) for value in range(2)]
         await until(lambda: streaming.launched == 1)
         await trio.testing.wait_all_tasks_blocked()
         assert streaming.launched == 1
@@ -144,7 +144,7 @@ async def test_an_instance_that_needs_leave_to_execute_has_one_batch_at_a_time(
 
 async def test_a_hang_limit_that_is_not_reached_changes_nothing(streaming: Streaming) -> None:
     async with streaming.serving(model(), hang_limit_s=60) as server:
-        replies = [await server.submit(request(value)) for value in range(2)]
+        replies = [await server.admit(request(value)) for value in range(2)]
         await until(lambda: streaming.launched == 2)
         streaming.device.run()
         assert [await value_of(reply) for reply in replies] == [1, 2]
@@ -162,7 +162,7 @@ async def test_the_times_are_the_devices(streaming: Streaming) -> None:
 
 async def test_a_client_that_gives_up_disturbs_nobody(streaming: Streaming) -> None:
     async with streaming.serving(model()) as server:
-        replies = [await server.submit(request(value)) for value in range(4)]
+        replies = [await server.admit(request(value)) for value in range(4)]
         await until(lambda: streaming.launched == 2)
         replies[0].cancel()
         replies[2].cancel()
@@ -189,10 +189,10 @@ async def test_a_client_that_gives_up_disturbs_nobody(streaming: Streaming) -> N
 )
 async def test_what_a_batch_raises_is_its_own_answer(streaming: Streaming, act: str, text: str) -> None:
     async with streaming.serving(model()) as server:
-        before = await server.submit(request(1))
+        before = await server.admit(request(1))
         await until(lambda: streaming.launched == 1)
-        reply = await server.submit(request(1, act))
-        after = await server.submit(request(2))
+        reply = await server.admit(request(1, act))
+        after = await server.admit(request(2))
         failed: list[TriremeError] = []
 
         def answered() -> bool:
@@ -215,9 +215,9 @@ async def test_memory_that_ran_out_for_a_batch_is_there_for_the_next(streaming: 
     """Each needs 16 bytes for its input and as many for its result: there is room for one, not for two."""
     streaming.device = FakeDevice(memory_bytes=32)
     async with streaming.serving(model()) as server:
-        first = await server.submit(request(1))
+        first = await server.admit(request(1))
         await until(lambda: streaming.launched == 1)
-        second = await server.submit(request(2))
+        second = await server.admit(request(2))
         await until(lambda: streaming.launched == 2)
         streaming.device.run()
         assert "16 bytes of device memory were asked for, 0 are left" in (await failure_of(second)).message
@@ -238,11 +238,11 @@ async def test_memory_that_ran_out_for_a_batch_is_there_for_the_next(streaming: 
 async def test_a_launch_may_cost_the_instance_and_what_is_in_flight(streaming: Streaming, act: str, text: str) -> None:
     async with streaming.serving(model()) as server:
         sick = streaming.device
-        flying = await server.submit(request(1))
+        flying = await server.admit(request(1))
         await until(lambda: streaming.launched == 1)
         streaming.device = FakeDevice()
-        reply = await server.submit(request(2, act))
-        waiting = await server.submit(request(3))
+        reply = await server.admit(request(2, act))
+        waiting = await server.admit(request(3))
         for each in (reply, flying):
             assert (await failure_of(each)).message == text
         await until(lambda: streaming.launched == 2)
@@ -258,7 +258,7 @@ async def test_a_launch_may_cost_the_instance_and_what_is_in_flight(streaming: S
 @pytest.mark.usefixtures("impatient")
 async def test_a_device_that_falls_ill_never_calls_and_is_found_out(streaming: Streaming) -> None:
     async with streaming.serving(model()) as server:
-        replies = [await server.submit(request(value)) for value in range(2)]
+        replies = [await server.admit(request(value)) for value in range(2)]
         await until(lambda: streaming.launched == 2 and streaming.asked > 2)
         sick, streaming.device = streaming.device, FakeDevice()
         lost = weakref.ref(streaming.instances.pop())
@@ -282,14 +282,14 @@ async def test_a_device_that_stays_ill_costs_its_model_and_no_other(streaming: S
         first = streaming.instances[0]
         assert first.device is other
         for _ in range(2):
-            assert (await failure_of(await server.submit(request(1, "sick")))).message == "it has a cold"
+            assert (await failure_of(await server.admit(request(1, "sick")))).message == "it has a cold"
             streaming.device = sick
         await until(lambda: not server.model_ready("m"))
         await until(lambda: server.repository_index()[0].reason)
         died = "1 of 1 instances have died and are being restarted; last: it has a cold"
         assert server.repository_index()[0].reason == died
         streaming.device = other
-        reply = await server.submit(request(4, model="other"))
+        reply = await server.admit(request(4, model="other"))
         await until(lambda: streaming.launched == 1)
         other.run()
         assert await value_of(reply) == 5
@@ -301,7 +301,7 @@ async def test_a_batch_that_hangs_costs_the_instance_and_its_memory_comes_back_w
     mock_clock.rate = 1
     async with streaming.serving(model(), hang_limit_s=60) as server:
         hanging, streaming.device = streaming.device, FakeDevice()
-        reply = await server.submit(request(1))
+        reply = await server.admit(request(1))
         await until(lambda: streaming.launched == 1)
         mock_clock.jump(60)
         text = "instance 'm_0' gave no answer within 60 s and was given up"
@@ -322,7 +322,7 @@ async def test_a_launch_that_hangs_is_given_up_and_may_return_when_it_likes(
     mock_clock.rate = 1
     async with streaming.serving(model(), hang_limit_s=60) as server:
         hanging, streaming.device = streaming.device, FakeDevice()
-        reply = await server.submit(request(1, "slow"))
+        reply = await server.admit(request(1, "slow"))
         await until(lambda: "launch" in streaming.threads)
         mock_clock.jump(60)
         assert "was given up" in (await failure_of(reply)).message
@@ -340,7 +340,7 @@ async def test_a_launch_that_hangs_is_given_up_and_may_return_when_it_likes(
 @pytest.mark.parametrize("hang_limit_s", [0.0, 60.0])
 async def test_a_model_that_is_unloaded_lets_land_what_is_in_flight(streaming: Streaming, hang_limit_s: float) -> None:
     async with streaming.serving(model(), hang_limit_s=hang_limit_s) as server:
-        replies = [await server.submit(request(value)) for value in range(3)]
+        replies = [await server.admit(request(value)) for value in range(3)]
         await until(lambda: streaming.launched == 2)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.stop, 20.0)
@@ -363,7 +363,7 @@ def test_what_lands_after_the_server_has_stopped_does_no_harm(streaming: Streami
 
     async def scenario() -> None:
         async with streaming.serving(model(), exit_timeout_s=0.05) as server:
-            replies = [await server.submit(request(value)) for value in range(3)]
+            replies = [await server.admit(request(value)) for value in range(3)]
             await until(lambda: streaming.launched == 2)
         texts.extend([(await failure_of(reply)).message for reply in replies])
         device = streaming.device

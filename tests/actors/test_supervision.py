@@ -169,7 +169,7 @@ async def test_a_server_that_stops_starts_no_instance_again(
     model.answer = answer
     async with open_server(model, exit_timeout_s=1000) as server:
         for _ in range(2):
-            await server.submit(request_for())
+            await server.admit(request_for())
         await trio.sleep(1.05)
         assert server.budget_statistics().requests == 0
     assert trio.current_time() < 10

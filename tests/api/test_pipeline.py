@@ -54,14 +54,14 @@ class Noted:
     def tracer(self) -> Any:
         return self
 
-    def submit_nowait(self, request: Any, *, lease: Any, model: Any) -> Any:
-        self.steps.append("submit now")
+    def admit_nowait(self, request: Any, *, lease: Any, model: Any) -> Any:
+        self.steps.append("admit now")
         self._submit(request, lease, model)
         return self.reply if self.room else None
 
-    async def submit(self, request: Any, lease: Any, model: Any) -> Any:
+    async def admit(self, request: Any, lease: Any, model: Any) -> Any:
         await trio.lowlevel.checkpoint()
-        self.steps.append("submit")
+        self.steps.append("admit")
         self._submit(request, lease, model)
         return self.reply
 
@@ -143,7 +143,7 @@ class FakeAdapter:
 
 
 class Waiting(FakeAdapter):
-    """Is submitted in a task only."""
+    """Is admitted in a task only."""
 
     prompt: ClassVar[bool] = False
 
@@ -155,10 +155,10 @@ def pipeline(noted: Noted, pattern: HeaderPattern | None = None) -> Pipeline:
 @pytest.mark.parametrize(
     ("active", "pattern", "steps"),
     [
-        (False, None, ["decode", "submit now"]),
-        (False, PATTERN, ["decode", "forward", "submit now"]),
-        (True, None, ["received", "decode", "trace decoded", "submit now"]),
-        (True, PATTERN, ["received", "decode", "forward", "trace decoded", "submit now"]),
+        (False, None, ["decode", "admit now"]),
+        (False, PATTERN, ["decode", "forward", "admit now"]),
+        (True, None, ["received", "decode", "trace decoded", "admit now"]),
+        (True, PATTERN, ["received", "decode", "forward", "trace decoded", "admit now"]),
     ],
 )
 def test_the_order_is_the_same_traced_or_not(active: bool, pattern: HeaderPattern | None, steps: list[str]) -> None:
@@ -172,9 +172,9 @@ def test_the_order_is_the_same_traced_or_not(active: bool, pattern: HeaderPatter
 async def test_a_request_that_has_to_wait_for_room_is_decoded_once() -> None:
     noted = Noted(active=True, room=False)
     adapter = FakeAdapter(noted)
-    assert cast(object, await pipeline(noted, PATTERN).submit(adapter)) is noted.reply
-    begun = ["received", "decode", "forward", "trace decoded", "submit now"]
-    assert noted.steps == [*begun, "waits", "submit", "waited"]
+    assert cast(object, await pipeline(noted, PATTERN).admit(adapter)) is noted.reply
+    begun = ["received", "decode", "forward", "trace decoded", "admit now"]
+    assert noted.steps == [*begun, "waits", "admit", "waited"]
     assert [given[-1] for given in noted.submitted] == [MODEL, MODEL]
 
 
@@ -183,16 +183,16 @@ async def test_what_takes_long_to_decode_goes_the_rest_of_the_way_in_a_task() ->
     assert pipeline(noted, PATTERN).begin(FakeAdapter(noted, slow=True)) is None
     assert noted.steps == ["received", "decode"]
     noted.steps.clear()
-    await pipeline(noted, PATTERN).submit(FakeAdapter(noted, slow=True))
-    rest = ["waits", "decode slowly", "forward", "trace decoded", "submit", "waited"]
+    await pipeline(noted, PATTERN).admit(FakeAdapter(noted, slow=True))
+    rest = ["waits", "decode slowly", "forward", "trace decoded", "admit", "waited"]
     assert noted.steps == ["received", "decode", *rest]
 
 
 async def test_who_waits_anyway_is_not_submitted_at_once() -> None:
     """So it waits for its model's share of the budget, where others are refused."""
     noted = Noted()
-    await pipeline(noted).submit(Waiting(noted))
-    assert noted.steps == ["decode", "waits", "submit", "waited"]
+    await pipeline(noted).admit(Waiting(noted))
+    assert noted.steps == ["decode", "waits", "admit", "waited"]
 
 
 @pytest.mark.parametrize("error", [InvalidArgumentError("bad"), ZeroDivisionError()])
@@ -204,11 +204,11 @@ def test_what_cannot_be_decoded_is_abandoned(error: Exception) -> None:
 
 
 async def test_refusals_are_raised_and_the_request_is_abandoned_once() -> None:
-    for kind, steps in ((FakeAdapter, ["submit now"]), (Waiting, ["waits", "submit"])):
+    for kind, steps in ((FakeAdapter, ["admit now"]), (Waiting, ["waits", "admit"])):
         noted = Noted()
         noted.refused = UnavailableError("full")
         with pytest.raises(UnavailableError, match="full"):
-            await pipeline(noted).submit(kind(noted))
+            await pipeline(noted).admit(kind(noted))
         assert noted.steps == ["decode", *steps, "abandon"]
 
 
@@ -220,7 +220,7 @@ async def test_a_client_that_leaves_while_its_request_waits_abandons_it(autojump
             await trio.sleep_forever()
 
     with trio.move_on_after(1):
-        await pipeline(noted).submit(Endless(noted, slow=True))
+        await pipeline(noted).admit(Endless(noted, slow=True))
     assert noted.steps == ["decode", "waits", "abandon"]
 
 

@@ -64,7 +64,7 @@ class FakeServer:
 
     Attributes:
         submitted: every request that came through.
-        refusal: raised by `submit` in place of accepting.
+        refusal: raised by `admit` in place of accepting.
         full: raised by `check_room`.
         shares: of the models that leases are told of.
         failure: what the model answers in place of its outputs.
@@ -159,7 +159,7 @@ class FakeServer:
         if self.full is not None:
             raise self.full
 
-    async def submit(
+    async def admit(
         self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> FakeReply:
         if lease is not None:

@@ -41,7 +41,7 @@ async def a_few_requests(world: World) -> None:
             number = world.recorder.next_request()
             request = simple_request("m", rows)
             request.id = str(number)
-            replies.append(server.submit_nowait(request))
+            replies.append(server.admit_nowait(request))
             await world.clock.sleep(0.01)
         clients.start_soon(world.ask, simple_request("m"))
         await world.clock.sleep(0.01)

@@ -19,7 +19,7 @@ from trireme.engine.errors import CancelledError, InternalError, TriremeError
 
 async def numbers(server, *values: float, **fields) -> list[float]:
     """The first value of each response of model m."""
-    reply = await server.submit(ask("m", *values, **fields))
+    reply = await server.admit(ask("m", *values, **fields))
     return [response.outputs[0].array[0, 0] async for response in reply.responses()]
 
 
@@ -117,7 +117,7 @@ async def test_a_slow_client_holds_the_model_back(tmp_path: Path) -> None:
             return 0
 
     async with open_repository(tmp_path) as server:
-        reply = await server.submit(ask("m", 1))
+        reply = await server.admit(ask("m", 1))
         reply.notify_each(lambda _reply: None)
         await until(lambda: sent() >= 64)
         await trio.sleep(0.2)
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_is_noticed_and_holds_no_model_back(tmp_path:
     )
     write_model(tmp_path, "m", code, DECOUPLED)
     async with open_repository(tmp_path) as server:
-        reply = await server.submit(ask("m", 1_000_000))
+        reply = await server.admit(ask("m", 1_000_000))
         began = trio.Event()
         reply.notify_each(lambda _reply: began.set())
         await began.wait()
@@ -188,7 +188,7 @@ async def test_errors_come_between_responses(tmp_path: Path) -> None:
     )
     write_model(tmp_path, "m", code, DECOUPLED)
     async with open_repository(tmp_path) as server:
-        reply = await server.submit(ask("m", 1))
+        reply = await server.admit(ask("m", 1))
         reply.notify_each(lambda _reply: None)
         await until(lambda: reply.final)
         outcomes = [(str(o) if isinstance(o, TriremeError) else o and "response", final) for o, final in reply.take()]
@@ -206,7 +206,7 @@ async def test_an_exception_ends_every_open_request_of_the_batch(tmp_path: Path)
     )
     write_model(tmp_path, "m", code, DECOUPLED)
     async with open_repository(tmp_path) as server:
-        reply = await server.submit(ask("m", 1))
+        reply = await server.admit(ask("m", 1))
         reply.notify_each(lambda _reply: None)
         await until(lambda: reply.final)
         (first, last) = reply.take()
@@ -292,7 +292,7 @@ async def test_large_responses_of_many_requests_flow(tmp_path: Path) -> None:
     async with open_repository(tmp_path) as server:
 
         async def go(value: int) -> None:
-            reply = await server.submit(ask("m", value))
+            reply = await server.admit(ask("m", value))
             number = 0
             async for response in reply.responses():
                 array = response.outputs[0].array

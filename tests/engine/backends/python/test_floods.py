@@ -89,7 +89,7 @@ async def test_large_answers_of_a_model_that_hears_nothing_leave_no_descriptors(
     write_model(tmp_path, "m", code, LARGE_CONFIG)
     async with open_repository(tmp_path) as server:
         before = descriptors()
-        reply = await server.submit(ask("m", 1))
+        reply = await server.admit(ask("m", 1))
         seen = []
         async for part in reply.responses():
             seen += [float(tensor.array[0, 0]) for tensor in part.outputs]

@@ -101,7 +101,7 @@ async def test_what_is_neither_true_nor_false_fails_the_load(tmp_path: Path) -> 
 async def test_a_request_whose_client_leaves_meanwhile_is_not_executed_again(tmp_path: Path) -> None:
     directory = write_model(tmp_path, "m", POISONOUS, BATCHED)
     async with open_repository(tmp_path) as server:
-        replies = [await server.submit(ask("m", value)) for value in (1, 13, 3, 4)]
+        replies = [await server.admit(ask("m", value)) for value in (1, 13, 3, 4)]
         with trio.fail_after(60):
             while server.model_statistics()[0].instances_alive != 0:
                 await trio.testing.wait_all_tasks_blocked()
@@ -117,7 +117,7 @@ async def test_a_request_whose_client_leaves_meanwhile_is_not_executed_again(tmp
 async def test_a_server_that_stops_answers_those_who_wait_to_be_executed_again(tmp_path: Path) -> None:
     write_model(tmp_path, "m", POISONOUS, BATCHED)
     async with open_repository(tmp_path, exit_timeout_s=0) as server:
-        replies = [await server.submit(ask("m", value)) for value in (1, 13, 3, 4)]
+        replies = [await server.admit(ask("m", value)) for value in (1, 13, 3, 4)]
         with trio.fail_after(60):
             while server.model_statistics()[0].instances_alive != 0:
                 await trio.testing.wait_all_tasks_blocked()

@@ -292,7 +292,7 @@ async def test_answers_go_out_in_the_order_of_arrival_if_that_is_wanted(tmp_path
     order: list[int] = []
     async with open_repository(tmp_path) as server:
         for value in (1, 2):
-            reply = await server.submit(ask("m", value))
+            reply = await server.admit(ask("m", value))
             reply.notify_each(lambda _reply, value=value: order.append(value))
         await until(lambda: len(order) == 2)
     assert order == [1, 2]

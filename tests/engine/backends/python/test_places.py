@@ -258,7 +258,7 @@ async def test_a_model_may_run_in_the_servers_process(tmp_path: Path) -> None:
         assert child_processes() <= before[0]
         for value in range(20):
             assert await answer(server, "m", value) == value + 1
-        reply = await server.submit(ask("many", 1))
+        reply = await server.admit(ask("many", 1))
         assert [part.outputs[0].array[0, 0] async for part in reply.responses()] == list(range(100))
     await until(lambda: threading.active_count() <= before[2] + 4)  # trio keeps some for later
     await until(lambda: open_descriptors() <= before[1])

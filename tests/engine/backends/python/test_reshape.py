@@ -101,7 +101,7 @@ async def test_so_do_a_stream_other_models_and_members_of_ensembles(tmp_path: Pa
     """
     write_model(tmp_path, "both", "", ensemble)
     async with open_repository(tmp_path) as server:
-        reply = await server.submit(ask("stream", 1))
+        reply = await server.admit(ask("stream", 1))
         assert [part.outputs[0].shape async for part in reply.responses()] == [(3, 1)]
         (said,) = (await server.infer(ask("asking", 1))).outputs[0].array.ravel()
         assert json.loads(said.decode().replace("(", "[").replace(")", "]")) == [3, 1]
