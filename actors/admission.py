@@ -15,10 +15,10 @@ from ..engine.tracing.following import TracedReply
 from .budget import InflightBudget
 from .large_requests import is_large, read_regions_now, strings_in_regions
 from .lease import Lease, ModelShare
+from .members import refuse_recursion
 from .messages import Admit
 from .model import Model
 from .offload import Offload
-from .recursion import refuse_recursion
 from .reply import Reply
 from .repository import Repository
 from .turn import Turn
@@ -122,6 +122,11 @@ class Admission:
         return reply
 
     def admit_inner(self, request: InferenceRequest, description: ModelDescription | None) -> Reply:
+        """`admit_nowait`, for what a model asks while it serves a request: does not wait for room (`model_calls`).
+
+        Raises:
+            TriremeError: refused: invalid, stopping, or waiting for itself (`members.refuse_recursion`).
+        """
         received_ns = self._clock.now_ns()
         model = self._find(request, description)
         inputs, rows = model.validator.check(request)

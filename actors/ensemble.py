@@ -21,7 +21,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engine.answer_window import AnswerWindow
 from ..engine.clock import Clock
@@ -46,21 +46,18 @@ from ..engine.statistics import ModelStatistics
 from ..engine.tracing.following import TracedReply
 from .door import Door
 from .mailbox import Mailbox
+from .members import Member, refuse_recursion
 from .messages import Admit, Cancel, DoorMessage, Stop
-from .recursion import refuse_recursion
 from .reply import WINDOW
 from .scheduler_statistics import SchedulerStatistics
 from .turn import Turn
-
-if TYPE_CHECKING:
-    from .model import Model
 
 logger = logging.getLogger("trireme.ensemble")
 
 STUCK_S = 300.0
 """See rule 3; as long as Triton waits."""
 
-FindMember = Callable[[InferenceRequest], "Model"]
+FindMember = Callable[[InferenceRequest], Member]
 
 
 @dataclass(slots=True, eq=False)

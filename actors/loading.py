@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import rapidjson
 
@@ -29,10 +28,8 @@ from ..engine.repository.source import ModelSource
 from ..engine.scheduling.core import SchedulerCore
 from ..engine.scheduling.sequence.initial_state import state_layout
 from ..engine.warmup import WarmupSample, settling_samples, warmup_samples
+from .members import Member
 from .surroundings import Surroundings
-
-if TYPE_CHECKING:
-    from .model import Model
 
 logger = logging.getLogger("trireme.repository")
 
@@ -71,7 +68,7 @@ class LoadedEnsemble:
 
 
 async def load(
-    source: ModelSource, config: ModelConfig, version: int, surroundings: Surroundings, members: Sequence[Model] | None
+    source: ModelSource, config: ModelConfig, version: int, surroundings: Surroundings, members: Sequence[Member] | None
 ) -> LoadedInstances | LoadedEnsemble:
     """Load one version on a thread. When this is cancelled the thread is not waited for; what a backend can end of what
     it waits for is ended.
@@ -165,7 +162,7 @@ def gpus_for(config: ModelConfig, surroundings: Surroundings) -> Gpus:
     return replace(gpus, automatic=surroundings.backends.get(config.backend).uses_gpus())
 
 
-def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Model]) -> LoadedEnsemble:
+def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Member]) -> LoadedEnsemble:
     """Connect the steps of an ensemble.
 
     Args:
@@ -193,7 +190,7 @@ def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Mo
     return LoadedEnsemble(config, labels, plan)
 
 
-def _check_cache(config: ModelConfig, members: Sequence[Model]) -> None:
+def _check_cache(config: ModelConfig, members: Sequence[Member]) -> None:
     """What a model may not be that uses the response cache, an ensemble may not have among its members."""
     if not config.response_cache:
         return

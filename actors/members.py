@@ -1,4 +1,4 @@
-"""The members of an ensemble, bound to it for as long as it serves.
+"""What an ensemble knows of its members, bound to it for as long as it serves.
 
 An ensemble was planned for the configurations that its members had when it was loaded, so those very versions of them
 carry out its steps until its last request is answered, whatever is loaded or unloaded under their names meanwhile.
@@ -7,19 +7,50 @@ When its members change the repository loads the ensemble again; the old one the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from ..engine.config.ensemble import ensemble_scheduling
 from ..engine.config.model import ModelConfig
+from ..engine.description import ModelActorStatistics
+from ..engine.errors import UnavailableError
 from ..engine.request import InferenceRequest
+from ..engine.validation import RequestValidator
+from .door import Door
+from .readiness import ReadinessCheck
 
-if TYPE_CHECKING:
-    from .model import Model
-    from .readiness import ReadinessCheck
 
-FindModel = Callable[[str, int], "Model"]
-AnsweringModel = Callable[["Model", InferenceRequest], "Model"]
+class Member(Protocol):
+    """What others use of a model (`model.Model`, which says more)."""
+
+    id: str
+    name: str
+    version: int
+    config: ModelConfig
+    labels: Mapping[str, tuple[str, ...]]
+    stateful: bool
+
+    @property
+    def serving(self) -> bool: ...
+    @property
+    def trouble(self) -> str: ...
+    @property
+    def has_sequences(self) -> bool: ...
+    @property
+    def scheduler(self) -> Door[Any]: ...
+    @property
+    def validator(self) -> RequestValidator: ...
+
+    def own_checks(self) -> list[ReadinessCheck]: ...
+    def continues(self, request: InferenceRequest) -> bool: ...
+    def fingerprint(self) -> str: ...
+    def actor_statistics(self) -> ModelActorStatistics: ...
+    def hold(self) -> None: ...
+    def let_go(self) -> None: ...
+
+
+FindModel = Callable[[str, int], Member]
+FindContinuing = Callable[[Sequence[str], InferenceRequest], Member | None]
 
 
 class Members:
@@ -28,7 +59,7 @@ class Members:
     Args:
         config: the ensemble's.
         find: the ready version of a model that answers.
-        answering: the version of a model that has the sequence which a request continues; otherwise the model itself.
+        continuing: of the models with these ids, the version that has the sequence which a request continues.
 
     Attributes:
         steps: the models, in the order of the steps; one that has several steps is there several times.
@@ -37,16 +68,16 @@ class Members:
         TriremeError: one is not there.
     """
 
-    def __init__(self, config: ModelConfig, find: FindModel, answering: AnsweringModel) -> None:
+    def __init__(self, config: ModelConfig, find: FindModel, continuing: FindContinuing) -> None:
         self._find = find
-        self._answering = answering
+        self._continuing = continuing
         names = [(step.model_name, step.model_version) for step in ensemble_scheduling(config).steps]
         self.steps = [find(*name) for name in names]
         self._by_name = dict(zip(names, self.steps, strict=True))
         for model in self._by_name.values():
             model.hold()
 
-    def find(self, request: InferenceRequest) -> Model:
+    def find(self, request: InferenceRequest) -> Member:
         """The model that answers the request of a step.
 
         Raises:
@@ -55,7 +86,9 @@ class Members:
         model = self._by_name[request.model_name, request.model_version]
         if not model.serving:
             model = self._find(request.model_name, request.model_version)
-        return self._answering(model, request) if model.stateful else model
+        if model.stateful and not model.continues(request):
+            return self._continuing([model.id], request) or model
+        return model
 
     @property
     def trouble(self) -> str:
@@ -77,3 +110,22 @@ class Members:
             model.let_go()
         self._by_name = {}
         self.steps = []
+
+
+def refuse_recursion(request: InferenceRequest, model: Member) -> None:
+    """Refuse a request that all instances of its model wait for, because they made it or what it was made for: it could
+    never be executed, whether a model makes it or an ensemble that a model asks. To be called for requests with
+    `callers`.
+
+    Args:
+        model: which is to execute the request.
+
+    Raises:
+        UnavailableError: none of its instances could.
+    """
+    waiting = {instance for caller, instance in request.callers if caller == (model.name, model.version)}
+    if waiting and len(waiting) >= model.actor_statistics().instances:
+        raise UnavailableError(
+            f"all {len(waiting)} instances of model '{model.name}' wait for the answer to this very request, so that "
+            "it could never be executed"
+        )

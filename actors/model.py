@@ -42,7 +42,7 @@ from .door import Door, stopping_error
 from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once
 from .loading import LoadedEnsemble, LoadedInstances, gpus_for, load
-from .members import AnsweringModel, FindModel, Members
+from .members import FindContinuing, FindModel, Members
 from .messages import EndSequences, Stop
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
@@ -62,7 +62,7 @@ class Model:
         source: where its files are.
         config: as read in the poll phase; replaced by the complete one when loaded.
         find: the ready version of a model that answers, for ensembles.
-        answering: the version of a model that has the sequence which a request continues, for ensembles.
+        continuing: the version of a model that has the sequence which a request continues, for ensembles.
         on_state: called at each change of state.
 
     Attributes:
@@ -79,7 +79,7 @@ class Model:
         version: int,
         surroundings: Surroundings,
         find: FindModel,
-        answering: AnsweringModel,
+        continuing: FindContinuing,
         on_state: Callable[[Model], None] = lambda _model: None,
     ) -> None:
         self.id = source.id
@@ -95,7 +95,7 @@ class Model:
         self.source = source
         self._surroundings = surroundings
         self._find = find
-        self._answering = answering
+        self._continuing = continuing
         self._on_state = on_state
         self._instances: Instances | None = None
         self._counts = InstanceCounts()
@@ -379,7 +379,7 @@ class Model:
         """None if it was told to stop meanwhile: what takes time then is ended, or left to itself."""
         surroundings, steps = self._surroundings, None
         if self.config.has_ensemble_scheduling:
-            self._members = Members(self.config, self._find, self._answering)
+            self._members = Members(self.config, self._find, self._continuing)
             steps = self._members.steps
         loaded = None
         with trio.CancelScope() as self._loading:

@@ -4,7 +4,7 @@ Rules:
  1. A request that a model makes does not wait for room in the server's budget. The request that the model is serving
     holds a share of that until it is answered, so if its own requests had to wait, they could wait for ever. They are
     counted, though, and clients wait for them.
- 2. A request that could never be executed, since its model waits for the answer to it, is refused (`recursion`).
+ 2. A request that could never be executed, since its model waits for the answer to it, is refused (`refuse_recursion`).
  3. While the server starts it answers nothing of this kind: models are not there yet, and waiting for them could mean
     to wait for oneself.
 """
@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -20,11 +19,11 @@ from ..engine.backends.services import NOT_READY, Question
 from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from ..engine.request import LATEST, InferenceRequest
 from ..engine.tensor import Buffer
-from .offload import copied_in_pieces
+from .admission import Admission
+from .model_control import ModelControl
+from .offload import Offload, copied_in_pieces
 from .reply import Reply
-
-if TYPE_CHECKING:
-    from .server import InferenceServer
+from .repository import Repository
 
 OnDone = Callable[[TriremeError | None], object]
 
@@ -34,22 +33,22 @@ class ModelCalls:
 
     Args:
         nursery: for what takes time.
-
-    Attributes:
-        open: the server has started (rule 3).
     """
 
-    def __init__(self, server: InferenceServer, nursery: trio.Nursery) -> None:
-        self._server = server
+    def __init__(self, offload: Offload, nursery: trio.Nursery) -> None:
+        self._offload = offload
         self._nursery = nursery
-        self.open = False
+        self._open: tuple[Admission, ModelControl] | None = None
+
+    def open(self, admission: Admission, control: ModelControl) -> None:
+        """The server has started (rule 3)."""
+        self._open = admission, control
 
     def ask(self, request: InferenceRequest, many: bool, on_answer: Callable[[Question], None]) -> Reply:
-        self._check_open()
-        server = self._server
+        admission, control = self._opened()
         name, version = request.model_name, request.model_version
         try:
-            description = server.describe(name, version)
+            description = control.repository.describe(name, version)
         except TriremeError:
             raise UnavailableError(f"Failed for execute the inference request. Model '{name}' is not ready.") from None
         if description.config.decoupled and not many:
@@ -58,36 +57,38 @@ class ModelCalls:
                 "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
                 "calls for decoupled models.'"
             )
-        reply = server.admit_inner(request, description)
+        reply = admission.admit_inner(request, description)
         reply.notify_each(on_answer)
         return reply
 
     def load_model(self, name: str, parameters: Mapping[str, str | memoryview], on_done: OnDone) -> None:
-        self._check_open()
+        _, control = self._opened()
 
         async def load() -> None:
-            await self._server.load_model(name, await self._server.offload(_copied, parameters))
+            await control.load(name, await self._offload(_copied, parameters))
 
         self._nursery.start_soon(_carry_out, load, on_done)
 
     def unload_model(self, name: str, dependents: bool, on_done: OnDone) -> None:
-        self._check_open()
-        self._nursery.start_soon(_carry_out, lambda: self._server.unload_model(name, dependents), on_done)
+        _, control = self._opened()
+        self._nursery.start_soon(_carry_out, lambda: control.unload(name, dependents), on_done)
 
     def model_ready(self, name: str, version: str, on_answer: Callable[[bool], object]) -> None:
-        self._check_open()
+        _, control = self._opened()
         number = _read_version(version)
-        if self._server.model_ready(name, number):
-            self._nursery.start_soon(self._ask_ready, name, number, on_answer)
+        if control.repository.model_ready(name, number):
+            self._nursery.start_soon(_ask_ready, control.repository, name, number, on_answer)
         else:
             on_answer(False)
 
-    async def _ask_ready(self, name: str, version: int, on_answer: Callable[[bool], object]) -> None:
-        on_answer(await self._server.check_model_ready(name, version))
-
-    def _check_open(self) -> None:
-        if not self.open:
+    def _opened(self) -> tuple[Admission, ModelControl]:
+        if self._open is None:
             raise UnavailableError(NOT_READY)
+        return self._open
+
+
+async def _ask_ready(repository: Repository, name: str, version: int, on_answer: Callable[[bool], object]) -> None:
+    on_answer(await repository.check_model_ready(name, version))
 
 
 async def _carry_out(work: Callable[[], Awaitable[None]], on_done: OnDone) -> None:

@@ -37,8 +37,8 @@ from ..engine.repository.uploaded_code import refuse_code
 from ..engine.tensor import Buffer
 from .name_locks import NameLocks
 from .poller import Known, Override, Poller, members, resolve
-from .repository import LoadProgress, Repository, no_more_changes
-from .slow_loads import NEWER, UNLOADED_MEANWHILE, Replacement, always, is_outdated
+from .repository import LoadProgress, Repository
+from .slow_loads import NEWER, UNLOADED_MEANWHILE, Replacement, always, is_outdated, no_more_changes
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")

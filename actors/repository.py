@@ -21,8 +21,8 @@ from ..engine.request import LATEST, InferenceRequest
 from ..engine.statistics import ModelStatisticsEntry
 from .lease import ModelShare
 from .model import UNLOADED, Model
-from .readiness import ReadinessCheck
-from .slow_loads import SlowLoads
+from .readiness import ReadinessCheck, all_pass
+from .slow_loads import SlowLoads, no_more_changes
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
@@ -71,10 +71,6 @@ class Repository:
     def look_at(self, scan: Scan) -> None:
         """What the repositories hold now; the index lists that."""
         self._scan = scan
-
-    @property
-    def scan(self) -> Scan:
-        return self._scan
 
     async def replace(
         self, source: ModelSource, config: ModelConfig, versions: Sequence[int], *, in_place: bool = False
@@ -128,7 +124,7 @@ class Repository:
         """Load versions side by side; those that could be loaded wait for `_switch`."""
         find = partial(self.find_member, source.namespace)
         models = [
-            Model(source, config, version, self._surroundings, find, self.answering, self._changed)
+            Model(source, config, version, self._surroundings, find, self.continuing, self._changed)
             for version in versions
         ]
         self.meet(source)
@@ -313,7 +309,7 @@ class Repository:
             model = self.find(request.model_name, request.model_version)
         except TriremeError:
             ids = self._ids.get(request.model_name, [])
-            found = self._continuing(ids, request)
+            found = self.continuing(ids, request)
             if found is None:
                 raise
             return found
@@ -323,9 +319,10 @@ class Repository:
         """The version of a model that a request is for, unless another one has the sequence which it continues."""
         if not model.stateful or model.continues(request):
             return model
-        return self._continuing([model.id], request) or model
+        return self.continuing([model.id], request) or model
 
-    def _continuing(self, ids: Sequence[str], request: InferenceRequest) -> Model | None:
+    def continuing(self, ids: Sequence[str], request: InferenceRequest) -> Model | None:
+        """The version of these models that has the sequence which a request continues; None if there is none."""
         if request.sequence_start or not request.correlation_id:
             return None
         for model in self._all():
@@ -379,10 +376,15 @@ class Repository:
         except TriremeError:
             return False
 
-    def own_checks(self, name: str | None = None, version: int = LATEST) -> list[ReadinessCheck]:
-        """What is to be asked besides `model_ready`; besides `all_ready`, if no model is named."""
-        if name is not None:
-            return self.find(name, version).own_checks()
+    async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
+        """The same, and the model is asked if it has a check of its own."""
+        if not self.model_ready(name, version):
+            return False
+        checks = self.find(name, version).own_checks()
+        return not checks or (await all_pass(checks) and self.model_ready(name, version))
+
+    def own_checks(self) -> list[ReadinessCheck]:
+        """What is to be asked besides `all_ready`."""
         return list(dict.fromkeys(check for model in self.models() if model.ready for check in model.own_checks()))
 
     def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
@@ -413,10 +415,9 @@ class Repository:
                 reason = "model appears in two or more repositories"
                 entries.append(IndexEntry(name, state=ModelState.UNAVAILABLE, reason=reason))
                 continue
-            models = self._versions(identity)
             if identity not in self._models and not ready_only:
                 entries.append(IndexEntry(name))
-            rows_of_model = [model.index_entry() for model in models]
+            rows_of_model = [model.index_entry() for model in self._versions(identity)]
             entries += [row for row in rows_of_model if row.state is ModelState.READY or not ready_only]
         return entries
 
@@ -487,14 +488,13 @@ class Repository:
         return f"<Repository: {sum(model.ready for model in models)} of {len(models)} versions ready>"
 
 
-def no_more_changes() -> UnavailableError:
-    """The answer to who wants models to come or go while the server stops."""
-    return UnavailableError("Server is stopping, models are not loaded or unloaded any more")
-
-
 def _entry(model: Model) -> ModelStatisticsEntry:
     tags = tuple(sorted(model.config.metric_tags.items()))
-    memory = tuple(model.memory_usage)
     return ModelStatisticsEntry(
-        model.name, model.version, model.statistics, tags, namespace=model.source.namespace, memory_usage=memory
+        model.name,
+        model.version,
+        model.statistics,
+        tags,
+        namespace=model.source.namespace,
+        memory_usage=model.memory_usage,
     )

@@ -171,11 +171,12 @@ class InferenceServer:
             self._core_factory,
         )
         self._take_control(ModelControl, surroundings)
-        self._calls = self._backends.services.models = ModelCalls(self, self._nursery)
+        self._calls = self._backends.services.models = ModelCalls(self.offload, self._nursery)
         started = False
         try:
             await self._start(surroundings)
-            started = self._calls.open = True
+            self._calls.open(self._admission, self._control)
+            started = True
         finally:
             if not started:
                 await self._close(sys.exception())
@@ -326,14 +327,6 @@ class InferenceServer:
         """
         return self._admission.admit_nowait(request, lease, model)
 
-    def admit_inner(self, request: InferenceRequest, model: ModelDescription | None = None) -> Reply:
-        """`admit_nowait`, for what a model asks while it serves a request: does not wait for room (`model_calls`).
-
-        Raises:
-            TriremeError: refused: no such model, invalid, stopping, or waiting for itself (`recursion`).
-        """
-        return self._admission.admit_inner(request, model)
-
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         """What a request is to hold of the server-wide budget while it arrives; for `admit`, or to be closed.
 
@@ -421,10 +414,7 @@ class InferenceServer:
     async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
         """The same, and the model is asked if it has a check of its own
         (docs/reference/python-backend.md#readiness)."""
-        if not self.model_ready(name, version):
-            return False
-        checks = self._repository.own_checks(name, version)
-        return not checks or (await all_pass(checks) and self.model_ready(name, version))
+        return await self._repository.check_model_ready(name, version)
 
     def describe(self, name: str, version: int = LATEST) -> ModelDescription:
         """A ready model version.

@@ -14,6 +14,7 @@ from functools import partial
 import trio
 
 from ..engine.description import ModelState
+from ..engine.errors import UnavailableError
 from .model import Model
 from .poller import Known
 from .surroundings import Surroundings
@@ -104,6 +105,11 @@ class SlowLoads:
                 model.unload()
             elif model.id == identity:
                 model.end_resize()
+
+
+def no_more_changes() -> UnavailableError:
+    """The answer to who wants models to come or go while the server stops."""
+    return UnavailableError("Server is stopping, models are not loaded or unloaded any more")
 
 
 def always(_known: Known) -> bool:

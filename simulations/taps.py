@@ -19,7 +19,7 @@ from ..actors import repository as repository_module
 from ..actors.address import InstanceAddress
 from ..actors.cached import CachedDoor
 from ..actors.ensemble import Ensemble
-from ..actors.members import AnsweringModel, FindModel
+from ..actors.members import FindContinuing, FindModel
 from ..actors.messages import Answer
 from ..actors.model import Model
 from ..actors.scheduler import Scheduler
@@ -157,7 +157,7 @@ def tapped_model(recorder: Recorder, generations: Generations) -> type[Model]:
             version: int,
             surroundings: Surroundings,
             find: FindModel,
-            answering: AnsweringModel,
+            continuing: FindContinuing,
             on_state: Callable[[Model], None],
         ) -> None:
             name = generations.begin(source.name, version)
@@ -166,7 +166,7 @@ def tapped_model(recorder: Recorder, generations: Generations) -> type[Model]:
                 recorder.record(ModelStateChanged(recorder.now_ns(), name, version, model.state.value))
                 on_state(model)
 
-            super().__init__(source, config, version, surroundings, find, answering, tell)
+            super().__init__(source, config, version, surroundings, find, continuing, tell)
 
     return TappedModel
 

@@ -39,9 +39,7 @@ from house_rules import (
 ROOT = Path(__file__).parents[1]
 
 CIRCLES: tuple[frozenset[str], ...] = (
-    frozenset(f"actors.{name}" for name in ("cached", "ensemble", "loading", "members", "model", "recursion")),
     frozenset(("actors.address_share", "actors.budget", "actors.lease")),
-    frozenset(("actors.model_calls", "actors.server")),
     frozenset(("api.http2.connection", "api.http2.group")),
     frozenset(f"api.grpc.{name}" for name in ("arrival", "call", "dispatch", "host", "methods", "stream", "streaming")),
 )
