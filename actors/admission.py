@@ -72,13 +72,33 @@ class Admission:
                 inputs, rows = model.validator.check(request)
             nbytes = sum([tensor.nbytes for tensor in inputs.values()])
             holder = share if lease is None else lease
-            taking = budget.take(share, nbytes) if lease is None else budget.admit(lease, share, nbytes)
-            waited = await taking
-            if request.in_regions:
-                inputs = await self._read_regions(model, inputs, large, holder, nbytes)
-            if (waited or large) and not model.ready:
-                model, inputs, rows = await self._check_again(model, request, inputs, rows, holder, nbytes)
-            reply = self._hand_in(model, request, inputs, rows, nbytes, received_ns, holder)
+
+            def hand_in(waited: bool) -> Reply | None:
+                """There is room. None if a thread has something to do first."""
+                if large and request.in_regions:
+                    return None
+                ready = False
+                try:
+                    tensors = read_regions_now(inputs, model.input_gpu) if request.in_regions else inputs
+                    again = model, tensors, rows
+                    if (waited or large) and not model.ready:
+                        again = self._check_again_now(model, request, tensors, rows)
+                    ready = True
+                finally:
+                    if not ready:
+                        holder.release(nbytes)
+                return None if again is None else self._hand_in(request, *again, nbytes, received_ns, holder)
+
+            if lease is None:
+                reply = await budget.take(share, nbytes, hand_in)
+            else:
+                reply = await budget.admit(lease, share, nbytes, hand_in)
+            if reply is None:
+                if request.in_regions and large:  # the holder is a lease, which is closed below
+                    inputs = await self._offload(read_regions_now, inputs, model.input_gpu)
+                if not model.ready:
+                    model, inputs, rows = await self._check_again(model, request, inputs, rows, holder, nbytes)
+                reply = self._hand_in(request, model, inputs, rows, nbytes, received_ns, holder)
             accepted = True
         finally:
             if lease is not None and not accepted:
@@ -100,7 +120,7 @@ class Admission:
             return None
         if request.in_regions:
             inputs = self._read_regions_now(model, inputs, share, nbytes)
-        return self._hand_in(model, request, inputs, rows, nbytes, received_ns, share)
+        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, share)
 
     def _admit_leased(
         self, request: InferenceRequest, lease: Lease, description: ModelDescription | None
@@ -114,7 +134,7 @@ class Admission:
                 model, inputs, rows, nbytes = checked
                 if request.in_regions:
                     inputs = self._read_regions_now(model, inputs, lease, nbytes)
-                reply = self._hand_in(model, request, inputs, rows, nbytes, received_ns, lease)
+                reply = self._hand_in(request, model, inputs, rows, nbytes, received_ns, lease)
             refused = False
         finally:
             if refused:
@@ -135,7 +155,7 @@ class Admission:
             refuse_recursion(request, model)
         share = model.share
         self._budget.take_anyway(share, nbytes)
-        return self._hand_in(model, request, inputs, rows, nbytes, received_ns, share)
+        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, share)
 
     def check_room(self, name: str, version: int) -> None:
         model = self._repository.find(name, version)
@@ -195,32 +215,31 @@ class Admission:
         checks it. The model that it is for now, and the request's inputs and rows as that one sees them."""
         accepted = False
         try:
-            while (found := self._find(request)) is not model:
-                model = found
-                if is_large(request, model.validator):
-                    inputs, rows = await self._offload(_check_and_read, model, request)
-                else:
-                    inputs, rows = _check_and_read(model, request)
+            while (again := self._check_again_now(model, request, inputs, rows)) is None:
+                model = self._find(request)
+                inputs, rows = await self._offload(_check_and_read, model, request)
             accepted = True
         finally:
             if not accepted:
                 holder.release(nbytes)
-        return model, inputs, rows
+        return again
+
+    def _check_again_now(
+        self, model: Model, request: InferenceRequest, inputs: dict[str, Tensor], rows: int
+    ) -> tuple[Model, dict[str, Tensor], int] | None:
+        """The same, if no thread has to do it."""
+        found = self._find(request)
+        if found is model:
+            return model, inputs, rows
+        if is_large(request, found.validator):
+            return None
+        return found, *_check_and_read(found, request)
 
     async def _hold_strings(self, request: InferenceRequest, lease: Lease) -> None:
         """Take room for what is read before it is known whether the request is valid."""
         missing = strings_in_regions(request) - lease.nbytes if request.in_regions else 0
         if missing > 0:
             await lease.grow(missing)
-
-    async def _read_regions(
-        self, model: Model, inputs: dict[str, Tensor], large: bool, holder: ModelShare | Lease, nbytes: int
-    ) -> dict[str, Tensor]:
-        """Read what is in shared memory, for which the budget has been taken; on a thread if it is much."""
-        if not large:
-            return self._read_regions_now(model, inputs, holder, nbytes)
-        # The holder is a lease, which the caller closes.
-        return await self._offload(read_regions_now, inputs, model.input_gpu)
 
     def _read_regions_now(
         self, model: Model, inputs: dict[str, Tensor], holder: ModelShare | Lease, nbytes: int
@@ -236,8 +255,8 @@ class Admission:
 
     def _hand_in(
         self,
-        model: Model,
         request: InferenceRequest,
+        model: Model,
         inputs: Mapping[str, Tensor],
         rows: int,
         nbytes: int,

@@ -24,17 +24,24 @@ Rules:
     learns that only when it is admitted.
  6. What arrives from one address counts in its share (`address_share`): a lease waits for that first.
  7. What a model asks while it serves a request counts, and is never refused or kept waiting (`model_calls`).
+ 8. What follows from getting room is done where the room is given back, in the order of those who are served: their
+    tasks wake up in any order, and what comes meanwhile would go before them.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+import outcome
 import trio
 
 from .address_share import AddressShares
 from .lease import Lease, ModelShare
+
+T = TypeVar("T")
 
 _RESERVE_DIVISOR = 8
 
@@ -53,13 +60,15 @@ class BudgetStatistics:
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """`nbytes` is what is missing; `lease` says what is to grow, or None for what asks for a place as a request."""
+    """`nbytes` is what is missing; `lease` says what is to grow, or None for what asks for a place as a request; `then`
+    is called when it is served (rule 8)."""
 
     ticket: int
     task: trio.lowlevel.Task
     share: ModelShare | None
     nbytes: int
-    lease: Lease | None = None
+    lease: Lease | None
+    then: Callable[[bool], Any]
 
 
 _Queues = dict[ModelShare | None, deque[_Waiter]]
@@ -89,6 +98,7 @@ class InflightBudget:
         "_plain",
         "_plain_bytes",
         "_requests",
+        "_serving",
         "_starting",
         "_tickets",
         "_waiting",
@@ -109,6 +119,7 @@ class InflightBudget:
         self._leases = 0
         self._overdrawn: Lease | None = None
         self._tickets = 0
+        self._serving = False
         self._waiting = 0  # in all of the queues below
         self._admitting: _Queues = {}
         self._plain: _Queues = {}
@@ -167,12 +178,16 @@ class InflightBudget:
         self.take_anyway(share, nbytes)
         return True
 
-    async def take(self, share: ModelShare, nbytes: int) -> bool:
-        """Admit a plain request, waiting for room if need be; whether it was."""
+    async def take(self, share: ModelShare, nbytes: int, then: Callable[[bool], T] = bool) -> T:
+        """Admit a plain request, waiting for room if need be.
+
+        Args:
+            then: called as soon as there is room (rule 8), with whether it waited. What it returns or raises is the
+                outcome of this call.
+        """
         if not self.full(share, nbytes) and self.take_nowait(share, nbytes):
-            return False
-        await self._wait(self._plain, _Waiter(self._ticket(), trio.lowlevel.current_task(), share, nbytes))
-        return True
+            return then(False)
+        return await self._wait(self._plain, share, nbytes, None, then)
 
     def take_anyway(self, share: ModelShare, nbytes: int) -> None:
         """Admit a plain request whether there is room or not (rule 7)."""
@@ -234,10 +249,14 @@ class InflightBudget:
             self._grant(lease, nbytes)
         return may
 
-    async def grow(self, lease: Lease, nbytes: int) -> None:
-        """Wait for what `grow_nowait` did not give."""
+    async def grow(self, lease: Lease, nbytes: int, then: Callable[[bool], T] = bool) -> T:
+        """Wait for what `grow_nowait` did not give.
+
+        Args:
+            then: as for `take`.
+        """
         queues = self._growing if lease.nbytes else self._starting
-        await self._wait(queues, _Waiter(self._ticket(), trio.lowlevel.current_task(), lease.share, nbytes, lease))
+        return await self._wait(queues, lease.share, nbytes, lease, then)
 
     def admit_nowait(self, lease: Lease, share: ModelShare, nbytes: int) -> bool:
         """Make a lease the share of a request in flight, if there is room. It may have grown, if there is none.
@@ -261,20 +280,28 @@ class InflightBudget:
         lease.admitted = True
         return True
 
-    async def admit(self, lease: Lease, share: ModelShare, nbytes: int) -> bool:
-        """The same, waiting for room if need be; whether it was.
+    async def admit(self, lease: Lease, share: ModelShare, nbytes: int, then: Callable[[bool], T] = bool) -> T:
+        """The same, waiting for room if need be.
+
+        Args:
+            then: as for `take`.
 
         Raises:
             UnavailableError: rule 5, if the lease learns its model only now.
         """
         self._name(lease, share)
         if not self.full(share) and self.admit_nowait(lease, share, nbytes):
-            return False
-        await lease.grow(max(0, nbytes - lease.nbytes))
-        if self.full(share) or not self.admit_nowait(lease, share, 0):
-            await self._wait(self._admitting, _Waiter(self._ticket(), trio.lowlevel.current_task(), share, 0))
+            return then(False)
+
+        def grown(_waited: bool) -> tuple[T] | None:
+            return None if self.full(share) or not self.admit_nowait(lease, share, 0) else (then(True),)
+
+        def admitted(waited: bool) -> T:
             lease.admitted = True
-        return True
+            return then(waited)
+
+        result = await lease.grow(max(0, nbytes - lease.nbytes), grown)
+        return await self._wait(self._admitting, share, 0, None, admitted) if result is None else result[0]
 
     def end(self, lease: Lease) -> None:
         """Take everything back from a lease that is closed."""
@@ -366,14 +393,14 @@ class InflightBudget:
 
     # Those who wait.
 
-    def _ticket(self) -> int:
+    async def _wait(
+        self, queues: _Queues, share: ModelShare | None, nbytes: int, lease: Lease | None, then: Callable[[bool], T]
+    ) -> T:
+        """Wait until `_serve` lets it go; cancelled, it has taken nothing."""
         self._tickets += 1
         self._waiting += 1
-        return self._tickets
-
-    async def _wait(self, queues: _Queues, waiter: _Waiter) -> None:
-        """Wait until `_serve` lets it go; cancelled, it has taken nothing."""
-        queues.setdefault(waiter.share, deque()).append(waiter)
+        waiter = _Waiter(self._tickets, trio.lowlevel.current_task(), share, nbytes, lease, then)
+        queues.setdefault(share, deque()).append(waiter)
         if queues is not self._admitting and self._addresses.oversized:
             self._addresses.want()
 
@@ -382,7 +409,7 @@ class InflightBudget:
             self._admit()
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(give_up)
+        return await trio.lowlevel.wait_task_rescheduled(give_up)
 
     def _leave(self, queues: _Queues, waiter: _Waiter) -> None:
         waiters = queues[waiter.share]
@@ -404,7 +431,10 @@ class InflightBudget:
 
     def _admit(self) -> None:
         """Serve those who wait, as far as there is room. What they asked for is taken here, so that no other can slip
-        in between."""
+        in between. What is given back meanwhile is served by the call that is at work."""
+        if self._serving:
+            return
+        self._serving = True
         while self._waiting and (
             self._admit_request(self._admitting)
             or self._admit_growing()
@@ -412,6 +442,7 @@ class InflightBudget:
             or self._admit_starting()
         ):
             pass
+        self._serving = False
 
     def _admit_request(self, queues: _Queues) -> bool:
         first = self._first(queues)
@@ -439,5 +470,5 @@ class InflightBudget:
             self._grant(waiter.lease, waiter.nbytes)
         elif waiter.share is not None:
             self.take_anyway(waiter.share, waiter.nbytes)
-        trio.lowlevel.reschedule(waiter.task)
+        trio.lowlevel.reschedule(waiter.task, outcome.capture(waiter.then, True))
         return True

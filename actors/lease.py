@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..engine.errors import UnavailableError
 
 if TYPE_CHECKING:
     from .address_share import AddressShare
     from .budget import InflightBudget
+
+T = TypeVar("T")
 
 
 class ModelShare:
@@ -85,14 +87,17 @@ class Lease:
         address.give(self, nbytes)
         return False
 
-    async def grow(self, nbytes: int) -> None:
-        """Take more bytes, waiting for them if need be. Cancelled, it has taken nothing."""
+    async def grow(self, nbytes: int, then: Callable[[bool], T] = bool) -> T:
+        """Take more bytes, waiting for them if need be. Cancelled, it has taken nothing.
+
+        Args:
+            then: called as soon as they are there, with whether it waited; see `InflightBudget.take`.
+        """
         if self.grow_nowait(nbytes):
-            return
+            return then(False)
         address = self._address
         if address is None:
-            await self._budget.grow(self, nbytes)
-            return
+            return await self._budget.grow(self, nbytes, then)
         await address.take(self, nbytes)
         grown = False
         try:
@@ -102,6 +107,7 @@ class Lease:
         finally:
             if not grown:
                 address.give(self, nbytes)
+        return then(True)
 
     @property
     def overdraws(self) -> bool:

@@ -37,6 +37,35 @@ class Waiting:
 
 
 class TestPlainRequests:
+    async def test_those_who_waited_go_on_where_room_is_given_back_and_in_order(self) -> None:
+        budget = InflightBudget(100, 10)
+        large, other = budget.share("large"), budget.share("other")
+        assert budget.take_nowait(large, 10)
+        order: list[int] = []
+        async with trio.open_nursery() as nursery:
+
+            async def take(number: int) -> None:
+                def go_on(waited: bool) -> int:
+                    assert waited
+                    order.append(number)
+                    if number == 2:
+                        budget.release(other, 1)
+                        raise ValueError("refused after all")
+                    return number
+
+                if number == 2:
+                    with pytest.raises(ValueError, match="refused after all"):
+                        await budget.take(other, 1, go_on)
+                else:
+                    assert await budget.take(other, 1, go_on) == number
+
+            for number in range(5):
+                nursery.start_soon(take, number)
+                await trio.testing.wait_all_tasks_blocked()
+            assert order == []
+            budget.release(large, 10)
+            assert order == [0, 1, 2, 3, 4], "in this call"
+
     async def test_those_beyond_the_limit_wait_in_order(self) -> None:
         budget = InflightBudget(2, 1000)
         shares = [budget.share(str(number)) for number in range(5)]

@@ -115,6 +115,20 @@ async def test_a_client_that_gives_up_ends_its_sequence(autojump_clock) -> None:
         assert server.budget_statistics().requests == 0
 
 
+async def test_requests_of_a_sequence_that_waited_for_the_same_room_go_on_in_order(autojump_clock) -> None:
+    """Both get it when a batch of two is over, and their tasks wake up in any order."""
+    async with serving(Profile(1.0), max_inflight_requests=6) as server:
+        for key in range(1, 40, 4):
+            async with trio.open_nursery() as nursery:
+                executed = part(key, start=True), part(key + 1, start=True), part(key, end=True)
+                waiting = part(key + 2, start=True, end=True), part(key + 3, start=True), part(key + 3, end=True)
+                for request in (*executed, *waiting):
+                    nursery.start_soon(server.infer, request)
+                    await trio.testing.wait_all_tasks_blocked()
+                assert server.budget_statistics().waiting == 3
+            await server.infer(part(key + 1, end=True))
+
+
 async def test_unloading_lets_waiting_sequences_have_the_slots_of_silent_ones(autojump_clock) -> None:
     """Nobody can continue those any more, so nobody waits for them; what was accepted is executed."""
     options = {"model_control_mode": ControlMode.EXPLICIT, "startup_models": ("cell",)}
