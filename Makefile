@@ -16,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRAIN := .venv-train
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
-PACKAGES := engine actors api proto simulations
+PACKAGES := engine python_backend actors api proto simulations
 
 .PHONY: serve serve-all test test-slow test-gpu lint proto models train clean
 

@@ -51,7 +51,7 @@ PATIENCE_NS = 1_000_000_000
 
 _OUTPUT = "CALL_PATH_OUTPUT"
 _TRIO = str(Path(trio.__file__).parent)
-_OURS = tuple(f"{ROOT / folder}{os.sep}" for folder in ("actors", "api", "engine", "proto"))
+_OURS = tuple(f"{ROOT / folder}{os.sep}" for folder in ("actors", "api", "engine", "proto", "python_backend"))
 
 
 @dataclass

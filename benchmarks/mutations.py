@@ -40,7 +40,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("engine", "actors", "api", "proto", "simulations")
+FOLDERS = ("engine", "python_backend", "actors", "api", "proto", "simulations")
 CORE = ("engine/scheduling", "engine/ensemble", "actors")
 
 NOT_DECIDING = {

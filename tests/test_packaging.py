@@ -17,7 +17,7 @@ import pytest
 from house_rules import Source, imports
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("actors", "api", "engine", "proto", "simulations")
+FOLDERS = ("actors", "api", "engine", "proto", "python_backend", "simulations")
 
 IMPORT_EACH = """
 import importlib, json, sys
@@ -38,7 +38,7 @@ def project() -> dict[str, Any]:
 
 
 def packages_in_folders() -> Iterator[Path]:
-    """Every folder with Python code below the five, relative to the root."""
+    """Every folder with Python code below these, relative to the root."""
     for folder in FOLDERS:
         for path in [ROOT / folder, *(ROOT / folder).rglob("*/")]:
             if path.is_dir() and any(path.glob("*.py")):

@@ -87,7 +87,9 @@ def test_every_page_is_in_the_index() -> None:
 
 @pytest.fixture(scope="module")
 def sources() -> SourceTexts:
-    return SourceTexts(path for folder in ("api", "engine", "actors") for path in (ROOT / folder).rglob("*.py"))
+    return SourceTexts(
+        path for folder in ("api", "engine", "python_backend", "actors") for path in (ROOT / folder).rglob("*.py")
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -6,17 +6,20 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from ..config.files import path_within
 from ..config.model import ModelConfig
 from ..errors import InvalidArgumentError, UnsupportedError
 from ..plugins import Plugins
 from .interface import Backend, ModelFiles
-from .python.backend import PythonBackend
-from .python.settings import DEFAULT_FILENAME
 from .services import Services
 
 ENTRY_POINT_GROUP = "trireme.backends"
+PYTHON = "python"
+"""The backend of models that are Python code, and of Python-based backends, which are its models as well."""
+SCRIPT = "model.py"
+"""The file with such code."""
 
 
 class BackendRegistry:
@@ -40,9 +43,7 @@ class BackendRegistry:
     ) -> None:
         self._options_for = options_for
         self._directory = directory
-        # Python's is known even where the installed metadata is older than the code.
-        own = {PythonBackend.name: PythonBackend, **(extra or {})}
-        self._plugins: Plugins[Backend] = Plugins(ENTRY_POINT_GROUP, "backend", Backend, own)
+        self._plugins: Plugins[Backend] = Plugins(ENTRY_POINT_GROUP, "backend", Backend, extra or {})
         self.services = Services()
         self._lock = threading.Lock()
         self._backends: dict[str, Backend] = {}
@@ -70,13 +71,13 @@ class BackendRegistry:
         """
         name, runtime = config.backend, config.runtime
         directory = (self._directory or Path()) / name
-        is_script = runtime == DEFAULT_FILENAME and (name == PythonBackend.name or name not in self._plugins)
+        is_script = runtime == SCRIPT and (name == PYTHON or name not in self._plugins)
         if is_script and not (directory / runtime).is_file():
             raise InvalidArgumentError(
                 f"unable to find Python backend based backend library '{runtime}' for model '{config.name}', searched: "
                 f"'{directory / runtime}'"
             )
-        if runtime not in ("", DEFAULT_FILENAME, f"libtriton_{name}.so"):
+        if runtime not in ("", SCRIPT, f"libtriton_{name}.so"):
             if path_within(directory, "", runtime) is None:
                 raise InvalidArgumentError(
                     f"backend library name '{runtime}' escapes backend directory '{directory}', for model "
@@ -98,9 +99,10 @@ class BackendRegistry:
         if found is not None:
             return found
         if self._directory is not None and Path(name).name == name:
-            script = self._directory / name / DEFAULT_FILENAME
-            if script.is_file():
-                return partial(PythonBackend, script=script)
+            script = self._directory / name / SCRIPT
+            python = self._plugins.find(PYTHON)
+            if python is not None and script.is_file():
+                return partial(cast(Callable[..., Backend], python), script=script)
         raise InvalidArgumentError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from ..custom_metrics import CustomMetrics
 from ..errors import TriremeError, UnavailableError
@@ -16,9 +16,6 @@ from ..gpu.torch_devices import TorchDevices
 from ..job import Outcome
 from ..request import InferenceRequest
 from .confinement import Confinement
-
-if TYPE_CHECKING:
-    from .python.child.utils.event_loop import EventLoop
 
 Answers = Sequence[tuple[Outcome, bool]]
 """What a model has answered, each with whether it is the final one; None is a final answer without a response."""
@@ -109,8 +106,8 @@ class Services:
         torch_gpus: the same GPUs as torch has them.
         gpu_limits: how much of the GPUs may be taken.
         confinement: what the processes of models may do.
-        event_loop: makes, from a name, what coroutines of Python models in the server's process run on; None where
-            there is nothing but asyncio.
+        event_loop: makes, from a name, what coroutines of Python models in the server's process run on (an `EventLoop`
+            of the Python backend); None where there is nothing but asyncio.
     """
 
     custom_metrics: CustomMetrics = field(default_factory=CustomMetrics)
@@ -120,7 +117,7 @@ class Services:
     torch_gpus: TorchDevices = field(default_factory=lambda: TorchDevices())
     gpu_limits: GpuLimits = field(default_factory=GpuLimits)
     confinement: Confinement = field(default_factory=Confinement)
-    event_loop: Callable[[str], EventLoop] | None = None
+    event_loop: Callable[[str], Any] | None = None
 
     def limit_gpus(self, limits: GpuLimits) -> None:
         """Say how much of the GPUs may be taken; before any of them is used."""

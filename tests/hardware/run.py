@@ -31,7 +31,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PACKAGES = ("engine", "actors", "api", "proto", "simulations")
+PACKAGES = ("engine", "python_backend", "actors", "api", "proto", "simulations")
 TAIL_CHARACTERS = 4000
 
 GROUPS = {

@@ -14,9 +14,9 @@ from PIL import Image
 from recording_host import RecordingHost
 from repository_models import opened
 
-from trireme.engine.backends.python.child.utils.response import InferenceResponse
-from trireme.engine.backends.python.child.utils.results import Answered
-from trireme.engine.backends.python.child.utils.tensor import Tensor
+from trireme.python_backend.child.utils.response import InferenceResponse
+from trireme.python_backend.child.utils.results import Answered
+from trireme.python_backend.child.utils.tensor import Tensor
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 

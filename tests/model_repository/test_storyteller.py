@@ -12,7 +12,7 @@ import torch
 from recording_host import RecordingHost
 from repository_models import REPOSITORY, opened
 
-from trireme.engine.backends.python.child.utils.runner import Runner
+from trireme.python_backend.child.utils.runner import Runner
 
 Words = Callable[..., list[str]]
 

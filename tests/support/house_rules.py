@@ -14,7 +14,8 @@ from functools import cached_property
 MAY_IMPORT = {
     "proto": set(),
     "engine": {"proto"},
-    "actors": {"engine", "proto"},
+    "python_backend": {"engine", "proto"},
+    "actors": {"engine", "python_backend", "proto"},
     "simulations": {"actors", "engine", "proto"},
     "api": {"actors", "engine", "proto"},
 }
@@ -24,6 +25,7 @@ LIBRARY = tuple(MAY_IMPORT)
 FOLDERS = (*LIBRARY, "tests", "benchmarks", "model_repository")
 PLAIN = (
     "engine",
+    "python_backend",
     "actors",
     "api",
     "benchmarks",
@@ -116,7 +118,7 @@ def argument(call: ast.Call, position: int, keyword: str) -> ast.expr | None:
 
 
 def folders_import_downwards_only(source: Source) -> Violations:
-    """api → actors, engine; simulations → actors, engine; actors → engine; all → proto."""
+    """api → actors, engine; simulations → actors, engine; actors → python_backend → engine; all → proto."""
     if not source.in_library:
         return
     for line, module, name in imports(source):
@@ -279,7 +281,7 @@ def errors_are_caught_by_name(source: Source) -> Violations:
 
 def time_and_chance_are_injected(source: Source) -> Violations:
     """What decides asks the injected Clock and the injected random.Random, or it could not be replayed."""
-    if source.folder not in {"engine", "actors", "simulations"}:
+    if source.folder not in {"engine", "python_backend", "actors", "simulations"}:
         return
     for line, module, name in imports(source):
         if module == "time" or (module == "random" and name not in {"", "Random"}):

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from trireme.engine.backends.python.child.utils.errors import HostError
-from trireme.engine.backends.python.child.utils.request import InferenceRequest, incoming
-from trireme.engine.backends.python.child.utils.response import InferenceResponse
-from trireme.engine.backends.python.child.utils.results import Answered
-from trireme.engine.backends.python.child.utils.runner import Runner
-from trireme.engine.backends.python.child.utils.tensor import Tensor
+from trireme.python_backend.child.utils.errors import HostError
+from trireme.python_backend.child.utils.request import InferenceRequest, incoming
+from trireme.python_backend.child.utils.response import InferenceResponse
+from trireme.python_backend.child.utils.results import Answered
+from trireme.python_backend.child.utils.runner import Runner
+from trireme.python_backend.child.utils.tensor import Tensor
 
 
 class ListedResponses:

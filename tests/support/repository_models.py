@@ -10,7 +10,7 @@ from pathlib import Path
 
 from recording_host import RecordingHost
 
-from trireme.engine.backends.python.child.utils.runner import Runner
+from trireme.python_backend.child.utils.runner import Runner
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 

@@ -16,7 +16,6 @@ from trireme.engine.backends.interface import Backend, InstanceSpec, ModelFiles
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.backends.onnxruntime.session import model_path
 from trireme.engine.backends.openvino import OpenVinoBackend
-from trireme.engine.backends.python import PythonBackend
 from trireme.engine.backends.pytorch import PyTorchBackend
 from trireme.engine.backends.tensorrt import TensorRtBackend
 from trireme.engine.config import model_config
@@ -24,6 +23,7 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import TriremeError
 from trireme.engine.gpu.discovery import Gpu
+from trireme.python_backend import PythonBackend
 
 TWO_GPUS = (Gpu(0, "GPU-a", (8, 0)), Gpu(1, "GPU-b", (9, 0)))
 

@@ -1,0 +1,498 @@
+"""A Python model instance, as the server sees it: a process, what it was given, and what it answers.
+
+Rules:
+ 1. The process executes one batch at a time, or several if the model's ``execute`` is a coroutine (`credits`). A
+    decoupled model may answer the requests of earlier batches meanwhile.
+ 2. A request is open from when it is given to the process until its final response. The process says nothing about
+    others, and its answers are not read.
+ 3. A decoupled model may send `protocol.WINDOW` responses to a request ahead of its client. More are allowed as they
+    are taken: at once, unless the request's window is crowded, and otherwise when there is room.
+ 4. When the process is gone, every open request of a batch that is over is answered with an error. The instance actor
+    decides about those that are not over.
+ 5. A request that is to be executed once more keeps its key, so that its sender stays good. What the sender says before
+    the request is executed again is kept until then.
+ 6. A batch is over when ``execute`` has returned, and, for a model that is not decoupled, each of its requests has been
+    answered: a response sender may do so later.
+ 7. What the process logs and prints is taken in at a `Pace`. Of log lines it may send `protocol.LOG_WINDOW` ahead, of
+    output what a pipe holds; then it waits. Of everything else that it says, `_HEARD_AT_ONCE` messages are heard in one
+    turn, and then it is others' turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ..engine.backends.interface import InstanceSpec, ProcessInstance, ProcessLostError
+from ..engine.backends.services import Services
+from ..engine.config.model import ModelConfig
+from ..engine.errors import FailureReason, InternalError, InvalidArgumentError, TriremeError, UnavailableError
+from ..engine.execution import ExecutionBatch, Phase
+from ..engine.job import Job
+from ..engine.request import Caller
+from ..engine.response import InferenceResponse
+from ..engine.tracing.record import Trace
+from .calls import Calls
+from .child import protocol
+from .child.channel import ChannelClosedError, Letter
+from .child.codec import Message, MessageError, Payload
+from .held import Held, Open
+from .in_process import ModelThread
+from .launching import Process, describe_status
+from .output import OutputLog, log_line
+from .pace import Pace
+from .wire import read_response, undo_reshape, write_job
+
+logger = logging.getLogger("trireme.python")
+
+_TAKEN_AT_ONCE = protocol.WINDOW // 2
+_HEARD_AT_ONCE = 64
+_HEARD_AT_END = 16_384  # more than a socket holds; what a model has started may go on saying something
+_LOG_WEIGHT = 4
+"""Log messages are formatted where they are received."""
+_BROKEN = (MessageError, AttributeError, MemoryError, OverflowError, RecursionError)
+"""What a message may lead to, beside the usual, that no process of ours sends."""
+_LONGEST_NS = 1 << 62
+_LONGEST_NAME = 4096
+_LOG_SLACK = 256 << 10
+"""A process may send beyond its window what it began to send before."""
+
+
+def unhealthy(name: str) -> ProcessLostError:
+    """The process of this instance is lost (docs/reference/python-backend.md#readiness)."""
+    return ProcessLostError(f"Stub process '{name}' is not healthy.", reason=FailureReason.BACKEND)
+
+
+class PythonInstance(ProcessInstance):
+    """An instance; see `ProcessInstance` for which thread calls what.
+
+    Args:
+        services: the server's, for the model.
+        process: just started; has not been told anything.
+        settings: for `protocol.START`.
+        finalize_s: seconds that the process may take until it is up, and the model to end.
+        most_batches: that it may execute at once, if its model can.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        spec: InstanceSpec,
+        process: Process | ModelThread,
+        services: Services,
+        settings: dict[str, Any],
+        finalize_s: float,
+        most_batches: int = 1,
+    ) -> None:
+        self.name = spec.name
+        self._decoupled = config.decoupled
+        self._max_rows = config.max_batch_size
+        self._outputs = tuple(output.name for output in config.output)
+        self._reshaped = {output.name: output for output in config.output if output.reshape is not None}
+        self._process = process
+        self._channel = process.channel
+        self.ended, self.killable = process.ended, process.killable
+        self._finalize_s = self.launch_limit_s = finalize_s
+        self._pace = Pace()
+        pipes = ((process.stdout, logging.INFO), (process.stderr, logging.WARNING))
+        self._printed = {pipe: OutputLog(pipe, spec.name, self._pace, level) for pipe, level in pipes if pipe >= 0}
+        self._logged = 0  # of `protocol.LOG_WINDOW`
+        self._holds_logs = False
+        self._model = (config.name, int(settings["args"]["model_version"]))
+        self._calls = Calls(services, self._tell, self._tell_large, self._trace_of)
+        self._keys = itertools.count()
+        self._open: dict[int, Open] = {}
+        self._again: dict[int, Open] = {}  # rule 5
+        self._batches: dict[int, Held] = {}
+        self._most_batches = most_batches
+        self._ending = False
+        self._lost: TriremeError | None = None
+        self._tell((protocol.START, settings))
+
+    # What the executor calls.
+
+    def prepare(self, batch: ExecutionBatch) -> tuple[list[int], Letter]:
+        if batch.rows > self._max_rows > 0:
+            raise InternalError(f"batch size {batch.rows} for '{self.name}', max allowed is {self._max_rows}")
+        payload = Payload()
+        keys = [next(self._keys) for _ in batch.jobs]  # several threads may do this at once
+        if self._again:
+            kept = {request.job: key for key, request in self._again.copy().items()}
+            keys = [kept.get(job, key) for key, job in zip(keys, batch.jobs, strict=True)]
+        try:
+            requests = [write_job(job, key, payload, self._outputs) for key, job in zip(keys, batch.jobs, strict=True)]
+            letter = self._channel.prepare((protocol.EXECUTE, tuple(requests)), payload)
+        except (OSError, MemoryError) as error:
+            raise InternalError(f"no shared memory for the inputs of '{self.name}': {error}") from None
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"a request for '{self.name}' cannot be sent to its process: {error}") from None
+        return keys, letter
+
+    def begin(self, batch: ExecutionBatch, prepared: tuple[list[int], Letter]) -> None:
+        keys, letter = prepared
+        held = self._batches[keys[0]] = Held(batch, keys)
+        for key, job in zip(keys, batch.jobs, strict=True):
+            self._open[key] = self._again.pop(key, None) or Open(job, held)
+            job.on_cancel = partial(self._cancel, key)
+        try:
+            self._post(letter)
+        except ChannelClosedError:
+            raise unhealthy(self.name) from None
+        for key, job in zip(keys, batch.jobs, strict=True):
+            if job.cancelled:
+                self._cancel(key)
+            request = self._open.get(key)
+            if request is not None and request.held is not held:
+                self._catch_up(request, held)
+
+    def sources(self) -> Mapping[int, Callable[[], bool]]:
+        process = self._process
+        self._channel.tell_returns(lambda: self.on_returned())
+        return {self._channel.fileno(): self._receive, process.ended: self._ended}
+
+    def outputs(self) -> Mapping[int, Callable[[float], float | None]]:
+        return {pipe: output.read for pipe, output in self._printed.items()}
+
+    def give_back(self) -> None:
+        with contextlib.suppress(ChannelClosedError):
+            if self._channel.give_back(1):
+                self.on_congestion()
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def flush(self) -> bool:
+        try:
+            return self._channel.flush()
+        except ChannelClosedError:
+            raise unhealthy(self.name) from None
+
+    def ask_ready(self) -> None:
+        if self._lost is not None:
+            self.on_ready(self._lost)
+            return
+        with contextlib.suppress(OSError):  # it is gone, which its watcher is about to notice
+            os.write(self._process.bell, b"?")
+
+    def ask_to_end(self) -> None:
+        self._ending = True
+        self._tell((protocol.FINALIZE,))
+
+    def close(self) -> None:
+        process = self._process
+        if process.wait(self._finalize_s):
+            return
+        logger.warning(
+            "instance '%s' did not end within %g s of being told to; it is killed", self.name, self._finalize_s
+        )
+        process.kill()
+        process.wait(self._finalize_s)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def abandon(self, error: TriremeError) -> None:
+        """Rule 4."""
+        self._lost = error
+        self.on_ready(error)
+        for request in self._open.values():
+            request.job.on_cancel = None
+            if request.held.keys[0] not in self._batches:
+                request.job.fail(type(error)(error.message, reason=FailureReason.BACKEND))
+        self._open.clear()
+        self._again.clear()
+        self._batches.clear()
+        self._calls.close()
+        for output in self._printed.values():
+            output.close()
+        self._process.close()
+
+    # What the process says.
+
+    def _receive(self, *, all_of_it: bool = False) -> bool:
+        """Take in what has come, or (unless `all_of_it` is wanted) as much as is worth asking for: when the process is
+        through with its only batch, it says nothing more. Messages that it sends all the same are received later."""
+        only_batch = self.credits == 1 and not self._decoupled and not all_of_it
+        heard, most = 0, _HEARD_AT_END if all_of_it else _HEARD_AT_ONCE
+        try:
+            while heard < most and (message := self._channel.receive()) is not None:
+                heard += _LOG_WEIGHT if message.head[0] >= protocol.READY else 1
+                self._handle(message)
+                if only_batch and message.head[0] == protocol.DONE:
+                    break
+            self.busy = heard >= _HEARD_AT_ONCE
+            if self._channel.give_back():
+                self.on_congestion()
+        except ChannelClosedError:
+            if not self._ending:
+                self._process.kill()  # if it has not ended already, and is about to be noticed
+            return False
+        except (*_BROKEN, IndexError, KeyError, TypeError, ValueError) as error:
+            logger.error("instance '%s' sent what cannot be understood, and is killed: %s", self.name, error)
+            self._process.kill()
+            return False
+        return True
+
+    def _ended(self) -> bool:
+        """The process has ended; what it said before counts."""
+        self._receive(all_of_it=True)
+        if self._ending:
+            return False
+        self._process.kill()  # and whatever it has started
+        logger.error("the process of instance '%s' is gone: %s", self.name, describe_status(self._process.status))
+        raise unhealthy(self.name)
+
+    def _handle(self, message: Message) -> None:
+        kind, *rest = message.head
+        self.up = True
+        if kind == protocol.DONE:
+            self._done(message.payload, *rest)
+        elif kind == protocol.ANSWER:
+            self._answer(message.payload, *rest)
+        elif kind == protocol.LOG:
+            self._log(*rest)
+        elif kind == protocol.CALL:
+            number, method, arguments, key = rest
+            batches = self._asking(key)
+            only = batches[0] if len(batches) == 1 else None
+            self._calls.call(message.payload, only, self._callers(batches), number, method, arguments)
+        elif kind == protocol.CALL_TAKEN:
+            self._calls.taken(*rest)
+        elif kind == protocol.CANCEL_CALL:
+            self._calls.cancel(*rest)
+        elif kind == protocol.STARTED:
+            if rest[1]:
+                self.credits = self._most_batches
+            self.checks_itself = rest[2]
+            self.started = True
+        elif kind == protocol.READY:
+            self.on_ready(self._unready(*rest))
+        elif kind == protocol.FAILED:
+            self._ending = True
+            raise InternalError(rest[0])
+
+    def _log(self, level: str, filename: str, line: int, text: str) -> None:
+        """Rule 7."""
+        cost = protocol.log_cost(text)
+        self._logged += cost
+        if self._logged > protocol.LOG_WINDOW + _LOG_SLACK:
+            raise MessageError("more log lines than may be on their way")
+        log_line(level, filename[-_LONGEST_NAME:], line, text)
+        pause_s = self._pace.spend(cost, 1, self.now_s())
+        if self._logged < protocol.LOG_WINDOW // 4 or self._holds_logs:
+            return
+        if pause_s:
+            self._holds_logs = True
+            self.later(pause_s, self._tell_logged)
+        else:
+            self._tell_logged()
+
+    def _tell_logged(self) -> None:
+        self._holds_logs = False
+        cost, self._logged = self._logged, 0
+        self._tell((protocol.LOGGED, cost))
+
+    def _unready(self, ready: bool, text: str | None) -> TriremeError | None:
+        """Why the model is not ready, as it says itself."""
+        if text is not None:
+            return InternalError(text)
+        return None if ready else UnavailableError(f"Model '{self.name}' is not ready (user-defined check failed).")
+
+    def _done(
+        self,
+        payload: memoryview,
+        number: int,
+        answers: tuple[tuple[int, Any], ...],
+        rescheduled: tuple[int, ...],
+        spent_ns: tuple[int, int],
+    ) -> None:
+        """The model's ``execute`` has returned."""
+        infer_ns, output_ns = spent_ns
+        if not (0 <= infer_ns < _LONGEST_NS and 0 <= output_ns < _LONGEST_NS):
+            raise MessageError(f"an execution of {infer_ns} + {output_ns} ns")
+        held = self._batches[number]
+        batch = held.batch
+        batch.mark(Phase.OUTPUT_START)
+        batch.marks[Phase.OUTPUT_START] -= output_ns
+        batch.marks[Phase.INFER_START] = batch.marks[Phase.OUTPUT_START] - infer_ns
+        for key in rescheduled:
+            request = self._open.get(key)
+            if request is not None:
+                self._reschedule(key, request.job)
+        for key, wire in answers:
+            request = self._open.get(key)
+            if request is not None:
+                self._reply(key, request.job, self._outcome(request.job, wire, payload), True)
+        held.returned = True
+        self._finish_if_over(held)
+
+    def _finish_if_over(self, held: Held) -> None:
+        """Rule 6."""
+        if not held.returned:
+            return
+        if self._open and not self._decoupled and any(key in self._open for key in held.keys):
+            return
+        del self._batches[held.keys[0]]
+        held.batch.finish(keep_open=self._decoupled)
+        self.on_finished(held.batch)
+
+    def _trace_of(self, key: int) -> Trace | None:
+        request = self._open.get(key)
+        return None if request is None else request.job.request.trace
+
+    def _asking(self, key: int | None) -> list[ExecutionBatch]:
+        """The batch during whose execution the model asks; all that it may be if the model's process does not know."""
+        if key in self._batches:
+            return [self._batches[key].batch]
+        return [held.batch for held in self._batches.values()]
+
+    def _callers(self, batches: list[ExecutionBatch]) -> tuple[Caller, ...]:
+        """Who waits for the answers to what the model asks now. None for a decoupled model, whose execute can return
+        before the answer comes."""
+        if not batches or self._decoupled:
+            return ()
+        before = dict.fromkeys([caller for batch in batches for job in batch.jobs for caller in job.request.callers])
+        return (*before, (self._model, self.name))
+
+    def _reschedule(self, key: int, job: Job) -> None:
+        try:
+            job.reschedule()
+        except TriremeError as error:
+            self._reply(key, job, error, True)
+            return
+        job.on_cancel = None
+        self._again = {key: request for key, request in self._again.items() if not request.job.answered}
+        self._again[key] = self._open.pop(key)
+
+    def _catch_up(self, request: Open, held: Held) -> None:
+        """Rule 5: a request is executed again."""
+        request.held = held
+        early, request.early = request.early, []
+        for said in early:
+            self._answer(*said)
+
+    def _answer(self, payload: memoryview, key: int, final: bool, wire: Any) -> None:
+        """A response by a response sender."""
+        request = self._open.get(key)
+        if request is None:
+            if key in self._again:
+                early = self._again[key].early
+                if len(early) > protocol.WINDOW:
+                    raise MessageError("more responses than may be on their way")
+                early.append((payload, key, final, wire))
+            return
+        outcome = None if wire is None else self._outcome(request.job, wire, payload)
+        self._reply(key, request.job, outcome, final or not self._decoupled)
+        if self._decoupled:
+            if outcome is not None and not final:
+                self._account(key, request)
+        else:
+            self._finish_if_over(request.held)
+
+    def _outcome(self, job: Job, wire: Any, payload: memoryview) -> InferenceResponse | TriremeError:
+        outcome = read_response(job, wire, payload)
+        if self._reshaped and not isinstance(outcome, TriremeError):
+            try:
+                undo_reshape(outcome, self._reshaped, self._max_rows > 0)
+            except InternalError as error:
+                return error
+        return outcome
+
+    def _reply(self, key: int, job: Job, outcome: Any, final: bool) -> None:
+        if final:
+            job.on_cancel = None
+            self._open.pop(key, None)
+        if not isinstance(outcome, TriremeError):
+            job.respond(outcome, final)
+        elif final:
+            job.fail(outcome)
+        elif job.batch is not None:
+            if job.window is not None:
+                job.window.enter()
+            job.batch.answer(job, outcome, False)
+
+    # What the process is told.
+
+    def _account(self, key: int, request: Open) -> None:
+        """Rule 3."""
+        request.untold += 1
+        if request.untold > protocol.WINDOW and not request.job.cancelled:
+            raise MessageError("more responses than may be on their way")
+        window = request.job.window
+        if window is not None and window.crowded:
+            window.on_room = partial(self._tell_taken, key)
+        elif request.untold >= _TAKEN_AT_ONCE:
+            self._tell_taken(key)
+
+    def _tell_taken(self, key: int) -> None:
+        request = self._open.get(key)
+        if request is not None and request.untold:
+            count, request.untold = request.untold, 0
+            self._tell((protocol.TAKEN, key, count))
+
+    def _cancel(self, key: int) -> None:
+        request = self._open.get(key)
+        if request is None:
+            return
+        self._tell((protocol.CANCEL, key))
+        batch = request.held.batch
+        if all(job.cancelled for job in batch.jobs):
+            self._calls.cancel_made_for(batch)
+
+    def _tell(self, head: tuple[Any, ...], payload: Payload | None = None) -> None:
+        """Send a message that nothing hangs on if the process is gone; that is found out by reading."""
+        try:
+            self._post(self._channel.prepare(head, payload or Payload()))
+        except ChannelClosedError:
+            logger.debug("instance '%s' is gone and was not told", self.name)
+        except OSError as error:
+            self._cannot_tell(error)
+
+    def _cannot_tell(self, error: OSError) -> None:
+        """There is no memory for a message, without which the process cannot go on."""
+        logger.error("instance '%s' cannot be told something, and is killed: %s", self.name, error)
+        self._process.kill()
+
+    def _tell_large(self, head: tuple[Any, ...], payload: Payload, then: Callable[[], None]) -> None:
+        """The same where copying takes long, and so happens on a thread."""
+
+        def prepare() -> Letter | OSError:
+            try:
+                return self._channel.prepare(head, payload)
+            except OSError as error:
+                return error
+
+        def post(letter: Letter | OSError) -> None:
+            if isinstance(letter, OSError):
+                self._cannot_tell(letter)
+                return
+            with contextlib.suppress(ChannelClosedError):
+                self._post(letter)
+            then()
+
+        self.aside(prepare, post)
+
+    def _post(self, letter: Letter) -> None:
+        self._channel.post(letter)
+        if self._channel.congested:
+            self.on_congestion()
+
+    def on_congestion(self) -> None:
+        """Replaced by the executor."""
+
+    def on_returned(self) -> None:
+        """Replaced by the executor."""
+
+    def on_finished(self, batch: ExecutionBatch) -> None:
+        """Replaced by the executor."""
+
+    def on_ready(self, error: TriremeError | None) -> None:
+        """Replaced by who asks."""
+
+    def __repr__(self) -> str:
+        return f"<PythonInstance {self.name}: {len(self._open)} open, {self._process!r}>"

@@ -1,0 +1,188 @@
+"""Starting the process of a Python model, and getting rid of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..engine.backends.confinement import Account, Confinement
+from ..engine.errors import InternalError
+from .child.channel import Channel, socket_pair
+
+_CHILD = Path(__file__).parent / "child"
+MAIN = _CHILD / "main.py"
+_CONFINE = _CHILD / "confine.py"
+
+logger = logging.getLogger("trireme.python")
+
+_NOT_CONFINED = Confinement()
+
+_Popen = subprocess.Popen[bytes]
+
+_CANNOT_START = (OSError, RuntimeError, ValueError, OverflowError, MemoryError, subprocess.SubprocessError)
+"""A RuntimeError: there can be no more threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """Which Python hosts a model.
+
+    Attributes:
+        command: to be followed by the file to run.
+        environment: variables to set, on top of the server's own; empty ones to take away.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+class Process:
+    """A running process, in a session of its own: what a terminal sends to the server does not reach it, and what it
+    starts can be ended with it.
+
+    Args:
+        name: of the instance, for people.
+        confinement: its limits (`child.confine`).
+        timeout_s: how long the channel may block; without it, it does not.
+
+    Attributes:
+        channel: the server's end.
+        bell: writing end of a pipe; see `child.protocol`.
+        pid: its number.
+        ended: a descriptor that can be read when the process has ended.
+        stdout, stderr: reading ends of pipes; their reader closes them.
+        killable: see `ProcessInstance`.
+
+    Raises:
+        InternalError: it cannot be started.
+    """
+
+    killable = True
+
+    def __init__(
+        self, name: str, interpreter: Interpreter, confinement: Confinement = _NOT_CONFINED, *, timeout_s: float = 0.0
+    ) -> None:
+        ours, theirs = socket_pair()
+        ours.settimeout(timeout_s)
+        hears, self.bell = os.pipe()
+        started: Future[_Popen] = Future()
+        with theirs:
+            command = [*interpreter.command, str(MAIN), str(theirs.fileno()), str(hears)]
+
+            logger.debug("Starting Python backend stub: %s %s", shlex.join(command), name)
+
+            def begin() -> _Popen:
+                return start(command, interpreter.environment, confinement, (theirs.fileno(), hears))
+
+            self._holder = threading.Thread(target=_hold, args=(begin, started), name=f"{name} process", daemon=True)
+            try:
+                self._holder.start()
+                popen = started.result()
+            except _CANNOT_START as error:
+                ours.close()
+                os.close(self.bell)
+                raise InternalError(f"cannot start the process of instance '{name}': {error}") from None
+            finally:
+                os.close(hears)
+        self._popen = popen
+        self.channel = Channel(ours, trusted=False, checked=confinement.account is not None)
+        self.pid = popen.pid
+        self.ended = os.pidfd_open(self.pid)
+        assert popen.stdout is not None, "these are pipes"
+        assert popen.stderr is not None, "both"
+        with popen.stdout as stdout, popen.stderr as stderr:
+            self.stdout, self.stderr = os.dup(stdout.fileno()), os.dup(stderr.fileno())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ends within this time."""
+        self._holder.join(timeout_s)
+        return self.status is not None
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._popen.poll()
+
+    def kill(self) -> None:
+        """End it, and what it has started and not put into a session of its own. Nothing happens once `status` has told
+        of its end: its number may be another's by then."""
+        if self._popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Give back what is left of it. It must have ended, or been killed."""
+        self.channel.close()
+        os.close(self.bell)
+        self._popen.poll()
+        os.close(self.ended)
+
+    def __repr__(self) -> str:
+        return f"<Process {self.pid}{'' if self.status is None else f' (ended: {self.status})'}>"
+
+
+def start(
+    command: list[str], environment: Mapping[str, str], confinement: Confinement, descriptors: tuple[int, ...] = ()
+) -> _Popen:
+    """Start a confined process, whose output goes to pipes.
+
+    Args:
+        environment: of the command, on top of the server's own variables; empty for one that it is not to have. The
+            server's interpreter, which confines the process first, does not see it: it may name other libraries.
+
+    Raises:
+        OSError, SubprocessError, ValueError: it cannot be started.
+    """
+    account = confinement.account
+    confine = [sys.executable, "-I", "-S", str(_CONFINE), str(os.getpid()), str(confinement.memory_bytes)]
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    return subprocess.Popen(
+        [*confine, *variables, "--", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=descriptors,
+        env=_variables(account),
+        start_new_session=True,
+        user=None if account is None else account.uid,
+        group=None if account is None else account.gid,
+        extra_groups=None if account is None else account.groups,
+    )
+
+
+def _variables(account: Account | None) -> dict[str, str]:
+    """The server's variables, with those of the user on top, but for the empty ones."""
+    own = {} if account is None else {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+    return {name: value for name, value in {**os.environ, **own}.items() if value}
+
+
+def _hold(begin: Callable[[], _Popen], started: Future[_Popen]) -> None:
+    """Start a process, and live as long as it does: the system ends it with this thread (`child.confine`)."""
+    try:
+        popen = begin()
+    except _CANNOT_START as error:
+        started.set_exception(error)
+        return
+    started.set_result(popen)
+    with contextlib.suppress(ChildProcessError):  # its status has been asked for already
+        os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
+
+
+def describe_status(status: int | None) -> str:
+    """How a process ended, for people: ``killed by SIGSEGV``, ``exit status 1``."""
+    if status is None:
+        return "still running"
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"

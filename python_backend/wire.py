@@ -1,0 +1,206 @@
+"""The server's side of the protocol's values (`child.protocol`): jobs as requests, and responses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..engine.bounded_product import bounded_product
+from ..engine.config.model import ModelOutput
+from ..engine.datatypes import BY_NUMBER
+from ..engine.errors import (
+    AlreadyExistsError,
+    CancelledError,
+    FailureReason,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    TriremeError,
+    UnavailableError,
+    UnsupportedError,
+)
+from ..engine.job import Job
+from ..engine.request import ParameterValue
+from ..engine.response import InferenceResponse
+from ..engine.scheduling.batch import client_shape
+from ..engine.tensor import Tensor
+from ..engine.tracing.record import Trace
+from .child.codec import MessageError, Payload, WireTensor, cut
+
+SEQUENCE_START, SEQUENCE_END = 1, 2
+
+MOST_DIMENSIONS = 64
+"""As many as numpy's arrays have at most."""
+MOST_PARAMETERS = 1024
+MOST_OUTPUTS = 1024
+"""Of a response to a model with fewer outputs."""
+
+_MOST_BYTES = 2**63 - 1
+_REFERENCE_BYTES = 8
+"""An element of BYTES, to numpy."""
+
+_SCALARS = (str, int, bool, float)
+
+_ERRORS: dict[int, type[TriremeError]] = {
+    0: TriremeError,
+    1: InternalError,
+    2: NotFoundError,
+    3: InvalidArgumentError,
+    4: UnavailableError,
+    5: UnsupportedError,
+    6: AlreadyExistsError,
+    7: CancelledError,
+}
+"""By the codes of ``TritonError``."""
+
+
+def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
+    """A tensor to be sent; its contents go to the payload.
+
+    Raises:
+        ValueError: it can be no array.
+    """
+    buffer = tensor.buffer
+    if not buffer:
+        _check_extent(tensor)
+    return tensor.name, tensor.datatype.number, tensor.shape, payload.add(buffer), len(buffer)
+
+
+def _check_extent(tensor: Tensor) -> None:
+    """numpy makes no array whose dimensions other than 0 amount to more than there can be bytes."""
+    extent = bounded_product([dim for dim in tensor.shape if dim]) * (tensor.datatype.size or _REFERENCE_BYTES)
+    if extent > _MOST_BYTES:
+        raise ValueError(f"input '{tensor.name}' has no elements, and is of a shape that is too large: {tensor.shape}")
+
+
+def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
+    """A tensor that came, a view of the payload.
+
+    Raises:
+        MessageError: it is broken.
+    """
+    name, number, shape, _, nbytes = wire
+    datatype = BY_NUMBER.get(number)
+    if datatype is None or name.__class__ is not str:
+        raise MessageError(f"tensor '{name}' is of type number {number}")
+    if len(shape) > MOST_DIMENSIONS:
+        raise MessageError(f"tensor '{name}' has {len(shape)} dimensions, and may have {MOST_DIMENSIONS}")
+    elements = 1
+    for dim in shape:
+        if dim.__class__ is not int or not 0 <= dim <= _MOST_BYTES:
+            raise MessageError(f"tensor '{name}' has a dimension that is none")
+        elements *= dim
+    if datatype.size and elements * datatype.size != nbytes:
+        raise MessageError(f"tensor '{name}' has {nbytes} bytes, which do not go with its shape")
+    return Tensor(name, datatype, tuple(shape), cut(payload, wire))
+
+
+def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) -> tuple[Any, ...]:
+    """A job as a request.
+
+    Args:
+        outputs: of the model, all of which are wanted if the client named none.
+    """
+    request = job.request
+    flags = 0
+    if request.sequence_start:
+        flags |= SEQUENCE_START
+    if request.sequence_end:
+        flags |= SEQUENCE_END
+    parameters = _compact(request.parameters) if request.parameters else "{}"
+    return (
+        key,
+        request.id,
+        request.correlation_id or 0,
+        flags,
+        request.timeout_us,
+        parameters,
+        job.requested_outputs or outputs,
+        None if request.trace is None else _trace_context(request.trace),
+        tuple([write_tensor(tensor, payload) for tensor in job.inputs.values()]),
+    )
+
+
+def _compact(parameters: Mapping[str, ParameterValue]) -> str:
+    """As Triton writes them; models may compare or keep the text."""
+    return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
+
+
+def _trace_context(trace: Trace) -> str | None:
+    """What the model may hand on to whom it calls, as JSON."""
+    headers = trace.headers()
+    return _compact(headers) if headers else None
+
+
+def read_response(job: Job, wire: tuple[Any, ...], payload: memoryview) -> InferenceResponse | TriremeError:
+    """What a model answered to a job.
+
+    Raises:
+        MessageError: it is broken.
+    """
+    error, parameters, tensors = wire
+    if error is not None:
+        return read_error(*error)
+    if len(tensors) > MOST_OUTPUTS and len(tensors) > len(job.requested_outputs):
+        raise MessageError(f"a response with {len(tensors)} outputs")
+    if parameters:
+        check_parameters(parameters)
+    for name, value in parameters.items():
+        if not name.isascii() or isinstance(value, str):
+            parameters = {_utf8(key): _utf8(of) if isinstance(of, str) else of for key, of in parameters.items()}
+            break
+    return job.response([read_tensor(payload, tensor) for tensor in tensors], parameters)
+
+
+def undo_reshape(response: InferenceResponse, outputs: Mapping[str, ModelOutput], batching: bool) -> None:
+    """Give the outputs that have a ``reshape`` the shapes that clients expect.
+
+    Args:
+        outputs: those that have one.
+        batching: shapes begin with a batch dimension.
+
+    Raises:
+        InternalError: what the model made has another number of elements.
+    """
+    for place, tensor in enumerate(response.outputs):
+        output = outputs.get(tensor.name)
+        if output is None:
+            continue
+        rows, shape = (tensor.shape[:1], tensor.shape[1:]) if batching else ((), tensor.shape)
+        try:
+            if batching and not rows:
+                raise InternalError("there is no batch dimension")
+            response.outputs[place] = tensor.reshaped((*rows, *client_shape(output, shape)))
+        except InternalError as error:
+            raise InternalError(
+                f"output tensor shape does not match size of output for '{tensor.name}': {error.message}",
+                reason=FailureReason.BACKEND,
+            ) from None
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        MessageError: they are too many, or are no parameters.
+    """
+    if len(parameters) > MOST_PARAMETERS:
+        raise MessageError(f"{len(parameters)} parameters, of which there may be {MOST_PARAMETERS}")
+    for name, value in parameters.items():
+        if name.__class__ is not str or value.__class__ not in _SCALARS:
+            raise MessageError("a parameter that is neither bool nor number nor text")
+
+
+def read_error(text: str, code: int) -> TriremeError:
+    return _ERRORS.get(code, InternalError)(_utf8(text), reason=FailureReason.BACKEND)
+
+
+def _utf8(text: str) -> str:
+    """A model's text as it can be sent to clients: Python has texts with half a character, such as file names."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def write_error(error: TriremeError) -> tuple[Any, ...]:
+    """A server's error as a response."""
+    codes = [code for code, kind in _ERRORS.items() if type(error) is kind]
+    return (error.message, codes[0] if codes else 1), {}, ()
