@@ -41,7 +41,6 @@ ROOT = Path(__file__).parents[1]
 CIRCLES: tuple[frozenset[str], ...] = (
     frozenset(("actors.address_share", "actors.budget", "actors.lease")),
     frozenset(("api.http2.connection", "api.http2.group")),
-    frozenset(f"api.grpc.{name}" for name in ("arrival", "call", "dispatch", "host", "methods", "stream", "streaming")),
 )
 """Modules that import each other, as yet: all of them by types that they name."""
 

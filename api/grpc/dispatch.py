@@ -1,24 +1,31 @@
-"""Runs handlers, and makes of every way in which they can end a status for the client."""
+"""Opens calls, runs handlers, and makes of every way in which they can end a status for the client.
+
+A call with one request message whose method is `immediate` has no task. It begins when its message is complete, in the
+connection's task, and is answered from wherever its answer comes (call.py). Every other call has a task (streaming.py).
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import trio
-from grpclib.const import Status
-from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
+from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError, ProtocolError
 
-from ...actors.offload import Offload
 from ...engine.errors import TriremeError
-from .call import UnaryCall
+from ..http2.events import RequestReceived
+from ..sockets.roster import Roster
+from ..sockets.transport import PlainTransport, TlsTransport
+from . import blocks, call_log
+from .call import DEADLINE_EXCEEDED, Method, UnaryCall
 from .call_head import CallHead
+from .call_log import CallStory
 from .delays import NO_DELAYS, GrpcDelays, delay
 from .framing import INT32_MAX
-from .methods import Servable, methods_of
+from .host import CallHost, Surroundings
 from .statuses import grpc_error
-from .stream import Peer, Stream
 from .streaming import StreamingCall
 
 log = logging.getLogger(__name__)
@@ -28,52 +35,64 @@ Guard = Callable[[CallHead], None]
 
 INTERNAL_SERVER_ERROR = "Internal Server Error"
 
+_UNKNOWN_METHOD = blocks.trailers_only(Status.UNIMPLEMENTED)
+_TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
+
+
+class Servable(Protocol):
+    """A grpclib service. It may also have ``immediate``, a mapping of paths to functions that begin a `UnaryCall`:
+    True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have,
+    one of them for all, ``lease``, which makes what a message takes of the server's budget, ``offload``, which does on
+    a thread what takes long (`actors.offload`), ``client_accounts`` (`actors.client_bytes`), and ``delays``."""
+
+    def __mapping__(self) -> Mapping[str, Handler]: ...
+
 
 class Dispatcher:
     """The services of a front end.
 
     Args:
-        services: see `methods.Servable`.
-        codec: reads and writes messages, by the types that the services' handlers name.
+        services: see `Servable`.
         guards: asked in this order.
-        compressed_paths: methods to whose responses the compression level applies.
+        inference: paths of methods of inference, which `delays` treats otherwise.
+        compressed: methods whose responses may be packed.
         max_message_bytes: the largest request message, by path.
-        offload: where messages are read that take long.
-        delays: for tests of clients; methods of inference are those of `compressed_paths`.
-        details_codec: writes the details of a `GRPCError`; without it they are not sent.
+        delays: for tests of clients.
 
     Attributes:
         methods: every method by its path.
     """
 
-    __slots__ = (
-        "_codec",
-        "_delays",
-        "_details_codec",
-        "_guards",
-        "_inference",
-        "_offload",
-        "methods",
-    )
+    __slots__ = ("_delays", "_guards", "_inference", "methods")
 
     def __init__(
         self,
         services: Iterable[Servable],
-        codec: CodecBase,
         *,
         guards: Sequence[Guard] = (),
-        compressed_paths: Collection[str] = (),
+        inference: Collection[str] = (),
+        compressed: Collection[str] = (),
         max_message_bytes: Callable[[str], int] = lambda _path: INT32_MAX,
-        offload: Offload | None = None,
         delays: GrpcDelays = NO_DELAYS,
-        details_codec: StatusDetailsCodecBase | None = None,
     ) -> None:
-        self.methods = methods_of(services, compressed_paths, max_message_bytes)
-        self._offload = offload or Offload()
+        self.methods: dict[str, Method] = {}
+        for service in services:
+            immediate: Mapping[str, Callable[[UnaryCall], bool]] = getattr(service, "immediate", {})
+            for path, handler in service.__mapping__().items():
+                cardinality: Cardinality = handler.cardinality
+                self.methods[path] = Method(
+                    path,
+                    handler.func,
+                    cardinality.client_streaming,
+                    cardinality.server_streaming,
+                    handler.request_type,
+                    handler.reply_type,
+                    immediate.get(path),
+                    max_message_bytes(path),
+                    path in compressed,
+                )
         self._delays = delays
-        self._inference = frozenset(compressed_paths)
-        self._codec = codec
-        self._details_codec = details_codec
+        self._inference = frozenset(inference)
         self._guards = tuple(guards)
 
     def __repr__(self) -> str:
@@ -105,35 +124,26 @@ class Dispatcher:
             call.fail(Status.UNKNOWN, INTERNAL_SERVER_ERROR)
         return True
 
-    def cancel(self, on_cancel: Callable[[], None]) -> None:
-        """Tells a handler that its call is over."""
-        try:
-            on_cancel()
-        except Exception:
-            # The same boundary: the caller is a connection, or the task of all deadlines.
-            log.exception("error while cancelling a call")
-
-    async def run(self, call: StreamingCall, peer: Peer) -> None:
+    async def run(self, call: StreamingCall) -> None:
         """Serves a call from the first message to the status."""
         try:
             with call.scope:
                 await trio.lowlevel.checkpoint_if_cancelled()
-                stream = Stream(call, peer, self._codec, self._details_codec, self._offload)
-                status, message, details = await self._outcome(call, stream)
+                status, message, details = await self._outcome(call)
                 if self._delays.answer_s and call.method.path not in self._inference:
                     await delay(self._delays.answer_s, "the write of the response")
-                if not stream.finished:
-                    stream.end(status, message, details)
+                if not call.finished:
+                    call.end(status, message, details)
             if self._delays.enqueue_s and call.scope.cancelled_caught and call.method.path in self._inference:
                 await delay(self._delays.enqueue_s, "PutTaskBackToQueue")
         finally:
             call.finish()
 
-    async def _outcome(self, call: StreamingCall, stream: Stream) -> tuple[Status, str | None, object]:
+    async def _outcome(self, call: StreamingCall) -> tuple[Status, str | None, object]:
         """How the handler ended: (status, message, details)."""
         try:
-            await call.method.function(stream)
-            if not stream.finished and stream.lacks_message:
+            await call.method.function(call)
+            if not call.finished and call.lacks_message:
                 raise ProtocolError("Unary response with OK status requires a single message to be sent")
         except GRPCError as error:
             return error.status, error.message, error.details
@@ -144,3 +154,86 @@ class Dispatcher:
             log.exception("error in %s", call.method.path)
             return Status.UNKNOWN, INTERNAL_SERVER_ERROR, None
         return Status.OK, None, None
+
+
+class GrpcConnection(CallHost):
+    """Opens the calls of one connection."""
+
+    __slots__ = ("_dispatcher",)
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        surroundings: Surroundings,
+        transport: PlainTransport | TlsTransport,
+        roster: Roster,
+        client: tuple[str, int] | None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        super().__init__(surroundings, transport, roster, client)
+
+    def _open(self, event: RequestReceived[CallHead]) -> None:
+        head = event.head
+        stream_id = event.stream_id
+        refusal = head.refusal
+        if refusal is not None:
+            if refusal.status is Status.UNIMPLEMENTED:
+                block = blocks.unknown_encoding(refusal.status, refusal.message)
+            else:
+                block = blocks.trailers_only(refusal.status, refusal.message, http_status=refusal.http_status)
+            self.core.send_headers(stream_id, block, True)
+            return
+        if call_log.enabled():
+            self.stories[stream_id] = CallStory(head.path)
+        method = self._dispatcher.methods.get(head.path)
+        if method is None:
+            self._refuse(stream_id, _UNKNOWN_METHOD)
+            return
+        error = self._dispatcher.refusal(head)
+        if error is not None:
+            self._refuse(stream_id, blocks.trailers_only(error.status, error.message))
+            return
+        self._roster.requests += 1
+        timeout_s = head.timeout_s
+        if timeout_s is not None and timeout_s <= 0:
+            self._refuse(stream_id, _TOO_LATE)
+            return
+        call: UnaryCall | StreamingCall
+        if method.client_streaming:
+            call = StreamingCall(self, stream_id, head, method)
+        else:
+            call = UnaryCall(self, stream_id, head, method)
+        self.calls[stream_id] = call
+        if timeout_s is not None:
+            call.deadline_entry = self.surroundings.deadlines.add(trio.current_time() + timeout_s, call)
+        if isinstance(call, StreamingCall):
+            self.start(self._dispatcher.run, call)
+        if event.end_stream:
+            call.request_ended()
+
+    def _refuse(self, stream_id: int, block: bytes) -> None:
+        self.core.send_headers(stream_id, block, True)
+        self.forget(stream_id, None)
+
+    def begin(self, call: UnaryCall) -> None:
+        if self._dispatcher.begin(call):
+            return
+        # The call's method needs a task; or has nothing against none, and the call has to wait for room.
+        waiting_bytes = len(call.message) if call.method.begin is not None else 0
+        try:
+            self.surroundings.waiting.enter(waiting_bytes)
+        except GRPCError as error:
+            call.fail(error.status, error.message or "")
+            return
+        deadline, lease = call.hand_over()
+        served = StreamingCall(self, call.stream_id, call.head, call.method, call.message, deadline, lease)
+        served.waiting_bytes = waiting_bytes
+        self.calls[call.stream_id] = served
+        self.start(self._dispatcher.run, served)
+
+    def cancel_handler(self, on_cancel: Callable[[], None]) -> None:
+        try:
+            on_cancel()
+        except Exception:
+            # The boundary to handlers, see `Dispatcher.begin`: this is called by the task of all deadlines, too.
+            log.exception("error while cancelling a call")

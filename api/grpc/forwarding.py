@@ -9,10 +9,10 @@ from ..request_parameters import HeaderPattern, check_forwarded_name
 
 if TYPE_CHECKING:
     from .call_head import CallHead
-    from .stream import Stream
+    from .streaming import StreamingCall
 
 
-def forward_metadata(call: CallHead | Stream, pattern: HeaderPattern, request: InferenceRequest) -> None:
+def forward_metadata(call: CallHead | StreamingCall, pattern: HeaderPattern, request: InferenceRequest) -> None:
     """Make parameters of the call's metadata in whose keys `pattern` is found; as in Triton, the user agent is part of
     it. They come after the request's own parameters, and take the place of those of the same name.
 

@@ -24,7 +24,7 @@ from .delays import delay
 from .infer_adapter import UnaryInferRequest
 from .infer_writer import takes_long, write_infer_response
 from .statuses import grpc_error
-from .stream import Stream
+from .streaming import StreamingCall
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class UnaryInfer:
         reply.notify(adapter.complete)
         return True
 
-    async def handle(self, stream: Stream) -> None:
+    async def handle(self, stream: StreamingCall) -> None:
         """Answer a call in a task of its own.
 
         Raises:
@@ -146,7 +146,7 @@ class _InferTask(UnaryInferRequest, Encoder[list[Buffer]]):
     takes_long = staticmethod(takes_long)
     prompt: ClassVar[bool] = False
 
-    def __init__(self, context: GrpcContext, stream: Stream, message: Buffer) -> None:
+    def __init__(self, context: GrpcContext, stream: StreamingCall, message: Buffer) -> None:
         self.context = context
         self.decoded = None
         self.lease = stream.take_lease()

@@ -14,7 +14,7 @@ from .call_head import CallHead
 from .context import GrpcContext
 from .forwarding import forward_metadata
 from .infer_request import DecodedGrpcInfer
-from .stream import Stream
+from .streaming import StreamingCall
 from .tracing import GrpcTrace
 
 
@@ -29,7 +29,7 @@ class GrpcInfer(Traced):
 
     __slots__ = ()
     context: GrpcContext
-    source: CallHead | Stream
+    source: CallHead | StreamingCall
     message: Buffer
     decoded: DecodedGrpcInfer | None
     request: InferenceRequest | None

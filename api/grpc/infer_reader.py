@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...actors.offload import Offload
 from ...engine.datatypes import DataType
+from ...engine.errors import InvalidArgumentError
 from ...engine.request import InferenceRequest
 from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
@@ -145,16 +146,23 @@ class InferReader:
         await self._offload(unpack_infer_request, wire)
         return decode_infer(wire, describe, self._regions)
 
-    async def read_names(self, message: Buffer) -> WireRequest:
-        """What a request that was refused calls itself and its model. Its typed contents are not unpacked.
+    def names(self, message: Buffer) -> WireRequest | None:
+        """What a request that was refused calls itself and its model; None if it has more of something than there may
+        be. Its typed contents are not unpacked.
 
         Raises:
             UnreadableError: the message is no ``ModelInferRequest``.
-            InvalidArgumentError: it has more of something than there may be.
         """
-        if len(message) <= _PROMPT_BYTES:
+        try:
             return scan_infer_request(message, self._limits)
-        return await self._offload(scan_infer_request, message, self._limits)
+        except InvalidArgumentError:
+            return None
+
+    async def read_names(self, message: Buffer) -> WireRequest | None:
+        """`names`, of a large message on a thread."""
+        if len(message) <= _PROMPT_BYTES:
+            return self.names(message)
+        return await self._offload(self.names, message)
 
     def __repr__(self) -> str:
         return f"<InferReader remembers {len(self._heads)} heads>"

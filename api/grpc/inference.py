@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...actors.lease import Lease
     from ...actors.offload import Offload
     from .call import UnaryCall
-    from .stream import Stream
+    from .streaming import StreamingCall
 
 MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 MODEL_LOAD: Final = "/inference.GRPCInferenceService/RepositoryModelLoad"
@@ -56,7 +56,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
         mapping[MODEL_STREAM_INFER] = Handler(self._infer_stream, Cardinality.STREAM_STREAM, RawMessage, RawMessage)
         return mapping
 
-    async def _infer_stream(self, stream: Stream) -> None:
+    async def _infer_stream(self, stream: StreamingCall) -> None:
         await InferStream(self._context, stream).serve()
 
     # The server.
@@ -89,7 +89,7 @@ class InferenceService(pb.GrpcInferenceServiceBase):
     async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         return await repository.index(self._context, message)
 
-    async def _load(self, stream: Stream) -> None:
+    async def _load(self, stream: StreamingCall) -> None:
         await stream.send_message(await repository.load(self._context, await stream.recv_message()))
 
     async def repository_model_unload(

@@ -19,13 +19,12 @@ from ..sockets.service import Service
 from ..sockets.transport import PlainTransport, TlsTransport
 from . import call_log
 from .codec import MessageCodec
+from .compression import CompressionLevel
 from .deadlines import Deadlines
 from .delays import NO_DELAYS
-from .dispatch import Dispatcher, Guard
-from .host import CallHost, Surroundings
-from .methods import Servable
+from .dispatch import Dispatcher, GrpcConnection, Guard, Servable
+from .host import Surroundings, WaitingRoom
 from .options import GrpcServiceOptions
-from .waiting import WaitingRoom
 
 _OWN_REQUESTS = 1 << 16
 _OWN_BYTES = 1 << 32
@@ -58,7 +57,7 @@ class GrpcStatistics:
 
 
 def _given(services: Sequence[Servable], name: str, default: T) -> T:
-    """What one of the services has under that name; see `methods.Servable`."""
+    """What one of the services has under that name; see `dispatch.Servable`."""
     return next((getattr(service, name) for service in services if hasattr(service, name)), default)
 
 
@@ -66,11 +65,11 @@ class GrpcService(Service):
     """Serves grpclib services over HTTP/2.
 
     Args:
-        services: see `methods.Servable`.
+        services: see `dispatch.Servable`.
         options: where, and how.
-        codec: reads and writes messages; by default betterproto2's.
+        codec: reads and writes messages, by the types that the handlers name; by default betterproto2's.
         guards: see `dispatch.Guard`.
-        details_codec: see `dispatch.Dispatcher`.
+        details_codec: writes the details of a `GRPCError`; without it they are not sent.
         readiness: see `Service`.
 
     Attributes:
@@ -93,27 +92,25 @@ class GrpcService(Service):
         self.draining = False
         self._deadlines = Deadlines()
         self._group = Http2Group(options.http2)
-        offload = _given(services, "offload", Offload())
         delays = _given(services, "delays", NO_DELAYS)
-        dispatcher = Dispatcher(
+        self._dispatcher = Dispatcher(
             services,
-            MessageCodec() if codec is None else codec,
             guards=guards,
-            compressed_paths=options.compressed_paths,
+            inference=options.compressed_paths,
+            compressed=() if options.compression_level is CompressionLevel.NONE else options.compressed_paths,
             max_message_bytes=options.message_limit,
-            offload=offload,
             delays=delays,
-            details_codec=details_codec,
         )
         self._surroundings = Surroundings(
             group=self._group,
-            dispatcher=dispatcher,
             deadlines=self._deadlines,
+            codec=MessageCodec() if codec is None else codec,
+            details_codec=details_codec,
             compression_level=options.compression_level,
             max_compression_ratio=options.max_compression_ratio,
             lease=_given(services, "lease", InflightBudget(_OWN_REQUESTS, _OWN_BYTES).lease),
             waiting=WaitingRoom(options.max_waiting_bytes),
-            offload=offload,
+            offload=_given(services, "offload", Offload()),
             limits=options.limits,
             cancel_delay_s=delays.notification_s,
         )
@@ -124,15 +121,15 @@ class GrpcService(Service):
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
         roster: Roster,
-    ) -> CallHost:
-        return CallHost(self._surroundings, transport, roster, client)
+    ) -> GrpcConnection:
+        return GrpcConnection(self._dispatcher, self._surroundings, transport, roster, client)
 
     def open(self, turn: Turn) -> None:
         self._group.turn = turn
 
     async def accompany(self) -> None:
         if call_log.enabled():
-            call_log.tell_ready(self._surroundings.dispatcher.methods)
+            call_log.tell_ready(self._dispatcher.methods)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deadlines.keep_watching)
             nursery.start_soon(self._group.accompany, self._roster)

@@ -1,23 +1,25 @@
 """ModelStreamInfer: requests in, answers out, each as soon as its turn has come (docs/reference/grpc.md#streams).
 
-Two tasks serve a stream. The reader issues requests as they arrive and waits for none of them; the writer sends what
-`stream_order` says may be sent. While nothing holds a stream up, the only answer to a request is sent at once, from
-wherever it comes, and the writer sleeps. The reader stops reading while too much is under way, and then flow control
-holds the client back. The writer takes the answers of decoupled models only when it can send them, and then the model
-is held back by its reply.
+A small request is issued in the turn in which it comes, and while nothing holds the stream up its only answer is sent
+in the turn in which that comes; no task has a part in it. For everything else there are two tasks, which sleep until
+then. The reader issues requests that have to wait, for room or for a thread, those that are large, and those that
+nothing can be said about; the writer sends what `stream_order` says may be sent. The reader stops reading while too
+much is under way, and then flow control holds the client back. The writer takes the answers of decoupled models only
+when it can send them, and then the model is held back by its reply.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import ClassVar
 
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from ...actors.lease import Lease
 from ...actors.reply import Reply
 from ...engine.errors import TriremeError, UnavailableError
 from ...engine.job import Outcome
@@ -29,9 +31,10 @@ from .codec import UnreadableError
 from .context import GrpcContext
 from .delays import delay
 from .infer_adapter import GrpcInfer
+from .infer_messages import WireRequest
 from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
-from .stream import Stream
 from .stream_order import StreamOrder, Turn, TurnState
+from .streaming import StreamingCall
 from .versions import parse_version
 
 _log = logging.getLogger(__name__)
@@ -48,9 +51,9 @@ _STATUS_WANTED = "triton_grpc_error"
 class InferStream:
     """One call of ModelStreamInfer."""
 
-    def __init__(self, context: GrpcContext, stream: Stream) -> None:
+    def __init__(self, context: GrpcContext, stream: StreamingCall) -> None:
         self._context = context
-        self._stream = stream
+        self.stream = stream
         self._order: StreamOrder[_Request] = StreamOrder(MAX_OPEN_REQUESTS, MAX_UNSENT_BYTES)
         self._ready = trio.lowlevel.ParkingLot()  # where the writer waits
         self._room = trio.lowlevel.ParkingLot()  # where the reader waits
@@ -68,12 +71,14 @@ class InferStream:
             TriremeError, GRPCError: what the stream ends with, other than OK: a message that is no request; or, if the
                 client wants that, the failure of one.
         """
+        self.stream.listen(self._hear)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read)
                 await self._write()
                 nursery.cancel_scope.cancel()
         finally:
+            self.stream.listen(None)
             self._unread.close()
             for request in self._order.open:
                 if request.reply is not None:
@@ -95,15 +100,19 @@ class InferStream:
             self._send_now()
             if not (request.decoupled or request.state is TurnState.CLOSED):
                 self._hold(request, answer_bytes(request.outcome))
-        except Exception:  # noqa: BLE001 - this runs inside a model's scheduler: a defect must cost its own stream only
-            _log.exception("unexpected failure while answering on a stream")
-            self._failure = GRPCError(Status.UNKNOWN, "Internal Server Error")
-            self._broken = True
-            self._ready.unpark_all()
+        except Exception:  # noqa: BLE001 - this runs in a turn of the server's: a defect must cost its own stream only
+            self._break()
+
+    def _break(self) -> None:
+        """Something unexpected has been raised."""
+        _log.exception("unexpected failure on a stream")
+        self._failure = GRPCError(Status.UNKNOWN, "Internal Server Error")
+        self._broken = True
+        self._ready.unpark_all()
 
     def _send_now(self) -> None:
         """Send what can be sent without waiting; wake the writer for the rest."""
-        order, stream = self._order, self._stream
+        order, stream = self._order, self.stream
         while (
             (request := order.first_ready) is not None
             and not request.decoupled
@@ -129,14 +138,6 @@ class InferStream:
         request.held_bytes += more
         self._unread.change(more)
 
-    def waiting_for_room(self) -> AbstractContextManager[None]:
-        """While the reader waits for a thread or for room, inside the block.
-
-        Raises:
-            GRPCError: too much waits already.
-        """
-        return self._stream.waiting_for_room()
-
     def _admit(self, request: _Request) -> None:
         self._order.admit(request)
         if self._told:
@@ -153,17 +154,44 @@ class InferStream:
         if self._told:
             call_log.stream_request_ends()
 
-    # The reader.
+    # What the client says.
+
+    def _hear(self, message: Buffer) -> bool:
+        """A small message has come: issue it, if it need not wait. Otherwise the reader does, who is asked for that by
+        False."""
+        if not self._order.has_room:
+            return False
+        context = self._context
+        try:
+            request = _Request(self, context, self.stream, message)
+            try:
+                reply = context.pipeline.begin(request)
+            except UnreadableError:
+                return False
+            except TriremeError as error:
+                self._refuse(context.reader.names(message), error)
+                return True
+            if reply is not None:
+                self._issued(request, reply)
+                return True
+            if request.trace is not None:
+                request.trace.forget()
+            return False
+        except UnreadableError:
+            return False
+        except Exception:  # noqa: BLE001 - as in `answered`
+            self._break()
+            return True
 
     async def _read(self) -> None:
         """Issue requests until the client says that there are no more, or something comes that is no request. In either
         case the earlier ones are answered."""
         order = self._order
         try:
-            async for message in self._stream:
-                await self._issue(message)
+            async for message in self.stream:
                 while not order.has_room:
                     await self._room.park()
+                await self._issue(message)
         except (TriremeError, GRPCError) as error:
             self._failure = error
         order.half_closed = True
@@ -175,49 +203,46 @@ class InferStream:
         Raises:
             TriremeError: the message is no request at all.
         """
-        pipeline = self._context.pipeline
-        request = _Request(self, self._context, self._stream, message)
+        pipeline, reader = self._context.pipeline, self._context.reader
+        request = _Request(self, self._context, self.stream, message, self.stream.take_lease())
         try:
             reply = pipeline.begin(request)
             if reply is None:
                 reply = await pipeline.go_on(request)
         except UnreadableError:
             raise
-        except (TriremeError, GRPCError) as error:
-            await self._refuse(message, error)
-            return
+        except GRPCError as error:
+            self._refuse(await reader.read_names(message), UnavailableError(error.message or ""))
+        except TriremeError as error:
+            self._refuse(await reader.read_names(message), error)
+        else:
+            self._issued(request, reply)
+
+    def _issued(self, request: _Request, reply: Reply) -> None:
         request.reply = reply
         decoded = request.decoded
-        assert decoded is not None, "it has been submitted"
+        assert decoded is not None, "it has been admitted"
         request.id = decoded.request.id
-        decoupled = request.decoupled = decoded.model.config.decoupled
+        request.decoupled = decoded.model.config.decoupled
         self._admit(request)
-        if decoupled:
+        if request.decoupled:
             reply.notify_each(request.hear_each)
         else:
             reply.notify(request.hear)
 
-    async def _refuse(self, message: Buffer, error: TriremeError | GRPCError) -> None:
+    def _refuse(self, given: WireRequest | None, error: TriremeError) -> None:
         """Answer a request that has not come to be executed.
 
-        Raises:
-            TriremeError: the message is no request at all.
+        Args:
+            given: its names; None if not all of its parts could be read.
         """
-        if isinstance(error, GRPCError):
-            error = UnavailableError(error.message or "")
-        request_id, decoupled = "", False
-        try:
-            given = await self._context.reader.read_names(message)
-            request_id = given.id
-            model = self._context.server.describe(given.model_name, parse_version(given.model_version))
-            decoupled = model.config.decoupled
-        except UnreadableError:
-            raise
-        except TriremeError:
-            pass  # it has no such model, or not even all of its parts were read
-        request = _Request(self, self._context, self._stream)
-        request.decoupled, request.id = decoupled, request_id
+        request = _Request(self, self._context, self.stream)
         request.outcome = error
+        if given is not None:
+            request.id = given.id
+            with suppress(TriremeError):  # there is no such model
+                model = self._context.server.describe(given.model_name, parse_version(given.model_version))
+                request.decoupled = model.config.decoupled
         self._admit(request)
         self.answered(request)
 
@@ -233,7 +258,7 @@ class InferStream:
                 continue
             self._writing = True
             answers = request.take()
-            counts = request.decoupled and (len(answers) > 1 or not self._stream.can_send_now)
+            counts = request.decoupled and (len(answers) > 1 or not self.stream.can_send_now)
             if request.decoupled and (counts or request.held_bytes):
                 waiting = sum([answer_bytes(outcome) for outcome, _ in answers]) if counts else 0
                 self._hold(request, waiting - request.held_bytes)
@@ -250,7 +275,7 @@ class InferStream:
                         await delay(delays.response_s, "the write of the response")
                     if request.trace is not None:
                         request.trace.sending()
-                    await self._stream.send_message(parts)
+                    await self.stream.send_message(parts)
                     if request.trace is not None:
                         request.trace.sent()
                 if request.decoupled:
@@ -295,14 +320,21 @@ class _Request(Turn, GrpcInfer):
     )
     prompt: ClassVar[bool] = True
 
-    def __init__(self, owner: InferStream, context: GrpcContext, stream: Stream, message: Buffer = b"") -> None:
+    def __init__(
+        self,
+        owner: InferStream,
+        context: GrpcContext,
+        stream: StreamingCall,
+        message: Buffer = b"",
+        lease: Lease | None = None,
+    ) -> None:
         super().__init__(decoupled=False)
         self._owner = owner
         self.context = context
         self.decoded = None
         self.held_bytes = 0
         self.id = ""
-        self.lease = stream.take_lease()
+        self.lease = lease
         self.message = message
         self.model = None
         self.outcome: InferenceResponse | TriremeError | None = None
@@ -313,7 +345,7 @@ class _Request(Turn, GrpcInfer):
         self.trace = None
 
     def waiting(self) -> AbstractContextManager[None]:
-        return self._owner.waiting_for_room()
+        return self._owner.stream.waiting_for_room()
 
     def abandon(self) -> None:
         self.close()
@@ -345,7 +377,7 @@ class _Request(Turn, GrpcInfer):
         self._owner.answered(self)
 
     def _note_refusal(self, reply: Reply) -> None:
-        """Its model may not have accepted it: then it is answered like one that was never submitted."""
+        """Its model may not have accepted it: then it is answered like one that was never admitted."""
         if reply.final and not reply.accepted:
             self.abandon()
             self.decoded = self.trace = None

@@ -1,91 +1,79 @@
-"""A call that is served by a task: any number of messages both ways.
+"""A call that is served by a task: grpclib's server stream, with the same methods but `cancel`, rules and errors, on
+trio. Written after the documented behaviour of `grpclib.server.Stream`, so that services run on either.
 
 Rule 1: What the client sends waits as bytes until the handler asks for a message (`framing.MessageReader`). Bytes are
         reported as consumed when the handler asks for the message behind the one that they are part of. For a message
         that is larger than what has come of it, a *lease* takes its size of the server-wide budget, and what it unpacks
         to; from then on its bytes are consumed as they come. So of a call one stream window is in memory, and a message
         that has room.
-Rule 2: A message is sent only when nothing of the earlier ones is held back, by the client's windows or by its socket.
+Rule 2: A handler that waits for a message may have a *listener*. It takes in small messages that come in one piece, in
+        the connection's turn, and the task sleeps on. The task is woken for all others, and for a message that the
+        listener leaves to it.
+Rule 3: A message is sent only when nothing of the earlier ones is held back, by the client's windows or by its socket.
         So a client that does not read costs one message a call, or a few small ones. The message of a method that has
         only one waits for the status: no client can use it before.
-Rule 3: The task is cancelled when the client resets the call or vanishes, and when the deadline passes. In the last
+Rule 4: The task is cancelled when the client resets the call or vanishes, and when the deadline passes. In the last
         case the client has been answered before. Whatever the handler still says is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 from grpclib.const import Status
-from grpclib.exceptions import GRPCError
+from grpclib.exceptions import GRPCError, ProtocolError
+from grpclib.metadata import Deadline, encode_metadata
+from grpclib.stream import StreamIterator
+from multidict import MultiDict
 
 from ...engine.tensor import Buffer
 from ..http2.errors import ErrorCode
 from . import blocks
-from .call import DEADLINE_EXCEEDED
+from .call import DEADLINE_EXCEEDED, Method
+from .codec import RawMessage
 from .compression import IDENTITY, LARGE_BYTES, Unpacking, packed, unpack
-from .framing import MessageReader, prefix
-from .patience import TOO_SLOW, Patience
+from .deadlines import TOO_SLOW, CallDeadline, Entry, Patience
+from .framing import PREFIX_BYTES, MessageReader, prefix
 
 if TYPE_CHECKING:
     from ...actors.lease import Lease
-    from .call_head import CallHead
-    from .deadlines import Entry
-    from .host import CallHost
-    from .methods import Method
+    from .call_head import CallHead, Metadata
+    from .host import CallHost, Peer
 
+_HEARD_BYTES = 16_384
+"""The largest message that a listener is offered: a larger one may take so long that it is for a task."""
 
 _PROMPT_MESSAGES = 16
 """Messages that a handler may take before others get a turn."""
+
+_COPIES = 3
+_PROMPT_BYTES = 1024
+"""A larger message may have so many parts that reading it takes a thread."""
 
 _YIELD_BYTES = 16_384
 _MESSAGE_BYTES = 2048
 """A handler that sends without a pause yields after so many bytes, where a message counts for some more than it has."""
 
+MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
 
-class StreamingCall:
-    """What a handler's `Stream` stands on.
+
+class StreamingCall(StreamIterator[Any]):
+    """One call, seen from its handler, and from its connection.
 
     Args:
-        request: the whole request, if it has only one message and that has come already.
+        message: the whole request, if it has only one message and that has come already.
         lease: what that holds of the server-wide budget.
 
     Attributes:
-        lease: what the last message that was asked for holds of the server-wide budget; None if it came without, or it
-            was taken over.
+        deadline_entry: None if the call has none.
+        finished: the handler has ended the call itself.
         waiting_bytes: of a request that came without a lease, and waits for room.
         scope: of the task that serves the call.
         over: nothing more goes out.
-        headers_sent: response headers have gone out.
-        encoding: what response messages are packed with.
     """
-
-    __slots__ = (
-        "_arrival",
-        "_deadline",
-        "_drain",
-        "_ended",
-        "_held_bytes",
-        "_patience",
-        "_prompt",
-        "_reader",
-        "_request",
-        "_too_slow",
-        "_unyielded_bytes",
-        "_waiting",
-        "connection",
-        "encoding",
-        "head",
-        "headers_sent",
-        "lease",
-        "method",
-        "over",
-        "scope",
-        "stream_id",
-        "waiting_bytes",
-    )
 
     def __init__(
         self,
@@ -93,65 +81,78 @@ class StreamingCall:
         stream_id: int,
         head: CallHead,
         method: Method,
-        request: Buffer | None = None,
+        message: Buffer | None = None,
         deadline: Entry | None = None,
         lease: Lease | None = None,
     ) -> None:
-        self.connection = connection
-        self.stream_id = stream_id
-        self.head = head
         self.method = method
-        self.encoding = connection.response_encoding(method, head)
         self.scope = trio.CancelScope()
         self.over = False
-        self.headers_sent = False
-        self._request = request
-        self._ended = request is not None
+        self.waiting_bytes = 0
+        self._connection = connection
+        self._stream_id = stream_id
+        self._head = head
+        self._encoding = connection.response_encoding(head) if method.compresses else IDENTITY
+        # What comes.
+        self._left = message  # for `recv_message`
+        self._ended = message is not None
+        self._lease = lease
         self._reader = MessageReader(method.max_message_bytes)
         self._held_bytes = 0
         self._prompt = 0
         self._patience: Patience | None = None
         self._too_slow = False
-        self.lease = lease
-        self.waiting_bytes = 0
-        self._unyielded_bytes = 0
         self._waiting = False
+        self._listener: Callable[[Buffer], bool] | None = None
+        self._heard_bytes = min(_HEARD_BYTES, method.max_message_bytes)
         self._arrival = trio.lowlevel.ParkingLot()
+        # What goes.
+        self._headers_sent = self._message_sent = self.finished = False
+        self._unyielded_bytes = 0
         self._drain = trio.lowlevel.ParkingLot()
-        self._deadline = deadline
+        self.deadline_entry = deadline
         if deadline is not None:
             deadline.call = self
 
     def __repr__(self) -> str:
-        return f"<StreamingCall {self.head.path}{': over' if self.over else ''}>"
-
-    @property
-    def deadline_s(self) -> float | None:
-        """On trio's clock."""
-        return None if self._deadline is None else self._deadline.deadline_s
+        return f"<StreamingCall {self._head.path}{': over' if self.over else ''}>"
 
     # ---- for the connection ----
 
-    def set_deadline(self, deadline: Entry) -> None:
-        self._deadline = deadline
-
     def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
         """The next part of the request."""
+        listener = self._listener
+        if listener is not None and self._waiting and not (self._held_bytes or end_stream or self._lease is not None):
+            size = len(data) - PREFIX_BYTES
+            if 0 <= size <= self._heard_bytes and not data[0] and int.from_bytes(data[1:5], "big") == size:
+                message = data[PREFIX_BYTES:]
+                if listener(message):
+                    self._connection.core.consumed(self._stream_id, flow_bytes)
+                else:
+                    self._left = message
+                    self._held_bytes = flow_bytes
+                    self._wake()
+                return
         self._reader.feed(data)
         self._held_bytes += flow_bytes
         if end_stream:
             self._ended = True
         if self._waiting:
             if self._reader.is_collecting and not end_stream:
-                if self.lease is not None:
-                    self._release(self._held_bytes)  # what `next_message` would do, without waking it for each piece
+                if self._lease is not None:
+                    self._release(self._held_bytes)  # what `recv_message` would do, without waking it for each piece
             else:
-                self._arrival.unpark()
+                self._wake()
+
+    def _wake(self) -> None:
+        """Something has come for the task."""
+        self._waiting = False
+        self._arrival.unpark()
 
     def request_ended(self) -> None:
         """The client has said everything."""
         self._ended = True
-        self._arrival.unpark()
+        self._wake()
 
     def drained(self) -> None:
         """The client's windows have let everything through."""
@@ -160,45 +161,106 @@ class StreamingCall:
     def cancel(self) -> None:
         """The client has reset the call, or is gone."""
         self.over = True
-        if self.connection.stories:
-            self.connection.tell_cancelled(self.stream_id)
-        if not self.connection.cancel_later(self.scope):
+        connection = self._connection
+        if connection.stories:
+            connection.tell_cancelled(self._stream_id)
+        if not connection.cancel_later(self.scope):
             self.scope.cancel()
 
     def expire(self) -> None:
         """The deadline has passed."""
+        if self.over:
+            return
+        connection = self._connection
+        if connection.stories:
+            connection.tell_cancelled(self._stream_id)
+        if connection.core.pending(self._stream_id):
+            self._reset(ErrorCode.CANCEL)  # trailers would wait behind what the client does not read
+        else:
+            self.end(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
+        self.scope.cancel()
+
+    # ---- for the dispatcher ----
+
+    @property
+    def lacks_message(self) -> bool:
+        """The method promises one response message, and there has been none."""
+        return not self.method.server_streaming and not self._message_sent
+
+    def end(self, status: Status, message: str | None, details: Any = None, metadata: blocks.Fields = ()) -> None:
+        """Ends the call, whose handler may have broken every rule. Without response headers before it, the answer is
+        nothing but trailers."""
+        connection = self._connection
+        codec = connection.surroundings.details_codec
+        if details is not None and codec is not None:
+            metadata = [blocks.details(codec.encode(status, message, details)), *metadata]
         if not self.over:
-            if self.connection.stories:
-                self.connection.tell_cancelled(self.stream_id)
-            if self.connection.core.pending(self.stream_id):
-                self.reset(ErrorCode.CANCEL)  # trailers would wait behind what the client does not read
-            else:
-                self.end(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
-            self.scope.cancel()
+            self.over = True
+            if connection.stories and status is not Status.OK:
+                connection.tell_failed(self._stream_id, message or "")
+            make = blocks.trailers if self._headers_sent else blocks.trailers_only
+            connection.core.send_headers(self._stream_id, make(status, message, metadata), True)
+            connection.mark(1)
 
     def finish(self) -> None:
         """The task has ended. A call that it left unanswered is reset."""
-        if not self.over:
-            self.reset(ErrorCode.CANCEL)
+        self._reset(ErrorCode.CANCEL)
+        self._listener = None
         self._stop_watching()
         self._close_lease()
         self.admitted()
         self._release(self._held_bytes)
-        self.connection.forget(self.stream_id, self._deadline)
-        self._deadline = None
+        self._connection.forget(self._stream_id, self.deadline_entry)
+        self.deadline_entry = None
 
-    # ---- for the handler's stream ----
+    # ---- what the client says ----
 
-    async def next_message(self) -> Buffer | None:
-        """The next request message, unpacked; None when there will be none. The one before is done with.
+    @property
+    def metadata(self) -> Metadata:
+        """The client's custom metadata."""
+        return self._head.metadata
+
+    @property
+    def user_agent(self) -> str | None:
+        """The client's, if it named one."""
+        return self._head.user_agent
+
+    @property
+    def peer(self) -> Peer:
+        """The client's address and certificate."""
+        return self._connection.peer
+
+    @property
+    def deadline(self) -> Deadline | None:
+        """When the client will have lost interest; None if never."""
+        entry = self.deadline_entry
+        return None if entry is None else CallDeadline(entry.deadline_s)
+
+    async def recv_message(self) -> Any:
+        """The next request message; None when the client has sent all. The one before is done with.
 
         Raises:
             GRPCError: INTERNAL or RESOURCE_EXHAUSTED, what comes is no message, or a too large one; UNAVAILABLE, too
                 much waits for room; DEADLINE_EXCEEDED, it comes too slowly.
+            TriremeError: the codec cannot read it.
         """
-        if self._request is not None:
-            request, self._request = self._request, None
-            return request
+        payload, self._left = self._left, None
+        if payload is None:
+            payload = await self._next_message()
+            if payload is None:
+                return None
+        request_type = self.method.request_type
+        surroundings = self._connection.surroundings
+        decode = surroundings.codec.decode
+        if len(payload) <= _PROMPT_BYTES or request_type is RawMessage:
+            return decode(cast(bytes, payload), request_type)
+        if self._lease is not None:  # protobuf's reader has it, what that writes, and what is made of it
+            with self.waiting_for_room():
+                await self._lease.grow(_COPIES * len(payload))
+        return await surroundings.offload(decode, cast(bytes, payload), request_type)
+
+    async def _next_message(self) -> Buffer | None:
+        """The next message, unpacked. Raises GRPCError: see `recv_message`."""
         reader = self._reader
         self._close_lease()
         self._release(max(0, self._held_bytes - reader.waiting_bytes))
@@ -210,37 +272,40 @@ class StreamingCall:
             if reader.announced_bytes:
                 await self._find_room(reader.announced_bytes)
                 continue
-            if self.lease is not None:
+            if self._lease is not None:
                 self._release(self._held_bytes)
             if self._ended:
                 if not reader.is_empty:
                     raise GRPCError(Status.INTERNAL, "The request ends in the middle of a message")
                 return None
             await self._more()
+            if self._left is not None:
+                payload, self._left = self._left, None
+                return payload
         self._stop_watching()
-        if self.lease is not None:
-            self.lease.arrived()
+        if self._lease is not None:
+            self._lease.arrived()
         if framed.compressed:
             return await self._unpack(framed.payload)
         return framed.payload
 
     async def _find_room(self, nbytes: int) -> None:
         """Waits until the message that has begun may come."""
-        lease = self.lease = self.connection.lease()
+        lease = self._lease = self._connection.lease()
         if not lease.grow_nowait(nbytes):
-            with self.connection.waiting_for_room(self):
+            with self.waiting_for_room():
                 await lease.grow(nbytes)
         try:
             self._reader.collect()
         except MemoryError:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes") from None
-        self._patience = self.connection.watch(self._reader, self._give_up)
+        self._patience = self._connection.watch(self._reader, self._give_up_message)
         lease.watch(self._patience.hurry)
 
-    def _give_up(self) -> None:
+    def _give_up_message(self) -> None:
         """The message that has begun does not come on."""
         self._too_slow = True
-        self._arrival.unpark()
+        self._wake()
 
     async def _more(self) -> None:
         """Waits until more has come."""
@@ -254,115 +319,179 @@ class StreamingCall:
             raise GRPCError(Status.DEADLINE_EXCEEDED, TOO_SLOW)
 
     async def _unpack(self, payload: bytes | memoryview) -> Buffer:
-        connection = self.connection
-        unpacking = Unpacking(payload, self.head.encoding, connection.unpack_limits(self.method))
+        connection = self._connection
+        unpacking = Unpacking(payload, self._head.encoding, connection.unpack_limits(self.method.max_message_bytes))
         if len(payload) < LARGE_BYTES and unpacking.step_promptly():
             return unpacking.message()
-        if self.lease is None:
-            self.lease = connection.lease()
-        with connection.waiting_for_room(self):
-            return await unpack(unpacking, self.lease, connection.offload)
-
-    def take_lease(self) -> Lease | None:
-        """What the last message holds of the server-wide budget; the caller closes it."""
-        lease, self.lease = self.lease, None
-        return lease
-
-    def _close_lease(self) -> None:
-        if self.lease is not None:
-            self.lease.close()
-            self.lease = None
-
-    def admitted(self) -> None:
-        """The request that waited for room has it."""
-        if self.waiting_bytes:
-            self.connection.no_longer_waiting(self.waiting_bytes)
-            self.waiting_bytes = 0
+        if self._lease is None:
+            self._lease = connection.lease()
+        with self.waiting_for_room():
+            return await unpack(unpacking, self._lease, connection.surroundings.offload)
 
     def _stop_watching(self) -> None:
         if self._patience is not None:
             self._patience.stop()
             self._patience = None
 
+    def _close_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = None
+
     def _release(self, count: int) -> None:
+        """So many bytes are used up: the client may send more."""
         if count:
             self._held_bytes -= count
-            core = self.connection.core
-            core.consumed(self.stream_id, count)
+            core = self._connection.core
+            core.consumed(self._stream_id, count)
             if core.has_output:
-                self.connection.mark(1)
+                self._connection.mark(1)
 
-    def send_headers(self, metadata: blocks.Fields = ()) -> None:
-        """Response headers. `send_message` sends them if need be."""
-        self._queue_headers(metadata)
-        self.connection.mark(1)
+    # ---- what is said to the client ----
 
-    def _queue_headers(self, metadata: blocks.Fields) -> None:
-        self.headers_sent = True
+    async def send_initial_metadata(self, *, metadata: MetadataLike | None = None) -> None:
+        """Sends response headers. The first message, or a successful end, does so too.
+
+        Raises:
+            ProtocolError: they were sent already.
+            ValueError, TypeError: a key or value cannot be sent.
+        """
+        if self._headers_sent:
+            raise ProtocolError("Initial metadata was already sent")
+        self._queue_headers(_encode(metadata))
+        self._connection.mark(1)
+
+    def _queue_headers(self, metadata: blocks.Fields = ()) -> None:
+        self._headers_sent = True
         if not self.over:
-            self.connection.core.send_headers(self.stream_id, blocks.headers(self.encoding, metadata))
+            self._connection.core.send_headers(self._stream_id, blocks.headers(self._encoding, metadata))
 
-    @property
-    def can_send_now(self) -> bool:
-        """`send_now` keeps rule 2, and nothing has to be packed."""
-        connection = self.connection
-        return self.encoding == IDENTITY and not connection.blocked and not connection.core.pending(self.stream_id)
+    async def send_message(self, message: Any) -> None:
+        """Sends a response message; waits while the client does not take the earlier ones.
 
-    def send_now(self, pieces: Sequence[Buffer]) -> None:
-        """Sends a message of a method with any number of responses without waiting; only while `can_send_now`."""
-        if self.over:
-            return
-        if not self.headers_sent:
-            self._queue_headers(())
-        size = 0
-        for piece in pieces:
-            size += len(piece)
-        self.connection.core.send_data(self.stream_id, [prefix(size), *pieces])
-        self.connection.mark(1)
+        Args:
+            message: for the codec; or a list, the pieces of a message that is encoded already.
 
-    async def send_message(self, pieces: Sequence[Buffer]) -> None:
-        """Sends the message that the pieces are when put together, when everything before it has gone out."""
-        size = 0
-        for piece in pieces:
-            size += len(piece)
-        if self.encoding == IDENTITY:
-            parts = [prefix(size), *pieces]
+        Raises:
+            ProtocolError: the method promises one message, and it was sent already.
+        """
+        method, connection = self.method, self._connection
+        if self._message_sent and not method.server_streaming:
+            raise ProtocolError("Message was already sent")
+        codec = connection.surroundings.codec
+        pieces = message if isinstance(message, list) else [codec.encode(message, method.reply_type)]
+        self._message_sent = True
+        if self._encoding == IDENTITY:
+            pieces = [prefix(sum(map(len, pieces))), *pieces]
         else:
-            parts = await packed(pieces, self.encoding, self.connection.offload)
-        connection = self.connection
-        while connection.blocked or connection.core.pending(self.stream_id):
+            pieces = await packed(pieces, self._encoding, connection.surroundings.offload)
+        while connection.blocked or connection.core.pending(self._stream_id):
             if connection.blocked:
                 await connection.until_unblocked()
             else:
                 await self._drain.park()
-        if not self.headers_sent:
-            self._queue_headers(())
+        if not self._headers_sent:
+            self._queue_headers()
         if self.over:
             return
-        connection.core.send_data(self.stream_id, parts)
-        if not self.method.server_streaming:
+        connection.core.send_data(self._stream_id, pieces)
+        if not method.server_streaming:
             return  # it goes out together with the status
         connection.mark(1)
-        self._unyielded_bytes += _MESSAGE_BYTES + size
+        self._unyielded_bytes += _MESSAGE_BYTES + sum(map(len, pieces))
         if self._unyielded_bytes < _YIELD_BYTES:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             self._unyielded_bytes = 0
             await trio.lowlevel.checkpoint()  # a handler with much to say lets others speak
 
-    def end(self, status: Status, message: str | None = None, metadata: blocks.Fields = ()) -> None:
-        """Ends the call. Without response headers before it, the answer is nothing but trailers."""
-        if not self.over:
-            self.over = True
-            if self.connection.stories and status is not Status.OK:
-                self.connection.tell_failed(self.stream_id, message or "")
-            make = blocks.trailers if self.headers_sent else blocks.trailers_only
-            self.connection.core.send_headers(self.stream_id, make(status, message, metadata), True)
-            self.connection.mark(1)
+    async def send_trailing_metadata(
+        self,
+        *,
+        status: Status = Status.OK,
+        status_message: str | None = None,
+        status_details: Any = None,
+        metadata: MetadataLike | None = None,
+    ) -> None:
+        """Ends the call. Happens at the end of the handler, if it did not do so.
 
-    def reset(self, code: ErrorCode) -> None:
+        Raises:
+            ProtocolError: it was ended already; or it is to succeed without the one message that it promises.
+            ValueError, TypeError: a key or value cannot be sent.
+        """
+        if self.finished:
+            raise ProtocolError("Trailing metadata was already sent")
+        if status is Status.OK and self.lacks_message:
+            raise ProtocolError("Unary response with OK status requires a single message to be sent")
+        self.end(status, status_message, status_details, _encode(metadata))
+        self.finished = True
+
+    # ---- not in grpclib ----
+
+    def listen(self, listener: Callable[[Buffer], bool] | None) -> None:
+        """Have small messages taken in as they come (rule 2).
+
+        Args:
+            listener: gets a message, and says whether it has taken it in; if not, `recv_message` gives it. Must not
+                raise. None for no more.
+        """
+        self._listener = listener
+
+    @property
+    def can_send_now(self) -> bool:
+        """`send_now` keeps rule 3, and nothing has to be packed."""
+        connection = self._connection
+        return self._encoding == IDENTITY and not (connection.blocked or connection.core.pending(self._stream_id))
+
+    def send_now(self, pieces: Sequence[Buffer]) -> None:
+        """Sends a message, given as the pieces of its encoding, of a method with any number of responses without
+        waiting; only while `can_send_now`."""
+        if self.over:
+            return
+        if not self._headers_sent:
+            self._queue_headers()
+        self._connection.core.send_data(self._stream_id, [prefix(sum(map(len, pieces))), *pieces])
+        self._connection.mark(1)
+
+    def take_lease(self) -> Lease | None:
+        """What the last message holds of the server-wide budget; the caller closes it."""
+        lease, self._lease = self._lease, None
+        return lease
+
+    def admitted(self) -> None:
+        """The request, which may have waited for room in memory (`waiting_bytes`), has it."""
+        if self.waiting_bytes:
+            self._connection.surroundings.waiting.leave(self.waiting_bytes)
+            self.waiting_bytes = 0
+
+    def waiting_for_room(self) -> AbstractContextManager[None]:
+        """While the handler waits for room or for a thread, inside the block.
+
+        Raises:
+            GRPCError: UNAVAILABLE, too much waits already.
+        """
+        return self._connection.waiting_for_room(self._stream_id)
+
+    @property
+    def address(self) -> str:
+        """Of the client, as far as shares are concerned; empty if it has none."""
+        return self._connection.address
+
+    def give_up(self) -> None:
+        """Resets the call, and cancels its handler: the client does not read."""
+        self._reset(ErrorCode.ENHANCE_YOUR_CALM)
+        self.scope.cancel()
+
+    def _reset(self, code: ErrorCode) -> None:
         """Ends the call without a status."""
         if not self.over:
             self.over = True
-            self.connection.core.reset(self.stream_id, code)
-            self.connection.mark(1)
+            self._connection.core.reset(self._stream_id, code)
+            self._connection.mark(1)
+
+
+def _encode(metadata: MetadataLike | None) -> list[tuple[bytes, bytes]]:
+    if not metadata:
+        return []
+    pairs = encode_metadata(cast("Collection[tuple[str, str | bytes]]", MultiDict(metadata).items()))
+    return [(key.encode("ascii"), value.encode("ascii")) for key, value in pairs]

@@ -132,7 +132,7 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
         exchange = self.calls[event.stream_id] = Exchange(self, event.stream_id, event.head)
         if event.end_stream:
             exchange.request_ended()
-        self._start(self._serve_exchange, exchange)
+        self.start(self._serve_exchange, exchange)
 
     async def _serve_exchange(self, exchange: Exchange) -> None:
         """Runs the app with a request. Raises nothing but cancellation from outside."""

@@ -296,7 +296,7 @@ class Http2Connection(ABC, Generic[H, C]):
             log.exception("error while serving %s", self._client)
             self._end()
         if self.core.has_unread:
-            self._start(self._go_on, transport)
+            self.start(self._go_on, transport)
             return True
         return not transport.has_more
 
@@ -384,7 +384,7 @@ class Http2Connection(ABC, Generic[H, C]):
             else:
                 self.flush()
 
-    def _start(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    def start(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         if self._nursery is not None:
             self._nursery.start_soon(function, *arguments)
 
@@ -400,7 +400,7 @@ class Http2Connection(ABC, Generic[H, C]):
             self._end()
             return
         if rest:
-            self._start(self._write_rest, rest)
+            self.start(self._write_rest, rest)
         self._settle()
 
     async def _write_rest(self, rest: list[Buffer]) -> None:

@@ -154,6 +154,15 @@ class Sender:
             queue = stream.queue = SendQueue()
         if queue.ending:
             return False
+        size = 0 if queue.pending or end_stream else sum(map(len, parts))
+        if 0 < size <= _JOIN_BYTES and size <= stream.send_window and size <= self.window:
+            # The way of small messages: one piece. Every client takes frames of 16 KiB.
+            stream.send_window -= size
+            self.window -= size
+            self.out_bytes += size
+            self.sent_payload = True
+            self.out.append(b"".join((FRAME_HEADER.pack(size << 8, 0, stream.id), *parts)))
+            return False
         before = queue.pending
         queue.add(parts)
         self.pending_bytes += queue.pending - before

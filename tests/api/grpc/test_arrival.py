@@ -18,9 +18,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from trireme.actors.address_share import HURRY_S
 from trireme.actors.budget import InflightBudget
 from trireme.actors.lease import Lease
-from trireme.api.grpc.deadlines import Deadlines
+from trireme.api.grpc.deadlines import Deadlines, Patience
 from trireme.api.grpc.framing import MessageReader, prefix
-from trireme.api.grpc.patience import Patience
 from trireme.api.http2.limits import Http2Limits
 from trireme.api.sockets.limits import Limits
 
@@ -326,7 +325,7 @@ async def test_a_message_that_is_read_into_objects_takes_what_they_take() -> Non
             seen.append(echo.held_bytes)
             return bytes(data)
 
-        codec: Any = service._surroundings.dispatcher._codec
+        codec: Any = service._surroundings.codec
         codec.decode = decode
         await send(peer, stream_id, frame(bytes(MIB)))
         assert (await peer.finish(stream_id)).status == "0"
