@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +25,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ..engine.errors import UnsupportedError
-from .json_log import JsonFormatter
 
 logger = logging.getLogger("trireme")
 _exporters = logging.getLogger("opentelemetry")  # the library that exports spans
@@ -296,3 +296,39 @@ def log_bare(line: str, level: int = logging.INFO) -> None:
 def escape_wanted(environment: Mapping[str, str]) -> bool:
     """Whether the environment leaves messages to be escaped (``TRITON_SERVER_ESCAPE_LOG_MESSAGES``)."""
     return environment.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0"
+
+
+_REQUEST = re.compile(r"\[request id: ([^\]]*)\] ")
+"""How messages about a request begin; an error that is logged brings it along."""
+
+_LEVELS = {logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error", logging.CRITICAL: "error"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Makes a record into a JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if getattr(record, "bare", False) and "\n" in message:  # lines that a model has printed
+            return "\n".join([self._format(record, line) for line in message.split("\n")])
+        return self._format(record, message)
+
+    def _format(self, record: logging.LogRecord, message: str) -> str:
+        found = _REQUEST.search(message)
+        request_id = getattr(record, "request_id", "") or (found[1] if found else "")
+        fields: dict[str, object] = {
+            "time": f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+            "level": _LEVELS.get(record.levelno, "verbose"),
+            "logger": record.name,
+            "message": message.rstrip("\n"),
+        }
+        if detail := getattr(record, "detail", ""):
+            fields["detail"] = detail
+        if model := getattr(record, "model", ""):
+            fields["model"] = model
+        if request_id:
+            fields["request_id"] = request_id
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        fields |= {"file": record.filename, "line": record.lineno, "pid": record.process}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))

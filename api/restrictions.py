@@ -1,10 +1,14 @@
-"""Calls that need a key: ``--http-restricted-api`` and ``--grpc-restricted-protocol``
-(docs/reference/http.md#restricted-apis, docs/reference/grpc.md#restricted-protocols)."""
+"""What clients are not allowed to do, in both protocols: changes of shared memory, and calls that need a key
+(``--http-restricted-api`` and ``--grpc-restricted-protocol``: docs/reference/http.md#restricted-apis,
+docs/reference/grpc.md#restricted-protocols).
+"""
 
 from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+
+from ..engine.errors import UnsupportedError
 
 RESTRICTABLE = (
     "health",
@@ -35,3 +39,16 @@ class Restriction:
             given: of the header; None if there is none.
         """
         return given is not None and hmac.compare_digest(given, self.value.encode("utf-8", "surrogateescape"))
+
+
+def refuse_region_changes(allow_client_shm: bool) -> None:
+    """Clients register and unregister shared memory only where they are allowed to
+    (docs/reference/shared-memory.md#regions).
+
+    Raises:
+        UnsupportedError: they are not.
+    """
+    if not allow_client_shm:
+        raise UnsupportedError(
+            "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+        )

@@ -23,7 +23,7 @@ from trireme.api.grpc.context import GrpcOptions
 from trireme.api.grpc.options import GrpcServiceOptions
 from trireme.api.grpc.service import GrpcService
 from trireme.api.http.app import HttpApplication
-from trireme.api.http.options import HttpOptions
+from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.service import HttpService
 from trireme.api.logging import Log
 from trireme.api.sockets.service import ServiceOptions

@@ -40,7 +40,6 @@ ROOT = Path(__file__).parents[1]
 
 CIRCLES: tuple[frozenset[str], ...] = (
     frozenset(("actors.address_share", "actors.budget", "actors.lease")),
-    frozenset(("api.http2.connection", "api.http2.group")),
 )
 """Modules that import each other, as yet: all of them by types that they name."""
 
@@ -76,7 +75,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "engine/plugins.py"): "the same: importing installed packages' classes",
     (errors_are_caught_by_name, "actors/poller.py"): "whatever a model's files come up with costs that model",
     (errors_are_caught_by_name, "actors/model_control.py"): "a defect costs the client's load, not the server",
-    (errors_are_caught_by_name, "api/http/h2_connection.py"): "a defect in the application costs its request",
+    (errors_are_caught_by_name, "api/http/h2/connection.py"): "a defect in the application costs its request",
     (errors_are_caught_by_name, "api/http2/connection.py"): "a defect costs its connection, not the server",
     (errors_are_caught_by_name, "api/grpc/dispatch.py"): "a defect in a handler costs its call, not the connection",
     (
@@ -85,8 +84,8 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     ): "answers inside a model's scheduler: a defect costs the call only",
     (errors_are_caught_by_name, "api/grpc/stream_infer.py"): "the same, for answers on a stream",
     (errors_are_caught_by_name, "api/http/app.py"): "a defect in a handler costs its request, not the connection",
-    (errors_are_caught_by_name, "api/http/immediate.py"): "the same, for requests without a task",
-    (errors_are_caught_by_name, "api/http/connection.py"): "a defect costs its connection, not the server",
+    (errors_are_caught_by_name, "api/http/infer/immediate.py"): "the same, for requests without a task",
+    (errors_are_caught_by_name, "api/http/h1/connection.py"): "a defect costs its connection, not the server",
     (server_has_no_asyncio, "python_backend/child/utils/event_loop.py"): "a model's process is not the server",
     (queues_are_bounded, "actors/address_share.py"): "tasks that wait for their address's share, one for each request",
     (queues_are_bounded, "actors/budget.py"): "tasks that wait for the budget: what bounds everything else",

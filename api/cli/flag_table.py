@@ -4,7 +4,7 @@ only."""
 from __future__ import annotations
 
 from ...engine.tensor_limits import MAX_RANK
-from ..http.origins import HOST, ORIGIN
+from ..http.guards import HOST, ORIGIN
 from ..logging import FORMATS
 from .flags import Flag, Group, by_name
 from .later_flags import (

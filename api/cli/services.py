@@ -13,7 +13,7 @@ from ..grpc.compression import CompressionLevel
 from ..grpc.context import GrpcOptions
 from ..grpc.delays import read_delays
 from ..grpc.options import GrpcServiceOptions
-from ..http.options import HttpOptions
+from ..http.exchange import HttpOptions
 from ..http2.limits import Http2Limits, KeepaliveOptions
 from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions

@@ -17,8 +17,7 @@ from grpclib.exceptions import GRPCError
 
 from ...actors.turn import Turn
 from ...engine.tensor import Buffer
-from ..http2.connection import Call, Http2Connection
-from ..http2.group import Http2Group
+from ..http2.connection import Call, Http2Connection, Http2Group
 from ..sockets.limits import Limits
 from ..sockets.roster import Roster
 from ..sockets.shares import shared_address

@@ -13,7 +13,7 @@ from ...actors.budget import InflightBudget
 from ...actors.offload import Offload
 from ...actors.socket_readiness import Readiness
 from ...actors.turn import Turn
-from ..http2.group import Http2Group
+from ..http2.connection import Http2Group
 from ..sockets.roster import Roster, ServiceStatistics
 from ..sockets.service import Service
 from ..sockets.transport import PlainTransport, TlsTransport

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ...engine.shared_memory import RegionKind, Regions
 from ...proto.messages import inference as pb
-from ..switched_off import refuse_region_changes
+from ..restrictions import refuse_region_changes
 from .context import GrpcContext
 
 

@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING
 from ...engine.errors import TriremeError
 from ...engine.log_context import about
 from .asgi import Headers, Message, Receive, Scope, Send
-from .body_limits import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits
-from .body_reader import BodyReader, BodyRefusedError
+from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits, BodyReader, BodyRefusedError
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
-from .exchange import Answer, Context, HttpRequest, Match, StreamedAnswer, address_of, open_lease
-from .immediate import ImmediateInfer
-from .options import HttpOptions
-from .origins import OriginGuard
-from .restricted import RestrictedApis
+from .exchange import Answer, Context, HttpOptions, HttpRequest, Match, StreamedAnswer, address_of, open_lease
+from .guards import OriginGuard, RestrictedApis
+from .infer.immediate import ImmediateInfer
 from .routes import Router
 from .tracing import WatchedSend, is_watched
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from ...engine.errors import ErrorKind, TriremeError
-from . import json_writer
 from .asgi import Headers
 from .exchange import TEXT, Answer
+from .json import writer as json_writer
 
 _STATUS = {
     ErrorKind.INVALID_ARGUMENT: 400,

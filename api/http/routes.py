@@ -10,15 +10,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from ..memo import Memo
-from . import handlers_logging as logging
-from . import handlers_models as models
-from . import handlers_repository as repository
-from . import handlers_server as server
-from . import handlers_shared_memory as shared_memory
-from . import handlers_trace as trace
 from .exchange import JSON, TEXT, Answer, BodyKind, Context, Handler, Match, Route
-from .handlers_generate import admit_generate, generate, generate_stream
-from .handlers_infer import admit_infer, infer
+from .handlers import about, repository, settings, shared_memory
+from .handlers.generate import admit_generate, generate, generate_stream
+from .infer.handler import admit_infer, infer
 
 _MODEL = rb"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = rb"/v2/repository(?:/(?P<repository>[^/]+))?"
@@ -41,19 +36,24 @@ def _route(
 
 
 ROUTES = (
-    _route(rb"/v2/models/stats", "statistics", GET=models.statistics),
-    _route(rb"/v2/logging", "logging", GET=logging.settings, POST=logging.change),
+    _route(rb"/v2/models/stats", "statistics", GET=about.statistics),
+    _route(rb"/v2/logging", "logging", GET=settings.log_settings, POST=settings.change_log),
     _route(_MODEL + rb"/infer", "inference", TEXT, BodyKind.TENSORS, admit_infer, POST=infer),
     _route(_MODEL + rb"/generate", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate),
     _route(_MODEL + rb"/generate_stream", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate_stream),
-    _route(_MODEL + rb"/ready", "health", TEXT, GET=models.ready),
-    _route(_MODEL + rb"/config", "model-config", GET=models.config),
-    _route(_MODEL + rb"/stats", "statistics", GET=models.statistics),
-    _route(_MODEL, "metadata", GET=models.metadata),
-    _route(rb"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", "trace", GET=trace.settings, POST=trace.change),
-    _route(rb"/v2/health/live", "health", TEXT, GET=server.live),
-    _route(rb"/v2/health/ready", "health", TEXT, GET=server.ready),
-    _route(rb"/v2", "metadata", GET=server.metadata),
+    _route(_MODEL + rb"/ready", "health", TEXT, GET=about.model_ready),
+    _route(_MODEL + rb"/config", "model-config", GET=about.model_config),
+    _route(_MODEL + rb"/stats", "statistics", GET=about.statistics),
+    _route(_MODEL, "metadata", GET=about.model_metadata),
+    _route(
+        rb"/v2(?:/models/(?P<name>[^/]+))?/trace/setting",
+        "trace",
+        GET=settings.trace_settings,
+        POST=settings.change_trace,
+    ),
+    _route(rb"/v2/health/live", "health", TEXT, GET=about.server_live),
+    _route(rb"/v2/health/ready", "health", TEXT, GET=about.server_ready),
+    _route(rb"/v2", "metadata", GET=about.server_metadata),
     _route(_REPOSITORY + rb"/index", "model-repository", POST=repository.index),
     _route(_MANAGED + rb"/load", "model-repository", JSON, BodyKind.FILES, POST=repository.load),
     _route(_MANAGED + rb"/unload", "model-repository", POST=repository.unload),

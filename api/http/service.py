@@ -9,9 +9,9 @@ from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import PlainTransport, TlsTransport
 from .app import HttpApplication
 from .asgi import AsgiApp
-from .connection import Connection
-from .h1_heads import HeadMemory
-from .h2_connection import H2Front
+from .h1.connection import Connection
+from .h1.parser import HeadMemory
+from .h2.connection import H2Front
 
 
 class HttpService(Service):

@@ -1,4 +1,5 @@
-"""One HTTP/2 connection: one task that reads, feeds the core, hands what comes to the calls, and writes once a turn.
+"""The HTTP/2 connections of a service. Each has one task that reads, feeds the core, hands what comes to the calls, and
+writes once a turn.
 
 - A *call* is a request and its answer, whatever they mean: a subclass makes it, and `calls` has those that are open.
 - What has been read is taken in in one turn (`actors.turn`), and all that is answered in that turn is written at its
@@ -19,15 +20,61 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from ...actors.client_bytes import ClientBytes
+from ...actors.turn import Turn
 from ...engine.tensor import Buffer
 from ..sockets.roster import Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, linger
 from .errors import ErrorCode
 from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
-from .group import Http2Group
 from .headers import Field
+from .limits import Http2Limits
 from .outbox import Outbox
 from .server import Http2Server
+
+_BUFFER_BYTES = 1 << 18
+
+
+class Http2Group:
+    """The connections of a service.
+
+    Args:
+        limits: of each connection.
+        watches_calls: connections with open calls want to be told the time in every sweep.
+
+    Attributes:
+        buffer: for reading into, between two checkpoints.
+        connections: that run.
+        turn: in which they are heard, and written to.
+        held_streams: whose data do not count against their connections' windows, if there is a bound for these.
+    """
+
+    __slots__ = ("_watches_calls", "buffer", "connections", "held_streams", "limits", "turn")
+
+    turn: Turn
+
+    def __init__(self, limits: Http2Limits, *, watches_calls: bool = False) -> None:
+        self.limits = limits
+        self.buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self.connections: set[Http2Connection] = set()
+        self.held_streams = 0
+        self._watches_calls = watches_calls
+
+    def __repr__(self) -> str:
+        return f"<Http2Group of {len(self.connections)} connections>"
+
+    async def accompany(self, roster: Roster) -> None:
+        """Tells the connections the time when they want to know it, to within one sweep interval, until cancelled."""
+        while True:
+            while not len(roster):
+                await roster.change()
+            await trio.sleep(roster.limits.sweep_interval_s)
+            now_s = trio.current_time()
+            watches_calls = self._watches_calls
+            for connection in [
+                each for each in self.connections if each.core.next_timer_s <= now_s or (watches_calls and each.calls)
+            ]:
+                connection.tick(now_s)
+
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,11 @@
-"""Every bound of an HTTP/2 connection, in one place."""
+"""Every bound of an HTTP/2 connection, in one place, and the budgets that hold the bounds of how often."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+
+from .errors import ConnectionFault, ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +107,30 @@ class Http2Limits:
         for name in ("stream_window_bytes", "connection_window_bytes"):
             if not 65_535 <= getattr(self, name) < 1 << 31:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 65535 to 2147483647")
+
+
+class Budget:
+    """A token bucket. `spend` takes a token; without one the connection is at fault.
+
+    Args:
+        rate: burst and refill.
+        what: the debug text of the GOAWAY.
+        now_s: when the bucket is full.
+    """
+
+    __slots__ = ("_rate", "_tokens", "_updated_s", "_what")
+
+    def __init__(self, rate: Rate, what: str, now_s: float) -> None:
+        self._rate = rate
+        self._what = what
+        self._tokens = float(rate.burst)
+        self._updated_s = now_s
+
+    def spend(self, now_s: float) -> None:
+        """Raises `ConnectionFault` (ENHANCE_YOUR_CALM) if the budget is used up."""
+        passed_s = max(0.0, now_s - self._updated_s)
+        self._updated_s = now_s
+        self._tokens = min(float(self._rate.burst), self._tokens + passed_s * self._rate.per_s)
+        if self._tokens < 1.0:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, self._what)
+        self._tokens -= 1.0

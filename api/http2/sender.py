@@ -16,9 +16,8 @@ from ...engine.tensor import Buffer
 from . import frames
 from .errors import ConnectionFault, ErrorCode
 from .frames import CONTINUATION, END_HEADERS, END_STREAM, FRAME_HEADER, HEADERS
-from .guard import Budget
-from .send_queue import SendQueue
-from .streams import Stream
+from .limits import Budget
+from .streams import SendQueue, Stream
 
 _JOIN_BYTES = 16_384
 _SMALL_PIECE_BYTES = 4096

@@ -15,6 +15,7 @@ This is the owner's half; `incoming` is the client's. Not checked, because gRPC'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ...engine.tensor import Buffer
 from . import frames
@@ -23,7 +24,6 @@ from .events import Event, H, Terminated
 from .incoming import Incoming
 from .keepalive import Due
 from .shutdown import Phase
-from .statistics import Http2Statistics
 from .streams import Stream
 
 _KEEPALIVE_PING = b"Trireme?"
@@ -247,3 +247,30 @@ class Http2Server(Incoming[H]):
     def __repr__(self) -> str:
         state = "terminated" if self.terminated else self._shutdown.phase.value
         return f"<Http2Server: {state}, {len(self._open)} open of {self._requests}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Statistics:
+    """What a connection is doing.
+
+    Attributes:
+        open_streams: announced, and neither fully answered nor reset.
+        requests: announced so far.
+        refused: streams beyond the limit, or after GOAWAY.
+        resets_received: by the client.
+        resets_sent: to the client, for whatever reason.
+        held_bytes: incomplete frames and header blocks.
+        unconsumed_bytes: data delivered and not yet consumed.
+        pending_bytes: data that the client's windows hold back.
+        cached_heads: header blocks whose meaning is remembered.
+    """
+
+    open_streams: int
+    requests: int
+    refused: int
+    resets_received: int
+    resets_sent: int
+    held_bytes: int
+    unconsumed_bytes: int
+    pending_bytes: int
+    cached_heads: int

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.api.grpc.infer_reader import InferReader
-from trireme.api.http.h1_heads import HeadMemory
-from trireme.api.http.infer_decoder import InferDecoder
+from trireme.api.http.h1.parser import HeadMemory
+from trireme.api.http.infer.decoder import InferDecoder
 from trireme.api.http.routes import Router
 from trireme.api.http2.headers import HeaderReader
 from trireme.api.http2.limits import Http2Limits

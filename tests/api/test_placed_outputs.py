@@ -16,8 +16,8 @@ from trireme.actors.offload import LARGE_BYTES
 from trireme.api.grpc import infer_writer
 from trireme.api.grpc.infer_request import decode_infer as decode_grpc
 from trireme.api.grpc.infer_request import read_infer_request
-from trireme.api.http import infer_response
-from trireme.api.http.infer_request import decode_infer as decode_http
+from trireme.api.http.infer import response as infer_response
+from trireme.api.http.infer.request import decode_infer as decode_http
 from trireme.engine.cuda_memory import CudaDriver
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError

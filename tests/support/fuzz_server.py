@@ -25,7 +25,7 @@ from trireme.api.grpc.context import GrpcOptions
 from trireme.api.grpc.options import GrpcServiceOptions
 from trireme.api.grpc.service import GrpcService
 from trireme.api.http.app import HttpApplication
-from trireme.api.http.options import HttpOptions
+from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions

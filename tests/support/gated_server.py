@@ -14,7 +14,7 @@ from http_sockets import PATIENCE_S
 
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
-from trireme.api.http.options import HttpOptions
+from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.service import HttpService
 from trireme.api.metrics.app import MetricsApplication
 from trireme.api.metrics.collector import ServerCollector

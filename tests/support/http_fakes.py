@@ -17,7 +17,7 @@ from trireme.actors.lease import Lease, ModelShare
 from trireme.actors.offload import Offload
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import HEADER_NAMES
-from trireme.api.http.options import HttpOptions
+from trireme.api.http.exchange import HttpOptions
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BF16, BYTES, FP16, FP32, INT32, DataType
 from trireme.engine.description import IndexEntry, ModelDescription, ServerMetadata

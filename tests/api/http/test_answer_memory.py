@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.api.http import json_writer
-from trireme.api.http.infer_outputs import AS_JSON
-from trireme.api.http.infer_request import DecodedInfer
-from trireme.api.http.infer_response import encode_infer
+from trireme.api.http.infer.request import AS_JSON, DecodedInfer
+from trireme.api.http.infer.response import encode_infer
+from trireme.api.http.json import writer as json_writer
 from trireme.engine.datatypes import BOOL, BYTES, FP32, INT8, INT64, DataType
 from trireme.engine.errors import InternalError
 from trireme.engine.request import InferenceRequest

@@ -13,7 +13,7 @@ from http_fakes import HttpClient, HttpReply
 
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
-from trireme.api.http.options import HttpOptions
+from trireme.api.http.exchange import HttpOptions
 from trireme.engine.options import ServerOptions
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from trireme.api.http.body_limits import BodyLimits
+from trireme.api.http.bodies import BodyLimits
 from trireme.api.http.exchange import BodyKind
 
 MIB = 1 << 20

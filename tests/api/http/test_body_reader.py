@@ -13,8 +13,7 @@ from trio.testing import MockClock
 from trireme.actors.address_share import HURRY_S
 from trireme.actors.budget import InflightBudget
 from trireme.api.http.asgi import Message
-from trireme.api.http.body_limits import UNCOUNTED_BYTES, BodyTerms
-from trireme.api.http.body_reader import BodyReader, BodyRefusedError
+from trireme.api.http.bodies import UNCOUNTED_BYTES, BodyReader, BodyRefusedError, BodyTerms
 
 
 class Client:

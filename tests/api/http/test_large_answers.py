@@ -20,10 +20,11 @@ from segments import open_segments
 from trireme.actors import InferenceServer
 from trireme.api import classification, large_answers
 from trireme.api.classification import classify
-from trireme.api.http import handlers_generate, json_writer
 from trireme.api.http.app import HttpApplication
-from trireme.api.http.infer_adapter import HttpInfer
-from trireme.api.http.options import HttpOptions
+from trireme.api.http.exchange import HttpOptions
+from trireme.api.http.handlers import generate as handlers_generate
+from trireme.api.http.infer.handler import HttpInfer
+from trireme.api.http.json import writer as json_writer
 from trireme.engine.datatypes import BYTES, FP32, FP64, INT8, DataType
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.options import ServerOptions

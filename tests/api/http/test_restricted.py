@@ -17,7 +17,7 @@ from http_sockets import Responses, connect, serving, tell
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import Receive, Scope, Send
-from trireme.api.http.options import HttpOptions
+from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.routes import ROUTES as HTTP_ROUTES
 from trireme.api.http.service import HttpService
 from trireme.api.restrictions import RESTRICTABLE, Restriction

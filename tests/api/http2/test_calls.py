@@ -15,7 +15,7 @@ from trireme.api.http2.errors import ErrorCode
 from trireme.api.http2.events import DataReceived, RequestReceived, StreamDrained, StreamEnded, StreamReset
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits, Rate
-from trireme.api.http2.statistics import Http2Statistics
+from trireme.api.http2.server import Http2Statistics
 
 OK = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 OK_TRAILERS = [(b"grpc-status", b"0")]

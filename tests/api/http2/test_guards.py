@@ -8,8 +8,7 @@ from http2_peer import BLOCK, EMPTY_SETTINGS, HEADERS, TRAILERS, RawPeer, call, 
 from trireme.api.http2 import frames
 from trireme.api.http2.errors import ConnectionFault, ErrorCode
 from trireme.api.http2.events import DataReceived, RequestReceived, StreamReset, Terminated
-from trireme.api.http2.guard import Budget
-from trireme.api.http2.limits import Http2Limits, KeepaliveOptions, Rate
+from trireme.api.http2.limits import Budget, Http2Limits, KeepaliveOptions, Rate
 
 FEW = Rate(10, 1.0)
 PING = frames.ping(b"12345678")

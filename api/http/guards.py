@@ -1,0 +1,138 @@
+"""Requests that a web page makes a browser send, and how they are told from those of programs.
+
+A page of any site can have the browser that shows it send a POST to this server, with any body and a simple
+Content-Type, from inside the network. It cannot keep the browser from saying so, by ``Origin`` and ``Sec-Fetch-Site``,
+which programs (tritonclient, curl, perf_analyzer) do not send.
+
+Rules:
+ 1. A call that can change the server (any POST but inference) with an ``Origin`` that is not allowed is refused. An
+    origin that has the same host as the request is no exception: a site that points its own name at this server's
+    address has that (DNS rebinding), and this server has no pages of its own.
+ 2. Without ``Origin``, such a call is refused if ``Sec-Fetch-Site`` says that a page sent it from elsewhere.
+ 3. If hosts are named, every request must have one of them as its ``Host``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..restrictions import Restriction
+from .asgi import Headers
+from .errors import error_body, restricted
+from .exchange import JSON, Answer
+
+ANY_ORIGIN = "*"
+
+ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[^\s/:@?#,]+)(?::[0-9]+)?")
+"""An allowed origin: a scheme, a host, a port if it is not the usual one; ``null``; or any."""
+
+HOST = re.compile(r"(?:\[[0-9a-f:.]+\]|[^\s/:@?#,]+)(?::[0-9]+)?")
+"""An allowed host: a name or an address, for any port or for one."""
+
+_FROM_HERE = (b"none", b"same-origin")
+
+
+class OriginGuard:
+    """Looks at a request as soon as its route is known.
+
+    Args:
+        origins: whose pages may make calls that change the server, in lower case; `ANY_ORIGIN` for all.
+        hosts: what ``Host`` may be, in lower case; empty for anything.
+    """
+
+    __slots__ = ("_any_origin", "_hosts", "_origins")
+
+    def __init__(self, origins: Sequence[str] = (), hosts: Sequence[str] = ()) -> None:
+        self._any_origin = ANY_ORIGIN in origins
+        self._origins = frozenset(origin.encode() for origin in origins)
+        self._hosts = frozenset(host.encode() for host in hosts)
+
+    @property
+    def checks_hosts(self) -> bool:
+        """Whether requests of all kinds are looked at."""
+        return bool(self._hosts)
+
+    def refusal(self, category: str, method: str, headers: Headers) -> Answer | None:
+        """What to answer to a request that is not allowed; None if it may pass.
+
+        Args:
+            category: of the request's route (docs/reference/http.md#restricted-apis).
+            headers: lower-case names.
+        """
+        if self._hosts and (refused := self._refused_host(headers)) is not None:
+            return refused
+        if method != "POST" or category == "inference" or self._any_origin:
+            return None
+        origins = [value.strip().lower() for name, value in headers if name == b"origin"]
+        for origin in origins:
+            if origin not in self._origins:
+                return _forbidden(f"a call that can change the server came from the origin '{_shown(origin)}'")
+        if origins:
+            return None
+        for name, value in headers:
+            if name == b"sec-fetch-site" and value.strip().lower() not in _FROM_HERE:
+                return _forbidden("a call that can change the server came from a page of another site")
+        return None
+
+    def _refused_host(self, headers: Headers) -> Answer | None:
+        given = [value.strip().lower() for name, value in headers if name == b"host"]
+        if given and all(host in self._hosts or _without_port(host) in self._hosts for host in given):
+            return None
+        shown = f"the host '{_shown(given[0])}'" if given else "no host"
+        message = f"the request is for {shown}, expected one of those that --http-allowed-hosts names"
+        return Answer(403, JSON, error_body(message))
+
+    def __repr__(self) -> str:
+        return f"<OriginGuard: {len(self._origins)} origins, {len(self._hosts)} hosts>"
+
+
+def _without_port(host: bytes) -> bytes:
+    name, colon, port = host.rpartition(b":")
+    return name if colon and port.isdigit() else host
+
+
+def _forbidden(what: str) -> Answer:
+    return Answer(403, JSON, error_body(f"{what}, expected none or one that --http-allowed-origins names"))
+
+
+def _shown(value: bytes) -> str:
+    return value[:200].decode("utf-8", "replace")
+
+
+class RestrictedApis:
+    """A guard: it looks at every request as soon as its route is known, before its method and its body."""
+
+    __slots__ = ("_needed",)
+
+    def __init__(self, restrictions: Sequence[Restriction]) -> None:
+        self._needed = {
+            category: (
+                restriction.key.lower().encode("utf-8", "surrogateescape"),
+                restriction,
+                restricted(restriction.key),
+            )
+            for restriction in restrictions
+            for category in restriction.categories
+        }
+
+    def guards(self, category: str) -> bool:
+        """Whether requests of a category need a key."""
+        return category in self._needed
+
+    def refusal(self, category: str, headers: Headers) -> Answer | None:
+        """What to answer to a request that lacks the key or has it with another value; None if it may pass.
+
+        Args:
+            category: of the request's route.
+            headers: lower-case names; of several headers with one name, the first counts.
+        """
+        needed = self._needed.get(category)
+        if needed is None:
+            return None
+        key, restriction, answer = needed
+        given = next((given for name, given in headers if name == key), None)
+        return None if restriction.admits(given) else answer
+
+    def __repr__(self) -> str:
+        return f"<RestrictedApis: {', '.join(self._needed)}>"

@@ -1,0 +1,498 @@
+"""One HTTP/1.x connection: one task that parses requests and drives an ASGI app with each, in order.
+
+The work for a small request is kept to one `recv`, one parse, one call of the app and one `send`:
+
+- The app runs in the connection's own task, as soon as the head is complete. `receive` reads the socket when the app
+  asks, so an app that does not read its body does not have it read, and TCP slows the client down.
+- No timer, cancel scope or task is made for a request. The connection notes its phase and when it began, by the
+  roster's coarse clock; the roster's sweep ends it when that takes too long or the client goes away (roster.py).
+- Ending a connection from outside is cancelling its one scope; the app sees trio's `Cancelled` wherever it waits.
+  What is to be said to the client then (408, 400) is left in `_farewell` and sent after the app has unwound.
+
+Where the app has an `immediate` way for small requests, and the transport can listen, those are not even given to the
+connection's task: `_hear` takes them in where their data is noticed, `_respond` sends the answer from where it comes,
+and the task sleeps. Only what is not over with that wakes it. There is one such request at a time; what the client
+sends meanwhile stays in the socket.
+
+Bodies of known length that are larger than one read bypass the parser: they are received straight into the buffer
+that the app gets. The app knows how long they are before it asks for them, and does not ask for what it will not have.
+
+What a read leaves of a request that is not complete, or of those behind another, is counted as unfinished
+(`client_bytes`). At the limit, connections that wait for their clients close; shortly before, reads are small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import NoReturn
+
+import numpy as np
+import orjson
+import trio
+
+from ....actors.client_bytes import ClientBytes
+from ....engine.tensor import Buffer
+from ...http2.frames import PREFACE
+from ...sockets.limits import Limits
+from ...sockets.pace import BodyPace
+from ...sockets.roster import Phase, Roster
+from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, linger
+from ..asgi import AsgiApp
+from ..exchange import Answer
+from ..h2.connection import H2Front, first_bytes
+from ..infer.immediate import ImmediateCall, ImmediateInfer
+from .exchange import READ_BYTES, Exchange
+from .parser import HeadMemory, Refusal, Request, RequestParser
+from .response import ResponseEncoder, ResponseState, error_response, whole_response
+
+_LARGE_READ_BYTES = 1 << 20
+"""Most that is received at once of a large body, so that other connections get their turn meanwhile."""
+
+_TIGHT_READ_BYTES = 4096
+_FEW_BYTES = 16_384
+_TOO_MUCH = "the server holds too many requests that are not complete; try again later"
+
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """Serves one client until it leaves, misbehaves, or is cancelled.
+
+    Args:
+        app: the ASGI 3 application.
+        transport: the accepted connection.
+        roster: where the connection is entered while it lives.
+        client, server: (address, port) of both ends, for the scope.
+        http2: serves clients that begin to speak HTTP/2.
+        immediate: answers requests without a task; None for none.
+        heads: of requests that clients may repeat.
+    """
+
+    __slots__ = (
+        "_app",
+        "_call",
+        "_client",
+        "_encoder",
+        "_farewell",
+        "_http2",
+        "_immediate",
+        "_pace",
+        "_parser",
+        "_roster",
+        "_scope",
+        "_server",
+        "_transport",
+        "_unfinished",
+        "_unfinished_account",
+        "_unread_account",
+        "_unsent",
+        "phase",
+        "since_s",
+    )
+
+    def __init__(
+        self,
+        app: AsgiApp,
+        transport: PlainTransport | TlsTransport,
+        roster: Roster,
+        client: tuple[str, int] | None,
+        server: tuple[str, int] | None,
+        http2: H2Front,
+        immediate: ImmediateInfer | None = None,
+        heads: HeadMemory | None = None,
+    ) -> None:
+        self._app = app
+        self._http2 = http2
+        self._immediate = immediate if isinstance(transport, PlainTransport) and transport.listens else None
+        self._call: ImmediateCall | None = None
+        self._unsent: list[Buffer] = []
+        self._unfinished = False  # the account has an entry
+        self._unfinished_account = roster.accounts.unfinished
+        self._unread_account = roster.accounts.unread
+        self._transport = transport
+        self._roster = roster
+        self._client = client
+        self._server = server
+        self._scope = trio.CancelScope()
+        self._parser = RequestParser(roster.limits, heads=heads)
+        self._encoder: ResponseEncoder | None = None
+        self._farewell: Refusal | None = None
+        self._pace: BodyPace | None = None  # of the body that the application waits for
+        self.phase = Phase.IDLE
+        self.since_s = roster.now_s
+
+    def __repr__(self) -> str:
+        return f"<Connection from {self._client}: {self.phase.value}>"
+
+    # ---- seen by the roster ----
+
+    def fileno(self) -> int:
+        return self._transport.fileno()
+
+    def time_out(self) -> None:
+        if self.phase is Phase.HEAD or self.phase is Phase.BODY:
+            what = "head" if self.phase is Phase.HEAD else "body"
+            self._farewell = Refusal(408, f"request {what} did not arrive in time")
+        self._end()
+
+    def peer_gone(self) -> None:
+        self._end()
+
+    def abort(self) -> None:
+        self._end()
+
+    def go_away(self) -> None:
+        transport = self._transport
+        if self.phase is Phase.HANDSHAKE or (
+            self.phase is Phase.IDLE and not (isinstance(transport, PlainTransport) and transport.has_more)
+        ):
+            self._end()
+        elif self._encoder is not None:
+            self._encoder.keep_alive = False
+
+    def is_slow(self, now_s: float) -> bool:
+        return self._pace is not None and self._pace.is_slow(now_s)
+
+    def make_way(self, account: ClientBytes) -> bool:
+        if account is self._unfinished_account:
+            if self.phase is Phase.APP and not self._parser.requests:
+                return False  # the body waits for the application
+            asks = self.phase is Phase.HEAD or self.phase is Phase.BODY
+            self._farewell = Refusal(503, _TOO_MUCH) if asks else Refusal()
+            self._parser.abandon(self._farewell)
+        self._end()
+        return True
+
+    def _end(self) -> None:
+        self.enter(Phase.ENDING)
+        self._scope.cancel()
+
+    def enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since_s = self._roster.now_s
+
+    def _enter_head(self) -> None:
+        if self.phase is not Phase.HEAD:
+            self.enter(Phase.HEAD)
+
+    @property
+    def _read_bytes(self) -> int:
+        return _TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES
+
+    # ---- the task ----
+
+    async def run(self) -> None:
+        """The connection's life. Raises nothing but cancellation from outside."""
+        try:
+            try:
+                with self._scope:
+                    await self._serve()
+            except Exception:
+                # The boundary to the application: a bug in a handler costs its own connection, never the server.
+                log.exception("error while serving %s", self._client)
+                self._farewell = Refusal(500, "internal error")
+            if self._farewell is not None:
+                self._scope = trio.CancelScope()
+                with self._scope, contextlib.suppress(PeerGoneError):
+                    await self._say_farewell(self._farewell)
+        finally:
+            self._parser.close()
+            self._transport.close()
+            self._roster.remove(self)
+
+    async def _serve(self) -> None:
+        transport = self._transport
+        if isinstance(transport, TlsTransport):
+            self.enter(Phase.HANDSHAKE)
+            try:
+                protocol = await transport.handshake()
+            except PeerGoneError:
+                return
+            if protocol == "h2":
+                await self._hand_over(b"")
+                return
+        self.enter(Phase.IDLE)
+        data = await first_bytes(transport, self._read_bytes, self._enter_head)
+        if data.startswith(PREFACE):
+            await self._hand_over(data)
+            return
+        self._take_in(data)
+        while (request := await self._next_request()) is not None:
+            if not await self._answer(request):
+                return
+
+    async def _next_request(self) -> Request | None:
+        """The next request with a complete head; None when there will be none."""
+        parser = self._parser
+        while not parser.requests:
+            if parser.failure is not None:
+                self._farewell = parser.failure
+                return None
+            if parser.between_requests:
+                if not self._roster.accepting:
+                    if isinstance(self._transport, PlainTransport) and self._transport.has_more:
+                        await self._part(lingering=True)  # or a request that comes too late resets the last answer
+                    return None
+                self.enter(Phase.IDLE)
+            else:
+                self._enter_head()
+            transport = self._transport
+            if self._immediate is not None and isinstance(transport, PlainTransport) and not transport.has_more:
+                await self._listen(transport)
+                continue
+            data = await transport.receive(self._read_bytes)
+            if not data:
+                return None
+            self._take_in(data)
+        return parser.requests.pop(0)
+
+    def _take_in(self, data: bytes) -> None:
+        self._parser.feed(data)
+        if not self._parser.requests:
+            self._count_unfinished()
+
+    def _count_unfinished(self) -> None:
+        """Notes what is held of a request that is not complete, or of those that wait behind the current one."""
+        nbytes = self._parser.held_bytes
+        if nbytes or self._unfinished:
+            self._unfinished = nbytes > 0
+            self._roster.hold(self._unfinished_account, self, nbytes)
+
+    # ---- requests without the task ----
+
+    async def _listen(self, transport: PlainTransport) -> None:
+        """Waits while requests are answered without this task."""
+        transport.listen(self._hear)
+        try:
+            await transport.wait()
+        finally:
+            transport.listen(None)
+            call, self._call = self._call, None
+            if call is not None:
+                call.cancel()
+        if self._unsent:
+            rest, self._unsent = self._unsent, []
+            await self.write(rest)
+
+    def _hear(self) -> bool:
+        """Takes in what comes while the task listens. False: the task is to go on."""
+        if self._call is not None:
+            return True  # its answer comes first; then this is looked at
+        transport = self._transport
+        assert isinstance(transport, PlainTransport), "only these have a listener"
+        if not (data := transport.take_now(_TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES)):
+            return data is None
+        try:
+            if self._pace is not None:
+                self._pace.arrived(len(data), self._roster.now_s)
+            self._parser.feed(data)
+            return self._take_up() and not (transport.has_more and self._call is None)
+        except Exception:
+            # The same defect as in `run`, and the same price.
+            log.exception("error while serving %s", self._client)
+            self._end()
+            return True
+
+    def _take_up(self) -> bool:
+        """Begins the request that has come, or waits for the rest of it. False: that is for the task."""
+        parser = self._parser
+        immediate = self._immediate
+        assert immediate is not None, "else there is no listener"
+        if parser.failure is not None or len(parser.requests) > 1 or not self._roster.accepting:
+            return False
+        if not parser.requests:
+            self._enter_head()
+            self._count_unfinished()
+            return True
+        request = parser.requests[0]
+        if not request.complete:
+            self._wait_for_body()
+            self._count_unfinished()
+            short = request.remaining is not None and request.remaining <= READ_BYTES
+            return short and not request.expects_continue and immediate.wants(request)
+        self._pace = None
+        self.enter(Phase.APP)
+        call = immediate.begin(request, self._respond)
+        if call is None:
+            return False
+        if not call.over:
+            self._call = call
+        self._roster.requests += 1
+        parser.requests.clear()
+        if self._unfinished:
+            self._count_unfinished()
+        return True
+
+    def _respond(self, answer: Answer) -> None:
+        """Sends the answer to the request that has been taken up."""
+        self._call = None
+        transport = self._transport
+        assert isinstance(transport, PlainTransport), "only these have a listener"
+        try:
+            self._unsent = transport.send_now(whole_response(answer, self._roster.accepting))
+        except PeerGoneError:
+            self._end()
+            return
+        if self._unsent:
+            self.enter(Phase.SENDING)
+            self._count_unread(self._unsent)
+        elif self._parser.between_requests:
+            self.enter(Phase.IDLE)
+        else:
+            self.enter(Phase.HEAD)
+            self._count_unfinished()
+        if self._unsent or transport.has_more or not self._roster.accepting:
+            transport.wake()
+
+    async def _answer(self, request: Request) -> bool:
+        """Runs the app with a request. Returns whether another request may follow."""
+        self._roster.requests += 1
+        self.enter(Phase.APP)
+        self._count_unfinished()
+        if self._pace is not None:
+            self._pace.arrived(0, self._roster.now_s)  # from here on, it may be the application that waits for room
+        exchange = Exchange(self, request)
+        self._encoder = encoder = exchange.encoder
+        if not self._roster.accepting:
+            encoder.keep_alive = False
+        await self._app(exchange.scope(self._client, self._server), exchange.receive, exchange.send)
+        if encoder.state is not ResponseState.DONE:
+            log.error("the application left its response to %s %r unfinished", request.method, request.target)
+            self._farewell = Refusal(500, "the application gave no response")
+            return False
+        if encoder.keep_alive and not request.complete:
+            encoder.keep_alive = self._parser.failure is None and await exchange.drain()
+        if not encoder.keep_alive:
+            await self._part(lingering=not request.complete or self._parser.failure is not None)
+            return False
+        self._encoder = None
+        self._pace = None
+        if self._parser.requests:
+            # Pipelined requests that are answered without waiting must not keep the other connections from running.
+            await trio.lowlevel.checkpoint()
+        return True
+
+    async def _hand_over(self, received: bytes) -> None:
+        """The client speaks HTTP/2, of which `received` is the beginning: another connection takes this one's place."""
+        connection = self._http2.connection(self._transport, self._roster, self._client, self._server)
+        self._roster.replace(self, connection)
+        await connection.run(received)
+
+    async def _say_farewell(self, refusal: Refusal) -> None:
+        """Tells the client why its connection ends, unless a response has begun already."""
+        self.enter(Phase.CLOSING)
+        begun = self._encoder is not None and self._encoder.state in (ResponseState.BODY, ResponseState.DONE)
+        if refusal.status == 0 or begun:
+            return
+        body = b'{"error":%b}' % orjson.dumps(refusal.message)
+        rest = self._transport.send_now([error_response(refusal.status, body)])
+        while rest:
+            rest = await self._transport.send_some(rest)
+        await linger(self._transport)
+
+    async def _part(self, *, lingering: bool) -> None:
+        """Closes the connection after a complete response."""
+        with contextlib.suppress(PeerGoneError):
+            if lingering:
+                self.enter(Phase.CLOSING)
+                await linger(self._transport)
+            await self._transport.close_gracefully()
+
+    # ---- used by the exchange ----
+
+    @property
+    def limits(self) -> Limits:
+        return self._roster.limits
+
+    @property
+    def scheme(self) -> str:
+        return self._transport.scheme
+
+    async def give_up(self, refusal: Refusal | None = None) -> NoReturn:
+        """Ends the connection from inside the application, by cancellation."""
+        self._farewell = refusal
+        self._end()
+        await trio.lowlevel.checkpoint()
+        raise PeerGoneError  # only where the application has shielded itself
+
+    def write_now(self, buffers: list[Buffer]) -> list[Buffer]:
+        """Writes what goes without waiting; what is left is for `write`, which also finds out if the peer is gone."""
+        try:
+            return self._transport.send_now(buffers)
+        except PeerGoneError:
+            return buffers
+
+    async def write(self, buffers: list[Buffer]) -> None:
+        try:
+            rest = self._transport.send_now(buffers)
+            if rest:
+                self._count_unread(rest)
+                while rest:
+                    self.enter(Phase.SENDING)
+                    rest = await self._transport.send_some(rest)
+                    self._unread_account.progressed(self)
+                self.enter(Phase.APP)
+            self._unread_account.drop(self)  # also if `_respond` has counted it, and it goes at once now
+        except PeerGoneError:
+            await self.give_up()
+
+    def _count_unread(self, rest: list[Buffer]) -> None:
+        """Notes what the client does not take; all of it is in memory until the last of it has gone."""
+        nbytes = sum(map(len, rest))
+        if nbytes > _FEW_BYTES:  # TLS leaves all that is small for later, whatever the client does
+            self._roster.hold(self._unread_account, self, nbytes)
+
+    async def read_body(self, request: Request) -> None:
+        """Reads more of a body into `request.pieces`."""
+        if self._parser.failure is not None:  # it came with what has been read already
+            await self.give_up(self._parser.failure)
+        self._wait_for_body()
+        if request.remaining is not None and request.remaining > READ_BYTES:
+            await self._read_large_body(request, request.remaining)
+        else:
+            data = await self._transport.receive(READ_BYTES)
+            if not data:
+                await self.give_up()
+            self._note_body(len(data))
+            self._parser.feed(data)
+            self._count_unfinished()
+            if self._parser.failure is not None and not request.complete:
+                await self.give_up(self._parser.failure)
+            if len(data) == READ_BYTES:
+                await trio.lowlevel.checkpoint()  # a client that sends as fast as this reads lets others run, too
+        self.enter(Phase.APP)
+
+    def _wait_for_body(self) -> None:
+        self.enter(Phase.BODY)
+        if self._pace is None:
+            self._pace = BodyPace(self.limits)
+        self._pace.wait(self.since_s)
+
+    def _note_body(self, nbytes: int) -> None:
+        if self._pace is not None:
+            self._pace.arrived(nbytes, self._roster.now_s)
+
+    def handed_over(self) -> None:
+        """The application has what has come of the body."""
+        self._parser.handed_over()
+
+    async def _read_large_body(self, request: Request, remaining: int) -> None:
+        self._parser.restart()
+        self._count_unfinished()  # nothing: the application has room for all of it
+        filled = sum(map(len, request.pieces))
+        size = filled + remaining
+        buffer = np.empty(size, np.uint8).data  # not zeroed: what a client only announces costs no memory
+        buffer[:filled] = b"".join(request.pieces)
+        while filled < size:
+            count = await self._transport.receive_into(buffer[filled : filled + _LARGE_READ_BYTES])
+            if not count:
+                await self.give_up()
+            self._note_body(count)
+            self._wait_for_body()
+            filled += count
+            if count == _LARGE_READ_BYTES:
+                await trio.lowlevel.checkpoint()
+        request.pieces = [buffer]
+        request.remaining = 0
+        request.complete = True

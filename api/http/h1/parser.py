@@ -1,0 +1,402 @@
+"""Reads HTTP/1.x requests out of a byte stream: httptools, plus the limits and refusals that it does not have.
+
+Rule 1: Requests come out in the order of their heads, each as soon as its head is complete; its body follows.
+Rule 2: After a failure nothing more comes out. The requests before it stand and are to be answered first.
+Rule 3: A malformed head fails silently (the connection closes with no bytes, docs/reference/http.md#transport). A head
+        over the limit is 431. A body whose length is ambiguous, or whose chunks are malformed, is 400, and so is an
+        HTTP/1.1 request without exactly one Host: that is how requests are smuggled past a proxy.
+Rule 4: Whatever a client sends, what is held for it is bounded by the head limit and the size of one feed.
+Rule 5: An upgrade is ignored, as HTTP allows. To HTTP/2 in particular: a proxy that lets the request for it through
+        would pass on whatever follows, unseen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httptools
+
+from ....engine.tensor import Buffer
+from ...memo import Memo
+from ...sockets.limits import Limits
+
+_METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
+_PIECE_BYTES = 64
+_FIELD_BYTES = 300
+_REQUEST_BYTES = 1024
+"""What a piece of a body, a header and a request take in memory besides what is in them, or a little more."""
+
+_NOTED_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why parsing stopped; `status` 0 closes the connection without an answer."""
+
+    status: int = 0
+    message: str = ""
+
+
+class RequestParser:
+    """A push parser: `feed` it bytes, take from `requests`, heed `failure`.
+
+    Args:
+        limits: of heads, trailers and chunks.
+        heads: of requests that clients may repeat.
+
+    Attributes:
+        requests: requests whose head is complete, oldest first. The last one's body may still be arriving.
+        failure: set when nothing more can be read.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_body_request",
+        "_chunk_begins",
+        "_chunks",
+        "_expects_continue",
+        "_fed_bytes",
+        "_head_bytes",
+        "_heads",
+        "_hosts",
+        "_limits",
+        "_parser",
+        "_progress",
+        "_raw_bytes",
+        "_received",
+        "_remaining",
+        "_stalled_bytes",
+        "_url",
+        "failure",
+        "requests",
+    )
+
+    def __init__(self, limits: Limits, *, heads: HeadMemory | None = None) -> None:
+        self._limits = limits
+        self._heads = heads
+        self.requests: list[Request] = []
+        self.failure: Refusal | None = None
+        self._received: list[tuple[bytes, bytes]] = []
+        self._fed_bytes = 0  # by the last feed
+        self.restart()
+
+    def restart(self) -> None:
+        """Expects a new request next: the owner has read the rest of the current body past this parser."""
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._body_request: Request | None = None
+        self._begun = False
+        self._stalled_bytes = 0
+        self._raw_bytes = 0  # fed since the feed in which the current message began
+
+    def close(self) -> None:
+        """Drops the httptools parser, which refers back to this object."""
+        self._parser = None
+
+    @property
+    def between_requests(self) -> bool:
+        """Not one byte of a further request has been seen."""
+        return not self._begun and not self._stalled_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory is taken by a message that has begun and is not complete, and by those in
+        `requests`."""
+        requests = len(self.requests)
+        if not (requests or self._begun or self._stalled_bytes):
+            return 0
+        return self._raw_bytes + _FIELD_BYTES * len(self._received) + _REQUEST_BYTES * requests
+
+    def handed_over(self) -> None:
+        """What has come of the current body is not held here from now on."""
+        self._raw_bytes = 0
+
+    def abandon(self, failure: Refusal) -> None:
+        """Drops what it holds. Nothing more is read."""
+        self.failure = failure
+        self.requests.clear()
+        self._received = []
+        self.restart()
+
+    def feed(self, data: bytes) -> None:
+        """Takes in the next bytes of the stream; never raises for what they contain."""
+        heads = self._heads
+        if heads is None or self._begun or self._stalled_bytes or self.failure is not None or self._parser is None:
+            self._parse(data)
+            return
+        request = heads.recall(data)
+        if request is not None:
+            self.requests.append(request)
+            return
+        count = len(self.requests)
+        self._parse(data)
+        if len(self.requests) == count + 1 and self.failure is None:
+            heads.learn(data, self.requests[-1])
+
+    def _parse(self, data: bytes) -> None:
+        self._progress = False
+        self._fed_bytes = len(data) + _PIECE_BYTES
+        self._raw_bytes += self._fed_bytes
+        pending = data
+        while pending and self.failure is None and self._parser is not None:
+            try:
+                self._parser.feed_data(pending)
+                pending = b""
+            except httptools.HttpParserUpgrade as stop:
+                pending = self._after_upgrade(pending[stop.args[0] :])
+            except httptools.HttpParserError as error:
+                self._fail(error)
+        if self._progress:
+            self._stalled_bytes = 0
+        else:
+            self._stalled_bytes += len(data)
+            if self._stalled_bytes > self._limits.head_bytes:
+                self._refuse_size()
+
+    def _fail(self, error: httptools.HttpParserError) -> None:
+        if self.failure is None:  # else a callback below has set it, and raised only to stop httptools
+            reason = str(error)
+            if self._body_request is not None:
+                self.failure = Refusal(400, f"malformed request body: {reason}")
+            elif "Content-Length" in reason or "Transfer-Encoding" in reason:
+                self.failure = Refusal(400, f"ambiguous request length: {reason}")
+            else:
+                self.failure = Refusal()
+
+    def _refuse_size(self) -> None:
+        if self._body_request is not None:  # chunk extensions or trailers without end
+            self.failure = Refusal(400, f"chunk header or trailers exceed {self._limits.head_bytes} bytes")
+        else:
+            self.failure = Refusal(431, f"request header block exceeds {self._limits.head_bytes} bytes")
+
+    def _after_upgrade(self, rest: bytes) -> bytes:
+        """Decides about a request at which httptools stopped. Returns the bytes to go on with."""
+        request = self.requests[-1]
+        if request.method == "CONNECT":
+            request.keep_alive = False
+            self.failure = Refusal()
+            return b""
+        # Ignored upgrade. httptools has skipped the body, so the request is read again without the header.
+        self.requests.pop()
+        self.restart()
+        return request.head(without=b"upgrade") + rest
+
+    # ---- called by httptools ----
+
+    def on_message_begin(self) -> None:
+        self._begun = True
+        self._raw_bytes = self._fed_bytes
+        self._url = b""
+        self._received = []
+        self._head_bytes = 0
+        self._chunks = 0
+        self._chunk_begins = False
+        self._remaining: int | None = 0
+        self._expects_continue = False
+        self._hosts = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url = self._url + url if self._url else url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._body_request is None:
+            self._received.append((name, value))  # looked at when all are there: less work for each
+            if len(self._received) > self._limits.head_fields:
+                self.failure = Refusal(431, f"request header block has more than {self._limits.head_fields} headers")
+                raise ValueError("too many headers")
+            return
+        self._head_bytes += len(name) + len(value) + 4  # a trailer: only counted
+        if self._head_bytes > self._limits.head_bytes:
+            self._refuse_size()
+            raise ValueError("trailers too large")
+
+    def _read_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers with lower-case names; notes those that concern the framing, and how large all are."""
+        size = len(self._url)
+        headers = []
+        for name, value in self._received:
+            size += len(name) + len(value) + 4
+            header = (name.lower(), value.rstrip(b" \t"))
+            headers.append(header)
+            if header[0] in _NOTED_HEADERS:
+                self._note(*header)
+        self._head_bytes = size
+        return headers
+
+    def _note(self, name: bytes, value: bytes) -> None:
+        if name == b"content-length":
+            self._remaining = int(value)  # llhttp has let digits through only, and only once
+        elif name == b"transfer-encoding":
+            if self._remaining is None or value.lower() != b"chunked":
+                self.failure = Refusal(400, "ambiguous request length: the only Transfer-Encoding known is chunked")
+                raise ValueError("transfer encoding")
+            self._remaining = None
+        elif name == b"host":
+            self._hosts += 1
+        else:
+            self._expects_continue = value.lower() == b"100-continue"
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        assert parser is not None
+        http_version = parser.get_http_version()
+        if http_version not in ("1.1", "1.0"):
+            self.failure = Refusal()
+            raise ValueError("version")
+        headers = self._read_headers()
+        if self._head_bytes > self._limits.head_bytes:
+            self._refuse_size()
+            raise ValueError("head too large")
+        if self._hosts != 1 and (self._hosts or http_version == "1.1"):
+            self.failure = Refusal(400, f"an HTTP/1.1 request needs one Host header, this one has {self._hosts}")
+            raise ValueError("host")
+        if self._remaining is None and http_version == "1.0":
+            self.failure = Refusal(400, "ambiguous request length: HTTP/1.0 has no Transfer-Encoding")
+            raise ValueError("transfer encoding")
+        method = parser.get_method()
+        names = [name for name, _ in self._received]
+        request = Request(_METHODS.get(method) or method.decode(), self._url, http_version, headers, names)
+        request.keep_alive = parser.should_keep_alive()
+        request.expects_continue = self._expects_continue and http_version == "1.1"
+        request.remaining = self._remaining
+        self._body_request = request
+        self._progress = True
+        self.requests.append(request)
+
+    def on_chunk_header(self) -> None:
+        self._chunk_begins = True
+        self._progress = True
+
+    def on_body(self, body: bytes) -> None:
+        request = self._body_request
+        assert request is not None
+        if request.remaining is not None:
+            request.remaining -= len(body)
+        elif self._chunk_begins:  # only a chunk that is not empty gets here
+            self._chunk_begins = False
+            self._chunks += 1
+            if self._chunks > self._limits.body_chunks:
+                self.failure = Refusal(
+                    400,
+                    f"Chunked request body exceeds maximum of {self._limits.body_chunks} non-empty chunks. "
+                    "Send fewer or larger HTTP chunks.",
+                )
+                raise ValueError("too many chunks")
+        request.pieces.append(body)
+        self._progress = True
+
+    def on_message_complete(self) -> None:
+        request = self._body_request
+        assert request is not None
+        request.complete = True
+        self._body_request = None
+        self._begun = False
+        self._progress = True
+
+
+class Request:
+    """One request: its head, and as much of its body as has arrived and was not taken yet.
+
+    Attributes:
+        target: the request target as received, bytes.
+        headers: (lower-case name, value), in order.
+        header_names: the names as received, in the same order.
+        keep_alive: whether the client lets the connection live on.
+        expects_continue: the client waits for ``100 Continue`` before it sends the body.
+        remaining: bytes of the body yet to come; None for a chunked body.
+        pieces: arrived pieces of the body; their taker clears the list.
+        complete: the whole body has arrived.
+    """
+
+    __slots__ = (
+        "complete",
+        "expects_continue",
+        "header_names",
+        "headers",
+        "http_version",
+        "keep_alive",
+        "method",
+        "pieces",
+        "remaining",
+        "target",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        http_version: str,
+        headers: list[tuple[bytes, bytes]],
+        header_names: list[bytes],
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.http_version = http_version
+        self.headers = headers
+        self.header_names = header_names
+        self.keep_alive = True
+        self.expects_continue = False
+        self.remaining: int | None = 0
+        self.pieces: list[Buffer] = []
+        self.complete = False
+
+    def again(self, body: bytes) -> Request:
+        """A complete request with the same head and another body."""
+        request = Request(self.method, self.target, self.http_version, self.headers.copy(), self.header_names.copy())
+        request.complete = True
+        if body:
+            request.pieces.append(body)
+        return request
+
+    def head(self, *, without: bytes = b"") -> bytes:
+        """The head in HTTP/1.1's form again, leaving out the header `without`."""
+        lines = [b"%b %b HTTP/%b" % (self.method.encode(), self.target, self.http_version.encode())]
+        named = zip(self.header_names, self.headers, strict=True)
+        lines += [b"%b: %b" % (received, value) for received, (name, value) in named if name != without]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+_HEADS = 512
+_HEAD_BYTES = 2_048
+_END = b"\r\n\r\n"
+
+
+class HeadMemory:
+    """Remembers the heads of requests, for the connections of one service: a client that repeats itself is parsed once.
+
+    A client that asks for one inference after the other sends the same head each time, and for a small request parsing
+    it is a good part of the work. What is remembered is bounded.
+
+    Rule 1: What is remembered is the head of a request that came alone, whole and in one piece, and that is nothing
+            unusual: a body of announced length or none, and a connection that lives on.
+    Rule 2: The same head, followed by as many bytes as it announces and no more, is the same request with another body.
+            Everything else is for the parser.
+    """
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        self._heads: Memo[tuple[Request, int]] = Memo(_HEADS, _HEAD_BYTES)  # and how long the body is
+
+    def recall(self, data: bytes) -> Request | None:
+        """The request that `data` is (rule 2); None if that is not known.
+
+        Args:
+            data: begins where a request may begin.
+        """
+        start = data.find(_END) + len(_END)
+        known = self._heads.get(data[:start])
+        if known is None or known[1] != len(data) - start:
+            return None
+        return known[0].again(data[start:])
+
+    def learn(self, data: bytes, request: Request) -> None:
+        """Remember the head of `request`, the only one that was begun in `data`, if rule 1 allows it."""
+        start = data.find(_END) + len(_END)
+        size = len(data) - start
+        usual = request.complete and request.remaining == 0 and request.keep_alive and not request.expects_continue
+        # Where the body is as long as what is left, nothing stood before the head or behind the body.
+        if usual and request.http_version == "1.1" and size == sum(map(len, request.pieces)):
+            self._heads.remember(data[:start], (request.again(b""), size))
+
+    def __repr__(self) -> str:
+        return f"<HeadMemory of {len(self._heads)} heads>"

@@ -1,0 +1,454 @@
+"""``POST /v2/models/M[/versions/V]/generate`` and ``…/generate_stream`` (docs/reference/generate.md).
+
+Whatever is wrong before the model is asked is an ordinary error. After that the answer is sent as it comes about: its
+status says how the model's first response was (200, or 400 if it was an error, of whatever class), its body the rest.
+
+The connection holds the model back: responses are taken from the reply when those before them have gone to the client,
+and a model whose responses are not taken waits (`engine.answer_window`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import trio
+
+from ....actors.reply import Reply
+from ....engine.config.model import ModelInput
+from ....engine.datatypes import BYTES
+from ....engine.description import ModelDescription
+from ....engine.errors import InvalidArgumentError, TriremeError, request_prefix
+from ....engine.request import InferenceRequest
+from ....engine.response import InferenceResponse
+from ....engine.tensor import Tensor, add_packed
+from ....engine.tensor_limits import TensorLimits
+from ....engine.tracing import Tracer
+from ...large_answers import element_by_element
+from ...pipeline import Traced
+from ...request_parameters import HeaderPattern
+from ...unread import UnreadAnswers, answer_bytes
+from ..asgi import Headers, Message, Send
+from ..errors import error_answer, error_body
+from ..exchange import JSON, Answer, Context, HttpRequest, Match, StreamedAnswer
+from ..infer.request import custom_parameter
+from ..infer.response import refuse_bytes
+from ..json import reader as json_reader
+from ..json import writer as json_writer
+from ..json.large import ON_LOOP_BYTES, LargeText, generate_places
+from ..json.pieces import LargeArray, LargeString
+from ..json.reader import converted, members_of
+from ..json.scan import refuse_parts, refuse_strings
+from ..json.tensor import refuse_half, tensor_from_json
+from ..tracing import trace_of
+from .load_metrics import FORMAT_HEADER, load_metrics_headers
+
+EVENTS = b"text/event-stream; charset=utf-8"
+
+_WRONG_COUNT = error_body(
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
+    "of responses"
+)
+
+_NOT_READ = error_body("the answers were not read, and too many wait to be; the rest of them is given up")
+
+
+def admit_generate(context: Context, match: Match) -> Answer | None:
+    """What to answer to a request whose body has not come yet; None if it may come."""
+    try:
+        version = match.model_version()
+        context.server.describe(match.name, version)
+        context.server.check_room(match.name, version)
+    except TriremeError as error:
+        return error_answer(error, match.route.error_media)
+    return None
+
+
+async def generate(context: Context, request: HttpRequest) -> StreamedAnswer:
+    """The only response of a model."""
+    return _Whole(await _submit(context, request), context, request)
+
+
+async def generate_stream(context: Context, request: HttpRequest) -> StreamedAnswer:
+    """All responses of a model, each an event."""
+    return _Events(await _submit(context, request), context, request)
+
+
+async def _submit(context: Context, request: HttpRequest) -> Reply:
+    version = request.match.model_version()
+    model = context.server.describe(request.match.name, version)
+    headers = request.headers()
+    if headers.get(b"content-encoding", b"identity") != b"identity":
+        raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
+    return await context.pipeline.admit(_GenerateTask(context, request, model, version, headers))
+
+
+class _GenerateTask(Traced):
+    """A generate request as the pipeline sees it (`pipeline.Adapter`). No headers become parameters of it."""
+
+    __slots__ = ("_context", "_headers", "_http", "_version", "lease", "model", "request", "trace")
+    prompt: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        context: Context,
+        request: HttpRequest,
+        model: ModelDescription,
+        version: int,
+        headers: Mapping[bytes, bytes],
+    ) -> None:
+        self.lease = request.lease
+        self.model = model
+        self.request: InferenceRequest | None = None
+        self.trace = None
+        self._context = context
+        self._headers = headers
+        self._http = request
+        self._version = version
+
+    def received(self, tracer: Tracer) -> None:
+        trace = self.trace = trace_of(self._http.scope)
+        if trace is not None:
+            trace.begin(self.model.name, self._headers, generates=True)
+
+    def decode(self) -> bool:
+        body = self._http.body
+        if len(body) > ON_LOOP_BYTES:
+            return False
+        self.request = self._read(json_reader.parse(memoryview(body)))
+        return True
+
+    def _read(self, document: Any) -> InferenceRequest:
+        context = self._context
+        limit_bytes, limits = context.options.max_input_bytes, context.server.options.tensor_limits
+        return read_generate(document, self.model, self._version, limit_bytes, limits)
+
+    async def decode_slowly(self) -> None:
+        context, http = self._context, self._http
+        text = await context.server.offload(LargeText, memoryview(http.body), context.options.max_json_values)
+        await http.hold(context.server, text.cost_bytes)
+
+        def read(document: Any) -> InferenceRequest:
+            members = members_of(document)
+            refuse_parts(len(members) + len(members_of(members.get("parameters"))))
+            return self._read(document)
+
+        self.request = await context.server.offload(text.read, generate_places, read)
+        self.lease = self._http.lease
+
+    def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
+        """As in Triton."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def _load_headers(context: Context, request: HttpRequest) -> Callable[[], Headers]:
+    """Makes the ORCA header, when the answer begins."""
+    wanted = request.headers().get(FORMAT_HEADER)
+    return lambda: load_metrics_headers(wanted, context.server.custom_metrics)
+
+
+class _Generation(StreamedAnswer):
+    """What a model responds. If sending stops before its end, the request is cancelled.
+
+    Args:
+        reply: to the request.
+        context, request: around it.
+
+    Attributes:
+        over: the final response has been taken, or the rest is given up.
+        given_up: the client has read too little, while others needed the memory.
+    """
+
+    media = JSON
+
+    def __init__(self, reply: Reply, context: Context, request: HttpRequest) -> None:
+        self._more_headers = _load_headers(context, request)
+        self._offload = context.server.offload
+        self.over = False
+        self.given_up = False
+        self._reply = reply
+        self._taken: list[InferenceResponse | TriremeError] = []
+        self._news = trio.lowlevel.ParkingLot()
+        self._unread = UnreadAnswers(context.server.client_accounts.unread, request.address, self._give_up)
+        reply.notify_each(self._hear)
+
+    async def send(self, send: Send) -> None:
+        try:
+            await self._send(send)
+        finally:
+            self._unread.close()
+            if not self._reply.final:
+                self._reply.cancel()
+
+    async def _send(self, send: Send) -> None:
+        raise AssertionError("every kind says how")
+
+    def _hear(self, reply: Reply) -> None:
+        if len(self._news):
+            self._news.unpark_all()
+        else:  # the client is being waited for
+            self._unread.change(sum(map(answer_bytes, reply.newest())))
+
+    def _give_up(self) -> None:
+        self.given_up = self.over = True
+        self._taken.clear()
+        self._reply.cancel()
+        self._reply.take()
+
+    async def _take(self) -> list[InferenceResponse | TriremeError]:
+        """The responses since the last call, the newest first, as soon as there is one, or the request is over; to be
+        taken away, one by one, as they are sent."""
+        while not (answers := self._reply.take()) and not self._reply.final:
+            await self._news.park()
+        self.over = self.given_up or not answers or answers[-1][1]
+        self._taken = [outcome for outcome, _ in reversed(answers) if outcome is not None]
+        self._unread.change(sum(map(answer_bytes, self._taken)) - self._unread.nbytes)
+        return self._taken
+
+    async def _encode(self, response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
+        if isinstance(response, InferenceResponse) and takes_long(response):
+            return await self._offload(_encode, response)
+        return _encode(response)
+
+    def _head(self, failed: bool) -> Message:
+        headers = [(b"Content-Type", self.media), *self._more_headers()]
+        return {"type": "http.response.start", "status": 400 if failed else 200, "headers": headers}
+
+
+class _Whole(_Generation):
+    """One JSON object, when the request is over: the response if there was exactly one."""
+
+    async def _send(self, send: Send) -> None:
+        count = 0
+        complete = False
+        body, failed = _WRONG_COUNT, False
+        while not self.over:
+            responses = await self._take()
+            complete = self.over and not self.given_up
+            first = responses[-1] if responses and not count else None
+            count += len(responses)
+            if first is not None:
+                body, failed = await self._encode(first)
+            responses.clear()
+            self._unread.change(-self._unread.nbytes)
+        if not complete:
+            body, failed = _NOT_READ, True
+        elif count != 1:
+            body = _WRONG_COUNT
+        await send(self._head(failed))
+        await send(_piece(body))
+        await send(_piece(b"", last=True))
+
+
+class _Events(_Generation):
+    """An event for each response, errors among them."""
+
+    media = EVENTS
+
+    async def _send(self, send: Send) -> None:
+        begun = False
+        while not self.over:
+            responses = await self._take()
+            while responses:
+                response = responses.pop()
+                body, failed = await self._encode(response)
+                if not begun:
+                    begun = True
+                    await send(self._head(failed))
+                await send(_piece(b"data: %b\n\n" % body))
+                self._unread.change(-answer_bytes(response))
+        if self.given_up:
+            if not begun:
+                begun = True
+                await send(self._head(failed=True))
+            await send(_piece(b"data: %b\n\n" % _NOT_READ))
+        if not begun:
+            await send(self._head(failed=False))
+            await send(_piece(b""))
+        await send(_piece(b"", last=True))
+
+
+def _encode(response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
+    """A response as a JSON object, and whether it is an error."""
+    try:
+        if isinstance(response, InferenceResponse):
+            return encode_generate(response), False
+        error = response
+    except TriremeError as unfit:
+        error = unfit
+    return error_body(error.message), True
+
+
+def _piece(body: bytes, last: bool = False) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": not last}
+
+
+# ---- requests: the members of a JSON object become inputs and parameters ----
+
+
+_NESTED = "parameters"
+"""The member whose members are handled like those of the request itself."""
+
+
+def read_generate(
+    document: Any, model: ModelDescription, version: int, limit_bytes: int, limits: TensorLimits
+) -> InferenceRequest:
+    """The request that a body's JSON describes.
+
+    A member that has the name of an input is that input, any other is a request parameter; none of the names that mean
+    something to the server elsewhere (``priority``, ``sequence_id``, ``triton_…``) does so here. ``id`` is also the
+    request's id.
+
+    Args:
+        document: parsed; large arrays may be `LargeArray`.
+        model: whose inputs they are; their shapes follow from its configuration.
+        version: as asked for in the path.
+        limit_bytes: bound on what the tensors take together.
+        limits: what one tensor may be like.
+
+    Raises:
+        InternalError: no object, or a value of the wrong type.
+        InvalidArgumentError: elements that do not fit an input's shape, a value that no parameter can have, too much.
+        OddTextError: large data is not plain JSON.
+    """
+    json_reader.members(document)
+    request = InferenceRequest(model.name, version)
+    if "id" in document:
+        request.id = converted(json_reader.as_string, document["id"], "id")
+    reader = _Reader(request, model, limit_bytes, limits)
+    for name, value in document.items():
+        if name == _NESTED:
+            reader.read_nested(value)
+        else:
+            reader.read(name, value)
+    return request
+
+
+class _Reader:
+    """Puts members into `request`."""
+
+    def __init__(
+        self, request: InferenceRequest, model: ModelDescription, limit_bytes: int, limits: TensorLimits
+    ) -> None:
+        self._request = request
+        self._model = model
+        self._inputs = {tensor.name: tensor for tensor in model.config.input}
+        self._limit_bytes = limit_bytes
+        self._limits = limits
+        self._read_bytes = 0
+        self._strings: list[int] = []
+
+    def read(self, name: str, value: Any) -> None:
+        given = self._inputs.get(name)
+        if given is None:
+            if isinstance(value, LargeString):
+                self._strings.append(value.nbytes)
+                refuse_strings(*self._strings)
+                value = value.whole()
+            self._request.parameters[name] = custom_parameter(name, value)
+            return
+        if any(tensor.name == name for tensor in self._request.inputs):
+            raise InvalidArgumentError(f"{request_prefix(self._request.id)}input '{name}' already exists in request")
+        tensor = _tensor(given, self._model.client_shape(given), value, self._limits)
+        self._read_bytes += tensor.nbytes
+        if self._read_bytes > self._limit_bytes:
+            raise InvalidArgumentError(
+                f"request size of {self._read_bytes} bytes with input '{name}' of size {tensor.nbytes} bytes exceeds "
+                f"the maximum allowed input size of {self._limit_bytes}. Use --http-max-input-size to increase the "
+                "limit."
+            )
+        self._request.inputs.append(tensor)
+
+    def read_nested(self, value: Any) -> None:
+        if _NESTED in self._inputs:
+            raise InvalidArgumentError(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
+        problem = f"Expected JSON object for keyword: '{_NESTED}'"
+        try:
+            members = json_reader.as_object(value)
+            problem = f"Converting keyword: '{_NESTED}'"
+            for name, nested in members.items():
+                self.read(name, nested)
+        except TriremeError as error:
+            raise type(error)(f"{problem}: {error.message}") from None
+
+
+def _tensor(given: ModelInput, client_shape: tuple[int, ...], value: Any, limits: TensorLimits) -> Tensor:
+    """An input from a scalar or an array, whose elements are not counted deeper than the outermost level."""
+    is_text = isinstance(value, LargeString)
+    data = value if type(value) is list or type(value) is LargeArray else ["" if is_text else value]
+    try:
+        shape = _fitted(given.name, client_shape, len(data))
+    except InvalidArgumentError:
+        if given.datatype is BYTES:
+            # That they are strings comes first.
+            tensor_from_json(given.name, BYTES, (len(data),), data, limits)
+        raise
+    refuse_half(given.name, given.datatype)
+    if is_text and given.datatype is BYTES:
+        packed = bytearray()
+        add_packed(packed, value.pieces())
+        return Tensor(given.name, BYTES, shape, memoryview(packed))
+    return tensor_from_json(given.name, given.datatype, shape, data, limits)
+
+
+def _fitted(name: str, shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """`shape` with its variable dimensions set so that it has `count` elements: the innermost takes what the fixed ones
+    leave, the others are 1.
+
+    Raises:
+        InvalidArgumentError: there is no such shape.
+    """
+    fitted: list[int] = []
+    for dim in shape:
+        if dim > 0 and count % dim == 0:
+            count //= dim
+        elif dim >= 0:
+            raise _unfit(name)
+    for dim in reversed(shape):
+        fitted.append(dim if dim >= 0 else count)
+        count = count if dim >= 0 else 1
+    if count != 1:
+        raise _unfit(name)
+    return tuple(reversed(fitted))
+
+
+def _unfit(name: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"The schema can not convert input '{name}' to tensor with proper shape")
+
+
+# ---- responses ----
+
+
+def takes_long(response: InferenceResponse) -> bool:
+    """Whether `encode_generate` takes so long that it is called on a thread."""
+    return any(map(element_by_element, response.outputs))
+
+
+def encode_generate(response: InferenceResponse) -> bytes:
+    """All that a response has, by name, in the order of the names' bytes.
+
+    A tensor of one element is that element, any other a flat array. Where two things have one name, the server's own
+    come first, then response parameters, then outputs.
+
+    Raises:
+        InvalidArgumentError: JSON cannot carry an output.
+        InternalError: an output's data does not fit its shape.
+        UnsupportedError: JSON cannot carry a parameter.
+    """
+    members: dict[str, bytes] = {}
+    if response.id:
+        members["id"] = json_writer.string(response.id)
+    members["model_name"] = json_writer.string(response.model_name)
+    members["model_version"] = b'"%d"' % response.model_version
+    if response.parameters:
+        refuse_bytes(response.parameters)
+        for name, value in response.parameters.items():
+            members.setdefault(name, json_writer.dumps(value))
+    for tensor in response.outputs:
+        data = json_writer.tensor_data(tensor)
+        members.setdefault(tensor.name, data[1:-1] if tensor.element_count == 1 else data)
+    ordered = sorted((name.encode("utf-8", "surrogateescape"), value) for name, value in members.items())
+    return b"{%b}" % b",".join(json_writer.string(name) + b":" + value for name, value in ordered)

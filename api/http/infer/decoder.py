@@ -1,0 +1,125 @@
+"""Remembers the JSON heads of infer requests, so that a client that repeats itself is decoded once.
+
+A head that describes binary tensors only, and names no request id and no shared memory, says the same every time: which
+slices of the bytes behind it are which tensors, and which outputs are wanted in which form. Clients send it again with
+other bytes behind it, request after request. Everything else goes the long way, `decode_infer`, which also words all
+errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....engine.datatypes import DataType
+from ....engine.request import InferenceRequest
+from ....engine.shared_memory import Regions
+from ....engine.tensor import Buffer, Tensor
+from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from ...memo import Memo
+from ..json.large import LargeText, infer_places
+from ..json.reader import members_of
+from ..json.scan import refuse_parts
+from .request import DecodedInfer, OutputForm, decode_document, decode_infer
+
+_HEADS = 512
+_HEAD_BYTES = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a head says. `tensors` are (name, datatype, shape, start, stop), offsets from the end of the head."""
+
+    nbytes: int
+    tensors: tuple[tuple[str, DataType, tuple[int, ...], int, int], ...]
+    request: InferenceRequest
+    forms: Mapping[str, OutputForm]
+    default_form: OutputForm
+
+    def decode(self, blobs: memoryview, model_name: str, version: int) -> DecodedInfer:
+        said = self.request
+        inputs = [Tensor(name, kind, shape, blobs[start:stop]) for name, kind, shape, start, stop in self.tensors]
+        request = InferenceRequest(
+            model_name,
+            version,
+            inputs=inputs,
+            requested_outputs=said.requested_outputs,
+            parameters=dict(said.parameters),
+            priority=said.priority,
+            timeout_us=said.timeout_us,
+            correlation_id=said.correlation_id,
+            sequence_start=said.sequence_start,
+            sequence_end=said.sequence_end,
+        )
+        return DecodedInfer(request, self.forms, self.default_form)
+
+
+class InferDecoder:
+    """`decode_infer` with a memory of bounded size.
+
+    Args:
+        limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
+        regions: shared memory, where tensors may be.
+        limits: what one tensor may be like.
+    """
+
+    __slots__ = ("_heads", "_limit_bytes", "_limits", "_regions")
+
+    def __init__(self, limit_bytes: int, regions: Regions, limits: TensorLimits = DEFAULT_LIMITS) -> None:
+        self._regions = regions
+        self._limits = limits
+        self._limit_bytes = limit_bytes
+        self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
+
+    def decode(self, body: Buffer, json_length: int, model_name: str, version: int) -> DecodedInfer:
+        """See `decode_infer`."""
+        if not 0 < json_length <= _HEAD_BYTES or json_length == len(body):
+            return decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions, self._limits)
+        view = memoryview(body)
+        text = bytes(view[:json_length])
+        head = self._heads.get(text)
+        if head is not None and head.nbytes == len(body) - json_length:
+            return head.decode(view[json_length:], model_name, version)
+        decoded = decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions, self._limits)
+        if not decoded.request.id and not decoded.in_regions:
+            self._remember(text, decoded, len(body) - json_length)
+        return decoded
+
+    def large(self, body: Buffer, json_length: int, max_values: int) -> LargeText:
+        """Look at a large text; does not read it, and may be called on a thread.
+
+        Raises:
+            InvalidArgumentError: it has more than `max_values` values besides plain tensor data.
+        """
+        return LargeText(memoryview(body)[:json_length], max_values)
+
+    def decode_large(
+        self, text: LargeText, body: Buffer, json_length: int, model_name: str, version: int
+    ) -> DecodedInfer:
+        """See `decode_infer`; may be called on a thread."""
+        blobs = memoryview(body)[json_length:]
+        limit_bytes, regions, limits = self._limit_bytes, self._regions, self._limits
+
+        def decode(document: Any) -> DecodedInfer:
+            given = [members_of(document).get(name) for name in ("parameters", "inputs", "outputs")]
+            refuse_parts(sum(len(each) for each in given if isinstance(each, dict | list)))
+            return decode_document(document, blobs, model_name, version, limit_bytes, regions, limits)
+
+        return text.read(infer_places, decode)
+
+    def __repr__(self) -> str:
+        return f"<InferDecoder remembers {len(self._heads)} heads>"
+
+    def _remember(self, text: bytes, decoded: DecodedInfer, nbytes: int) -> None:
+        """Unless the head holds data itself: then there is more of it than the bytes behind."""
+        tensors = []
+        at = 0
+        for tensor in decoded.request.inputs:
+            tensors.append((tensor.name, tensor.datatype, tensor.shape, at, at + tensor.nbytes))
+            at += tensor.nbytes
+        if at != nbytes:
+            return
+        # Copies, so as not to keep the body alive, nor to see what a model does to its parameters.
+        request = replace(decoded.request, inputs=[], parameters=dict(decoded.request.parameters))
+        self._heads.remember(text, _Head(nbytes, tuple(tensors), request, decoded.forms, decoded.default_form))

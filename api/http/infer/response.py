@@ -1,0 +1,151 @@
+"""Encodes infer responses: JSON by hand, binary tensors behind it, or in shared memory
+(docs/reference/http-inference.md#response, docs/reference/shared-memory.md#tensors-in-regions)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from ....actors.offload import LARGE_BYTES
+from ....engine.errors import UnsupportedError
+from ....engine.region_tensor import is_in_place, put_in_place
+from ....engine.request import ParameterValue
+from ....engine.response import InferenceResponse
+from ....engine.tensor import Buffer
+from ...classification import classify
+from ...large_answers import as_bytes, element_by_element, may_take_long
+from ..exchange import BINARY, JSON, Answer
+from ..json import writer as json_writer
+from .request import DecodedInfer
+
+_FEW_PIECES, _MANY_PIECES = 8, 64
+_COPIED_BYTES = 1 << 20
+_LARGE_BYTES = 65_536
+"""A single output of this size is sent from where it lies, instead of being copied behind the JSON text."""
+
+
+def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
+    """The answer to a request that the model has answered.
+
+    Args:
+        decoded: the request, for the forms in which it wants its outputs, and for what its model has: labels, a batch
+            dimension.
+
+    Raises:
+        InternalError: an output does not fit into the shared memory given for it.
+        InvalidArgumentError: an output cannot be given in the form asked for.
+        UnsupportedError: a response parameter that JSON cannot carry.
+    """
+    forms = decoded.forms
+    default_form = decoded.default_form
+    pieces: list[Buffer] = [b""]  # the head, which comes last
+    blobs: list[Buffer] = []
+    between = b',"outputs":['
+    for tensor in response.outputs:
+        form = forms.get(tensor.name, default_form)
+        if form.class_count:
+            model = decoded.model
+            assert model is not None, "the request was for one"
+            labels = model.labels.get(tensor.name, ())
+            tensor = classify(tensor, form.class_count, labels, model.config.max_batch_size > 0)
+        if form.place is not None:
+            put_in_place(tensor, form.place)
+            end = b"}"
+        elif form.binary:
+            blob = tensor.buffer
+            if blob:
+                blobs.append(blob)
+            end = b',"parameters":{"binary_data_size":%d}}' % len(blob)
+        else:
+            pieces += (between, _opening(tensor.name, tensor.datatype.name, tensor.shape), b',"data":')
+            pieces += json_writer.tensor_pieces(tensor)
+            pieces.append(b"}")
+            between = b","
+            continue
+        pieces += (between, _opening(tensor.name, tensor.datatype.name, tensor.shape), end)
+        between = b","
+    head = _head(response.model_name, response.model_version)
+    if response.id:
+        head = b'{"id":%b,%b' % (json_writer.string(response.id), head[1:])
+    if response.parameters:
+        head = b'%b,"parameters":%b' % (head, _parameters(response.parameters))
+    pieces[0] = head
+    pieces.append(b"]}" if response.outputs else b',"outputs":[]}')
+    if len(pieces) > _MANY_PIECES or (len(pieces) > _FEW_PIECES and sum(map(len, pieces)) > _COPIED_BYTES):
+        return _large(pieces, blobs)
+    text = b"".join(pieces)
+    if not blobs:
+        return Answer(200, JSON, text)
+    headers = [(b"Inference-Header-Content-Length", b"%d" % len(text))]
+    if len(blobs) == 1 and len(blobs[0]) >= _LARGE_BYTES:
+        return Answer(200, BINARY, text, headers, tail=blobs[0])
+    if sum(map(len, blobs)) > LARGE_BYTES:
+        return Answer(200, BINARY, text, headers, tail=_joined(blobs))
+    return Answer(200, BINARY, b"".join((text, *blobs)), headers)
+
+
+def takes_long(response: InferenceResponse, decoded: DecodedInfer) -> bool:
+    """Whether `encode_infer` takes so long that it is called on a thread."""
+    if not may_take_long(response.outputs):
+        return False
+    forms, default_form = decoded.forms, decoded.default_form
+    several = len(response.outputs) > 1
+    for tensor in response.outputs:
+        form = forms.get(tensor.name, default_form)
+        if form.place is not None:
+            if not is_in_place(tensor, form.place) and as_bytes(tensor, copied=True):
+                return True
+        elif form.binary and not form.class_count:
+            if as_bytes(tensor, copied=several):
+                return True
+        elif element_by_element(tensor):
+            return True
+    return False
+
+
+def _large(pieces: list[Buffer], blobs: list[Buffer]) -> Answer:
+    """An answer whose text is too large to be copied again."""
+    headers = [(b"Inference-Header-Content-Length", b"%d" % sum(map(len, pieces)))] if blobs else []
+    pieces += blobs
+    return Answer(200, BINARY if blobs else JSON, b"", headers, tail=_joined(pieces))
+
+
+def _joined(pieces: list[Buffer]) -> memoryview:
+    """One after the other; `join` would hold the interpreter's lock until all are copied. Takes them from the list."""
+    joined = bytearray()
+    pieces.reverse()
+    while pieces:
+        piece = pieces.pop()  # and with it its memory
+        for at in range(0, len(piece), _COPIED_BYTES):
+            joined += memoryview(piece)[at : at + _COPIED_BYTES]
+    return memoryview(joined)
+
+
+@lru_cache(maxsize=1024)
+def _head(model_name: str, model_version: int) -> bytes:
+    return b'{"model_name":%b,"model_version":"%d"' % (json_writer.string(model_name), model_version)
+
+
+@lru_cache(maxsize=1024)
+def _opening(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """An output up to where its data begins. Responses repeat names, and most repeat shapes."""
+    dims = ",".join(map(str, shape)).encode()
+    return b'{"name":%b,"datatype":"%b","shape":[%b]' % (json_writer.string(name), datatype.encode(), dims)
+
+
+def _parameters(parameters: Mapping[str, ParameterValue]) -> bytes:
+    refuse_bytes(parameters)
+    return json_writer.dumps(dict(parameters))
+
+
+def refuse_bytes(parameters: Mapping[str, ParameterValue]) -> None:
+    """What a model may put into its response's parameters, but JSON not.
+
+    Raises:
+        UnsupportedError: there is such a value.
+    """
+    for value in parameters.values():
+        if not isinstance(value, (bool, int, float, str)):
+            raise UnsupportedError(
+                "Response parameter of type 'TRITONSERVER_PARAMETER_BYTES' is not currently supported"
+            )

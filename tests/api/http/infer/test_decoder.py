@@ -1,0 +1,205 @@
+"""The memory of infer heads: what is decoded from it is what the long way would have decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trireme.api.http.infer.decoder import InferDecoder
+from trireme.api.http.infer.request import DecodedInfer, decode_infer
+from trireme.engine.datatypes import DATATYPES
+from trireme.engine.errors import TriremeError
+from trireme.engine.shared_memory import Regions
+from trireme.engine.tensor_limits import DEFAULT_LIMITS
+
+LIMIT_BYTES = 1 << 20
+
+NAMES = st.sampled_from(["IN", "INPUT1", "é", "", 'quote"d'])
+COUNTS = st.integers(0, 2**32)
+SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | NAMES
+PARAMETERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "sequence_id": st.integers(0, 2**64 - 1) | NAMES,
+        "sequence_start": st.booleans(),
+        "sequence_end": st.booleans(),
+        "priority": COUNTS,
+        "timeout": COUNTS,
+        "binary_data_output": st.booleans(),
+        "own": SCALARS,
+        "another": SCALARS,
+    },
+)
+OUTPUTS = st.lists(
+    st.fixed_dictionaries(
+        {"name": NAMES},
+        optional={
+            "parameters": st.fixed_dictionaries(
+                {}, optional={"binary_data": st.booleans(), "classification": st.integers(0, 9)}
+            )
+        },
+    ),
+    max_size=3,
+)
+
+
+INPUTS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": NAMES,
+            "datatype": st.sampled_from([*(each.name for each in DATATYPES), "NONSENSE"]),
+            "shape": st.lists(st.integers(0, 4), max_size=3),
+            "parameters": st.fixed_dictionaries({"binary_data_size": st.integers(0, 24)}),
+        }
+    ),
+    max_size=3,
+)
+HEADS = st.fixed_dictionaries(
+    {"inputs": INPUTS}, optional={"parameters": PARAMETERS, "outputs": OUTPUTS, "id": st.just("")}
+)
+
+
+def size_of(head: dict[str, Any]) -> int:
+    return sum(each["parameters"]["binary_data_size"] for each in head["inputs"])
+
+
+def facts(decoded: DecodedInfer) -> dict[str, Any]:
+    """Everything that a decoded request says, in a form that compares by value."""
+    request = decoded.request
+    said = {each.name: getattr(request, each.name) for each in fields(request)}
+    said["inputs"] = [(each.name, each.datatype, each.shape, bytes(each.buffer)) for each in request.inputs]
+    said["parameters"] = [(name, type(value), value) for name, value in request.parameters.items()]
+    said["forms"] = list(decoded.forms.items())
+    said["default_form"] = decoded.default_form
+    return said
+
+
+def outcome(decode: Callable[[], DecodedInfer]) -> object:
+    """What is decoded, or how it is refused."""
+    try:
+        return facts(decode())
+    except TriremeError as error:
+        return type(error), error.message
+
+
+def the_long_way(text: bytes, blobs: bytes, version: int = 1) -> object:
+    return outcome(
+        lambda: decode_infer(text + blobs, len(text), "model", version, LIMIT_BYTES, Regions(), DEFAULT_LIMITS)
+    )
+
+
+def remembered(decoder: InferDecoder) -> int:
+    return int(repr(decoder).split()[2])
+
+
+def fp32_head(**members: Any) -> dict[str, Any]:
+    one = {"name": "IN", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}
+    return {"inputs": [one], **members}
+
+
+@settings(deadline=None)
+@given(HEADS, st.data())
+def test_a_repeated_head_is_decoded_as_at_first(head: dict[str, Any], data: st.DataObject) -> None:
+    """Whatever binary tensors, outputs and parameters it names, and whatever bytes are behind it."""
+    text = orjson.dumps(head)
+    size = size_of(head)
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    for version in (1, 2, -1):
+        blobs = data.draw(st.binary(min_size=size, max_size=size))
+        decoded = decoder.decode(text + blobs, len(text), "model", version)
+        assert facts(decoded) == the_long_way(text, blobs, version)
+        assert remembered(decoder) == (size > 0)
+        decoded.request.parameters["added"] = "later"
+        decoded.request.inputs.clear()
+
+
+@settings(deadline=None)
+@given(HEADS, st.binary(max_size=80))
+def test_other_lengths_behind_a_head_that_is_known_get_the_same_error(head: dict[str, Any], blobs: bytes) -> None:
+    text = orjson.dumps(head)
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder.decode(text + bytes(size_of(head)), len(text), "model", 1)
+    assert outcome(lambda: decoder.decode(text + blobs, len(text), "model", 1)) == the_long_way(text, blobs)
+
+
+def test_requests_of_one_head_share_nothing_that_can_be_changed() -> None:
+    text = orjson.dumps(fp32_head(parameters={"own": 1}, outputs=[{"name": "OUT"}]))
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    first, second, third = (decoder.decode(text + bytes([n] * 8), len(text), "m", 1).request for n in range(3))
+    for one, other in ((first, second), (second, third)):
+        assert one is not other
+        assert one.inputs is not other.inputs
+        assert one.inputs[0] is not other.inputs[0]
+        assert one.parameters is not other.parameters
+    assert [bytes(each.inputs[0].buffer) for each in (first, second, third)] == [bytes([n] * 8) for n in range(3)]
+
+
+def test_tensors_are_views_on_the_body() -> None:
+    text = orjson.dumps(fp32_head())
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    for _ in range(2):
+        body = bytearray(text + bytes(8))
+        (tensor,) = decoder.decode(body, len(text), "m", 1).request.inputs
+        body[-8] = 7
+        assert bytes(tensor.buffer) == b"\x07" + bytes(7)
+
+
+def test_names_of_requests_are_not_remembered() -> None:
+    """A client that numbers its requests would fill the memory with heads that never come again."""
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    for number in range(3):
+        text = orjson.dumps(fp32_head(id=str(number)))
+        assert decoder.decode(text + bytes(8), len(text), "m", 1).request.id == str(number)
+    assert remembered(decoder) == 0
+
+
+@pytest.mark.parametrize("member", [b'"data"', rb'"d\u0061ta"'])
+def test_data_in_the_head_is_not_remembered(member: bytes) -> None:
+    """Not even if its name is written strangely: later, as many bytes as all tensors have would be taken for theirs."""
+    given = {"name": "A", "datatype": "INT32", "shape": [2], "data": [1, 2]}
+    text = orjson.dumps({"inputs": [given, *fp32_head()["inputs"]]}).replace(b'"data"', member)
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    for blobs in (bytes(8), bytes(16), bytes(range(8)), bytes(16)):
+        decode = partial(decoder.decode, text + blobs, len(text), "model", 1)
+        assert outcome(decode) == the_long_way(text, blobs)
+    assert remembered(decoder) == 0
+
+
+def test_bodies_without_bytes_behind_the_head_are_not_remembered() -> None:
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    body = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[2],"data":[1,2]}]}'
+    decoder.decode(body, len(body), "m", 1)
+    assert decoder.decode(b"raw", 0, "m", 1).request.raw_input == b"raw"
+    assert remembered(decoder) == 0
+
+
+def test_what_was_refused_is_not_remembered() -> None:
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    for text in (b"{", b'{"inputs":3}', orjson.dumps(fp32_head(parameters={"triton_x": 1}))):
+        for _ in range(2):
+            with pytest.raises(TriremeError):
+                decoder.decode(text + bytes(8), len(text), "m", 1)
+    assert remembered(decoder) == 0
+
+
+def test_memory_is_bounded() -> None:
+    """In the number of heads and in the size of each."""
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    most = 0
+    for number in range(2_000):
+        text = orjson.dumps(fp32_head(parameters={"own": number}))
+        for _ in range(2):
+            assert decoder.decode(text + bytes(8), len(text), "m", 1).request.parameters == {"own": number}
+        most = max(most, remembered(decoder))
+    assert 0 < most <= 512
+    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    text = orjson.dumps(fp32_head(parameters={"own": "x" * 2_048}))
+    decoder.decode(text + bytes(8), len(text), "m", 1)
+    assert remembered(decoder) == 0
