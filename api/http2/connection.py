@@ -48,8 +48,6 @@ class Http2Group:
         held_streams: whose data do not count against their connections' windows, if there is a bound for these.
     """
 
-    __slots__ = ("_watches_calls", "buffer", "connections", "held_streams", "limits", "turn")
-
     turn: Turn
 
     def __init__(self, limits: Http2Limits, *, watches_calls: bool = False) -> None:
@@ -125,30 +123,6 @@ class Http2Connection(ABC, Generic[H, C]):
         core: the protocol.
         calls: the open calls by their streams.
     """
-
-    __slots__ = (
-        "_asked",
-        "_client",
-        "_counted",
-        "_dirty",
-        "_group",
-        "_nursery",
-        "_outbox",
-        "_pending_bytes",
-        "_reading",
-        "_received_bytes",
-        "_roster",
-        "_scope",
-        "_transport",
-        "_unfinished_account",
-        "_unfinished_bytes",
-        "_unread_account",
-        "_unread_bytes",
-        "calls",
-        "core",
-        "phase",
-        "since_s",
-    )
 
     def __init__(
         self,

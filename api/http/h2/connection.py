@@ -81,8 +81,6 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
         client, server: (address, port) of both ends, for the scope.
     """
 
-    __slots__ = ("_app", "_server")
-
     def __init__(
         self,
         front: H2Front,

@@ -310,7 +310,7 @@ async def test_bug_in_the_application_is_500(caplog: pytest.LogCaptureFixture) -
         while number not in client.resets:
             await client.read()
         assert client.resets[number] == ErrorCode.INTERNAL_ERROR
-    assert {record.name for record in caplog.records} == {"trireme.api.http.h2_connection"}
+    assert {record.name for record in caplog.records} == {"trireme.api.http.h2.connection"}
 
 
 @pytest.mark.parametrize("size", [0, 10, 200_000])

@@ -212,7 +212,7 @@ def test_a_string_of_megabytes_is_read_in_pieces_too() -> None:
     ids=["arrays", "duplicates", "objects in data", "inputs"],
 )
 def test_texts_of_too_many_values_are_refused_before_any_is_made(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trireme.api.http.json_large.parse_strictly", lambda _text: pytest.fail("was read"))
+    monkeypatch.setattr("trireme.api.http.json.large.parse_strictly", lambda _text: pytest.fail("was read"))
     with pytest.raises(InvalidArgumentError, match="--http-max-json-values"):
         LargeText(memoryview(text), 1_000).read(infer_places, lambda document: document)
 
@@ -232,7 +232,7 @@ def test_nor_does_odd_data_that_is_only_data(element: bytes, kind: str) -> None:
     """It is read by the strict reader, and in pieces as well."""
     text = request_text(b"[" + b",".join([element] * 30_000) + b"]", kind, 30_000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trireme.api.http.json_large.parse_strictly", lambda _text: pytest.fail("was read at once"))
+        patch.setattr("trireme.api.http.json.large.parse_strictly", lambda _text: pytest.fail("was read at once"))
         (tensor,) = in_pieces(text, most=2_000).request.inputs
     assert tensor.element_count == 30_000
     assert bytes(tensor.buffer) == bytes(whole(text).request.inputs[0].buffer)
