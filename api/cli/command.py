@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,15 @@ from ...engine.options import ControlMode, ServerOptions
 from ...engine.scheduling.delays import SchedulerDelays
 from ...engine.tensor_limits import TensorLimits
 from ..logging import LogSettings, escape_wanted
-from .exposure import open_management
 from .flags import ParsedFlags
 from .getopt import UsageError
-from .memory_flags import gpu_limits
-from .python_flags import confinement
 from .services import (
     GrpcSettings,
     HttpSettings,
     MetricsSettings,
     bad_quantiles,
+    confinement,
+    gpu_limits,
     grpc_settings,
     http_settings,
     metrics_config,
@@ -80,7 +80,7 @@ def build_command(flags: ParsedFlags, environment: Mapping[str, str]) -> ServeCo
         metrics=metrics_settings(flags) if flags["allow-metrics"] else None,
         request_log=Path(flags["request-log"]) if flags["request-log"] else None,
         deprecations=tuple(_deprecations(flags)),
-        warnings=(*_warnings(flags), *open_management(flags), *trace_warnings(flags, server.tracing)),
+        warnings=(*_warnings(flags), *_open_management(flags), *trace_warnings(flags, server.tracing)),
     )
 
 
@@ -219,3 +219,38 @@ def _warnings(flags: ParsedFlags) -> Iterator[str]:
     for flag in flags.without_effect():
         yield f"--{flag.name} has no effect in this version: {flag.missing}"
     yield from bad_quantiles(flags)
+
+
+def _open_management(flags: ParsedFlags) -> Iterator[str]:
+    """One line if every client on the network can load models; see docs/security.md."""
+    if flags["model-control-mode"] != "explicit":
+        return
+    places = [
+        f"{title} at {flags[f'{protocol}-address']}:{flags[f'{protocol}-port']}"
+        for title, protocol, restricted in (
+            ("HTTP", "http", "http-restricted-api"),
+            ("gRPC", "grpc", "grpc-restricted-protocol"),
+        )
+        if flags[f"allow-{protocol}"] and _is_public(flags[f"{protocol}-address"]) and not _guards(flags, restricted)
+    ]
+    if places:
+        code = ", and with them code that this server runs" if flags["allow-code-upload"] else ""
+        yield (
+            f"clients that reach {' or '.join(places)} can load models{code}: restrict this by --http-address and "
+            "--grpc-address, by --http-restricted-api and --grpc-restricted-protocol (model-repository), or by "
+            "--allow-code-upload=false"
+        )
+
+
+def _guards(flags: ParsedFlags, name: str) -> bool:
+    return any("model-repository" in restriction.categories for restriction in flags[name])
+
+
+def _is_public(address: str) -> bool:
+    """Whether other machines may reach it; a name that is not known to be this machine's own may be anything."""
+    if address.lower() == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return True

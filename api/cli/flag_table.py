@@ -1,27 +1,26 @@
-"""The flags of `trireme serve` that configure what this version has (docs/reference/command-line.md#flags); data
-only."""
+"""The flags of `trireme serve` (docs/reference/command-line.md#flags); data only.
+
+tritonserver's flags for what this version has not got are among them: read and checked as ever, so that start scripts
+keep working. `Flag.missing` says what is not there. Giving one of them a value that asks for it is an error where
+clients would find nothing to talk to (`Flag.refused`), and a warning where it only tunes.
+"""
 
 from __future__ import annotations
 
+from ...engine.gpu.discovery import MIN_COMPUTE_CAPABILITY
 from ...engine.tensor_limits import MAX_RANK
+from ...engine.tracing.config import UNLIMITED
 from ..http.guards import HOST, ORIGIN
 from ..logging import FORMATS
 from .flags import Flag, Group, by_name
-from .later_flags import (
-    DEPRECATED,
-    HTTP_LATER,
-    LATER_AFTER_METRICS,
-    LATER_BEFORE_METRICS,
-    REPOSITORY_LATER,
-)
-from .python_flags import PYTHON
-from .trace_flags import TRACING
+from .trace_flags import read_trace_level, read_trace_setting
 from .values import (
     BOOLEAN,
     FLOAT,
     INT32_MAX,
     INT64_MAX,
     INTEGER,
+    INTEGER64,
     PORT,
     STRING,
     Kind,
@@ -30,10 +29,15 @@ from .values import (
     named_setting,
     not_empty,
     one_of,
+    pair,
+    read_float,
+    read_host_policy,
     read_int,
     read_int64,
     read_metrics_setting,
     read_pattern,
+    read_port,
+    read_rate_limit_resource,
     read_verbosity,
     restriction,
 )
@@ -151,7 +155,14 @@ _REPOSITORY = Group(
             "pickle, and its configuration may name code that the model's own does not.",
             True,
         ),
-        *REPOSITORY_LATER,
+        Flag(
+            "enable-peer-access",
+            BOOLEAN,
+            "Let GPUs read each other's memory.",
+            True,
+            missing="tensors go from one GPU to another by way of the server's memory",
+            idle=True,
+        ),
     ),
 )
 
@@ -239,7 +250,13 @@ _HTTP = Group(
             "Hosts by which HTTP requests may name the server; any if none is given.",
             (),
         ),
-        *HTTP_LATER,
+        Flag(
+            "http-thread-count",
+            INTEGER,
+            "Threads for HTTP, in tritonserver.",
+            8,
+            missing="one event loop serves all connections",
+        ),
     ),
 )
 
@@ -367,21 +384,423 @@ _SIMULATION = Group(
     ),
 )
 
+_ONE_LOOP = "one event loop serves all connections"
+_NO_POOL = "requests and responses are not kept for reuse"
+
+_GRPC = Group(
+    "GRPC",
+    (
+        Flag("allow-grpc", BOOLEAN, "Whether to serve gRPC.", True),
+        Flag("grpc-address", STRING, "Address to listen on for gRPC.", "0.0.0.0"),
+        Flag("grpc-port", PORT, "Port to listen on for gRPC; 0 for any free one.", 8001),
+        Flag("reuse-grpc-port", BOOLEAN, "Let several servers with this flag share the port.", False),
+        Flag(
+            "grpc-header-forward-pattern",
+            Kind("<string>", read_pattern),
+            "Regular expression (RE2); metadata whose keys match it become parameters of the inference request.",
+            "",
+        ),
+        Flag(
+            "grpc-infer-thread-count",
+            Kind(
+                "<integer>",
+                in_range(
+                    read_int, 2, 128, "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128."
+                ),
+            ),
+            "Threads for gRPC inference, in tritonserver.",
+            2,
+            missing=_ONE_LOOP,
+        ),
+        Flag(
+            "grpc-infer-allocation-pool-size",
+            INTEGER,
+            "Request objects that are kept for reuse, in tritonserver.",
+            8,
+            missing=_NO_POOL,
+        ),
+        Flag(
+            "grpc-max-response-pool-size",
+            Kind(
+                "<integer>",
+                in_range(read_int, 1, INT32_MAX, "Error: --grpc-max-response-pool-size must be greater than 0."),
+            ),
+            "Most response objects that are kept for reuse.",
+            INT32_MAX,
+            missing=_NO_POOL,
+        ),
+        Flag("grpc-use-ssl", BOOLEAN, "Use TLS. Needs --grpc-server-cert and --grpc-server-key.", False),
+        Flag(
+            "grpc-use-ssl-mutual",
+            BOOLEAN,
+            "Use TLS, and check clients' certificates. Needs --grpc-root-cert as well.",
+            False,
+        ),
+        Flag("grpc-server-cert", STRING, "File with the server's certificate chain, PEM.", ""),
+        Flag("grpc-server-key", STRING, "File with the server's private key, PEM.", ""),
+        Flag("grpc-root-cert", STRING, "File with the certificates, PEM, that clients' are checked against.", ""),
+        Flag(
+            "grpc-infer-response-compression-level",
+            Kind(
+                "<string>",
+                one_of(
+                    ("none", "low", "medium", "high"),
+                    "invalid argument for --grpc_infer_response_compression_level",
+                    any_case=True,
+                ),
+            ),
+            "Compress the responses of ModelInfer and ModelStreamInfer: none, low, medium or high. The level chooses "
+            "the algorithm, among those that the client understands.",
+            "none",
+        ),
+        Flag(
+            "grpc-max-receive-bytes",
+            Kind(
+                "<integer>",
+                in_range(read_int, 1, INT32_MAX, f"Error: --grpc-max-receive-bytes must be between 1 and {INT32_MAX}."),
+            ),
+            "Most bytes of a request message, as sent and unpacked. Messages that carry neither tensors nor files may "
+            "have 1 MiB at most.",
+            INT32_MAX,
+        ),
+        Flag(
+            "grpc-max-compression-ratio",
+            Kind(
+                "<integer>",
+                in_range(read_int, 0, INT32_MAX, "Error: --grpc-max-compression-ratio must be at least 0."),
+            ),
+            "How many times its size a compressed message may unpack to, beyond 16 MiB; 0 for any number.",
+            1000,
+        ),
+        Flag(
+            "grpc-keepalive-time", INTEGER, "Milliseconds without a sign of a client after which it is pinged.", 7200000
+        ),
+        Flag("grpc-keepalive-timeout", INTEGER, "Milliseconds to wait for a sign of a client that was pinged.", 20000),
+        Flag("grpc-keepalive-permit-without-calls", BOOLEAN, "Ping also while no call is in flight.", False),
+        Flag(
+            "grpc-http2-max-pings-without-data",
+            INTEGER,
+            "Pings that may be sent without data between them; 0 for any number.",
+            2,
+        ),
+        Flag(
+            "grpc-http2-min-recv-ping-interval-without-data",
+            INTEGER,
+            "Milliseconds that must lie between a client's pings without data.",
+            300000,
+        ),
+        Flag(
+            "grpc-http2-max-ping-strikes",
+            INTEGER,
+            "Bad pings after which a connection is closed; 0 for any number.",
+            2,
+        ),
+        Flag(
+            "grpc-max-connection-age",
+            INTEGER,
+            "Milliseconds after which a client is asked to connect anew; 0 for never.",
+            0,
+        ),
+        Flag(
+            "grpc-max-connection-age-grace",
+            INTEGER,
+            "Milliseconds left to its open calls after that; 0 for any time.",
+            0,
+        ),
+        Flag(
+            "grpc-restricted-protocol",
+            Kind("<<string>:<string>=<string>>", restriction("--grpc-restricted-protocol", "protocol")),
+            "Calls that need metadata: <category,...>:<key>=<value>. The metadata's key is triton-grpc-protocol-<key>. "
+            "A value @/<path> is the line that this file holds.",
+            repeatable=True,
+        ),
+    ),
+)
+
+_NO_SAGEMAKER = "the SageMaker front end is not served yet"
+_NO_VERTEX = "the Vertex AI front end is not served yet"
+_ENTRY_POINTS = "what is installed with pip is found by itself"
+_AGENT_ENTRY_POINTS = "repository agents are Python classes; what is installed with pip is found by itself"
+
+
+_SAGEMAKER = Group(
+    "Sagemaker",
+    (
+        Flag(
+            "allow-sagemaker",
+            BOOLEAN,
+            "Whether to serve SageMaker.",
+            False,
+            missing=_NO_SAGEMAKER,
+            idle=False,
+            refused=True,
+        ),
+        Flag("sagemaker-port", PORT, "Port to listen on for SageMaker.", 8080, missing=_NO_SAGEMAKER),
+        Flag(
+            "sagemaker-safe-port-range",
+            Kind("<<integer>-<integer>>", pair("-", read_port, read_port)),
+            "Ports that the other services may use.",
+            None,
+            missing=_NO_SAGEMAKER,
+        ),
+        Flag("sagemaker-thread-count", INTEGER, "Threads for SageMaker, in tritonserver.", 8, missing=_NO_SAGEMAKER),
+    ),
+)
+
+_VERTEX = Group(
+    "Vertex",
+    (
+        Flag(
+            "allow-vertex-ai",
+            BOOLEAN,
+            "Whether to serve Vertex AI.",
+            False,
+            missing=_NO_VERTEX,
+            idle=False,
+            refused=True,
+        ),
+        Flag("vertex-ai-port", PORT, "Port to listen on for Vertex AI.", 8080, missing=_NO_VERTEX),
+        Flag("vertex-ai-thread-count", INTEGER, "Threads for Vertex AI, in tritonserver.", 8, missing=_NO_VERTEX),
+        Flag("vertex-ai-default-model", STRING, "The model that requests are for.", "", missing=_NO_VERTEX, idle=""),
+    ),
+)
+
+_AGENTS = Group(
+    "Repository Agent",
+    (
+        Flag(
+            "repoagent-directory",
+            STRING,
+            "Directory of repository agent libraries.",
+            "/opt/tritonserver/repoagents",
+            missing=_AGENT_ENTRY_POINTS,
+        ),
+    ),
+)
+
+_CACHE = Group(
+    "Response Cache",
+    (
+        Flag(
+            "cache-config",
+            Kind("<<string>,<string>=<string>>", named_setting("--cache-config", "cache", name_needed=True)),
+            "Setting of the response cache: <cache name>,<setting>=<value>. Giving one turns the cache on, for models "
+            "whose configuration says so. Caches: local (size, in bytes), redis (host, port and more).",
+            repeatable=True,
+        ),
+        Flag(
+            "cache-directory",
+            STRING,
+            "Directory of cache libraries.",
+            "/opt/tritonserver/caches",
+            missing=_ENTRY_POINTS,
+        ),
+    ),
+)
+
+_RATE_LIMITER = Group(
+    "Rate Limiter",
+    (
+        Flag(
+            "rate-limit",
+            Kind("<string>", one_of(("execution_count", "off"), "invalid argument for --rate-limit")),
+            'How executions are limited: "execution_count" by the rate limiter settings of the models, "off" not.',
+            "off",
+        ),
+        Flag(
+            "rate-limit-resource",
+            Kind("<<string>:<integer>:<integer>>", read_rate_limit_resource),
+            "How much of a resource there is: <name>:<count>:<device>; without the device, on every device.",
+            repeatable=True,
+        ),
+    ),
+)
+
+_SHARED_MEMORY = Group(
+    "Shared Memory",
+    (
+        Flag(
+            "allow-client-shm",
+            BOOLEAN,
+            "Whether clients may register shared memory.",
+            False,
+        ),
+    ),
+)
+
+_MEMORY = Group(
+    "Memory/Device Management",
+    (
+        Flag(
+            "pinned-memory-pool-byte-size",
+            INTEGER64,
+            "Most bytes of pinned memory for copies to and from GPUs.",
+            268435456,
+        ),
+        Flag(
+            "cuda-memory-pool-byte-size",
+            Kind("<<integer>:<integer>>", pair(":", read_int, read_int64)),
+            "Most bytes of GPU memory for tensors: <GPU>:<bytes>. A GPU of which nothing is said gives what it has.",
+            repeatable=True,
+        ),
+        Flag(
+            "cuda-virtual-address-size",
+            Kind("<<integer>:<integer>>", pair(":", read_int, read_int64)),
+            "Address space for a sequence state that grows on a GPU: <GPU>:<bytes>.",
+            repeatable=True,
+            missing="the states of sequences are kept in the server's memory",
+        ),
+        Flag(
+            "min-supported-compute-capability",
+            FLOAT,
+            "GPUs of a lower compute capability are not used.",
+            MIN_COMPUTE_CAPABILITY,
+        ),
+        Flag(
+            "buffer-manager-thread-count",
+            INTEGER,
+            "Threads that copy tensors, in tritonserver.",
+            0,
+            missing="an instance copies its tensors itself",
+            idle=0,
+        ),
+        Flag(
+            "host-policy",
+            Kind("<<string>,<string>=<string>>", read_host_policy),
+            "Where a policy's instances run: <policy name>,<setting>=<value>, settings numa-node and cpu-cores.",
+            repeatable=True,
+            missing="instances are not bound to cores yet",
+        ),
+        Flag(
+            "model-load-gpu-limit",
+            Kind("<<integer>:<fraction>>", pair(":", read_int, read_float)),
+            "Share of a GPU's memory above which no model is loaded: <GPU>:<fraction>.",
+            repeatable=True,
+        ),
+    ),
+)
+
+_PYTHON = Group(
+    "Python Models",
+    (
+        Flag(
+            "python-user",
+            STRING,
+            "User that the processes of Python models run as: <name or number>, or <name or number>:<group>. Needs a "
+            "server that runs as root. By default they run as the server's own user, and can do to its process and its "
+            "files what that may.",
+            "",
+        ),
+        Flag(
+            "python-memory-limit",
+            Kind("<integer>", in_range(read_int64, 0, INT64_MAX, "Error: --python-memory-limit must be at least 0.")),
+            "Most bytes of private memory of each process of a Python model; 0 for no limit.",
+            0,
+        ),
+    ),
+)
+
+_TRACING = Group(
+    "Tracing",
+    (
+        Flag(
+            "trace-config",
+            Kind("<<string>,<string>=<string>>", read_trace_setting),
+            "Setting of the traces: level=OFF|TIMESTAMPS|TENSORS (several add up), rate=<every how many requests>, "
+            "count=<how many traces, -1 for any number>, mode=triton|opentelemetry; triton,file=<path> and "
+            "triton,log-frequency=<traces a file> for trace files; opentelemetry,url=<of a collector>, "
+            "opentelemetry,resource=<key>=<value>, opentelemetry,bsp_max_queue_size=, bsp_schedule_delay= (ms) and "
+            "bsp_max_export_batch_size= for spans.",
+            repeatable=True,
+        ),
+    ),
+)
+
+_DEPRECATED = "has been deprecated and will be removed in future releases."
+
+_DEPRECATED_FLAGS = Group(
+    "DEPRECATED",
+    (
+        Flag(
+            "strict-model-config",
+            BOOLEAN,
+            "true is the same as --disable-auto-complete-config.",
+            False,
+            instead="--disable-auto-complete-config",
+        ),
+        Flag(
+            "response-cache-byte-size",
+            INTEGER64,
+            "Size of the response cache.",
+            0,
+            instead="--cache-config local,size=<bytes>",
+            deprecated="has been deprecated! This will default to the 'local' cache implementation with the provided "
+            "byte size for its config.",
+        ),
+        Flag(
+            "trace-file",
+            STRING,
+            "File for traces.",
+            "",
+            instead="--trace-config triton,file=<filepath>",
+            deprecated=_DEPRECATED,
+        ),
+        Flag(
+            "trace-level",
+            Kind("<string>", read_trace_level),
+            "What is traced.",
+            repeatable=True,
+            instead="--trace-config level=<OFF|TIMESTAMPS|TENSORS>",
+            deprecated=_DEPRECATED,
+        ),
+        Flag(
+            "trace-rate",
+            INTEGER,
+            "Every how many requests one is traced.",
+            1000,
+            instead="--trace-config rate=<rate value>",
+            deprecated=_DEPRECATED,
+        ),
+        Flag(
+            "trace-count",
+            INTEGER,
+            "How many traces are taken.",
+            UNLIMITED,
+            instead="--trace-config count=<count value>",
+            deprecated=_DEPRECATED,
+        ),
+        Flag(
+            "trace-log-frequency",
+            INTEGER,
+            "Traces a file.",
+            0,
+            instead="--trace-config triton,log-frequency=<log frequency value>",
+            deprecated=_DEPRECATED,
+        ),
+    ),
+)
+
 GROUPS: tuple[Group, ...] = (
     Group("", (Flag("help", None, "Show this text.", False),)),
     _SERVER,
     _LOGGING,
     _REPOSITORY,
     _HTTP,
-    *LATER_BEFORE_METRICS,
+    _GRPC,
+    _SAGEMAKER,
+    _VERTEX,
     _METRICS,
-    TRACING,
+    _TRACING,
     _BACKEND,
-    PYTHON,
-    *LATER_AFTER_METRICS,
+    _PYTHON,
+    _AGENTS,
+    _CACHE,
+    _RATE_LIMITER,
+    _MEMORY,
+    _SHARED_MEMORY,
     _LIMITS,
     _SIMULATION,
-    DEPRECATED,
+    _DEPRECATED_FLAGS,
 )
 """Every flag, in the order of the usage text."""
 

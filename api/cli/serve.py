@@ -37,13 +37,12 @@ from ..sockets.limits import raise_open_file_limit
 from ..sockets.service import Service
 from .command import ServeCommand, build_command
 from .flag_table import FLAGS, GROUPS
+from .flags import usage_text
 from .getopt import UsageError, parse
-from .memory_flags import limits_in_vain
 from .progress import load_display
 from .request_log_file import logging_requests
-from .services import GrpcSettings, MetricsSettings
+from .services import GrpcSettings, MetricsSettings, limits_in_vain
 from .tables import keepalive_table, startup_tables
-from .usage import usage_text
 
 logger = logging.getLogger("trireme.serve")
 

@@ -1,4 +1,5 @@
-"""What each front end is told, from the flags of its group (docs/reference/command-line.md#flags)."""
+"""What each front end is told, and what models may take, from the flags of each group
+(docs/reference/command-line.md#flags)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...engine.backends.confinement import Confinement, find_account
+from ...engine.errors import InvalidArgumentError
+from ...engine.gpu.discovery import Gpus
+from ...engine.gpu.limits import GpuLimits
 from ...engine.metrics_latencies import DEFAULT_QUANTILES
 from ..grpc.compression import CompressionLevel
 from ..grpc.context import GrpcOptions
@@ -215,3 +220,50 @@ def _quantiles(flags: ParsedFlags) -> tuple[float, ...]:
 
 def _bind(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+_PINNED = "pinned-memory-pool-byte-size"
+_DEVICE = "cuda-memory-pool-byte-size"
+_LOAD = "model-load-gpu-limit"
+_LOAD_REFUSED = "error: setting model load GPU limit: Invalid argument"
+
+
+def gpu_limits(flags: ParsedFlags) -> GpuLimits:
+    """What may be taken of the GPUs; of several values for one GPU, the last counts.
+
+    Raises:
+        UsageError: a size is negative, or a limit for loading is none; of that in Triton's words.
+    """
+    pools = dict(flags[_DEVICE])
+    sizes = [(_PINNED, str(flags[_PINNED]), flags[_PINNED])]
+    sizes += [(_DEVICE, f"{gpu}:{size}", size) for gpu, size in pools.items()]
+    for name, given, size in sizes:
+        if size < 0:
+            raise UsageError(f"Error: --{name} must not be negative. Got {given}")
+    for gpu, fraction in flags[_LOAD]:
+        if gpu < 0:
+            raise UsageError(f"{_LOAD_REFUSED} - expects device ID >= 0, got {gpu}")
+        if not 0 <= fraction <= 1:
+            raise UsageError(f"{_LOAD_REFUSED} - expects limit fraction to be in range [0.0, 1.0], got {fraction:f}")
+    return GpuLimits(flags[_PINNED], pools, dict(flags[_LOAD]))
+
+
+def limits_in_vain(limits: GpuLimits, gpus: Gpus) -> Iterator[str]:
+    """What to log about limits of GPUs that models cannot use."""
+    for name, limited in ((_DEVICE, limits.device_pool_bytes), (_LOAD, limits.load_fractions)):
+        for gpu in limited:
+            if gpu not in gpus.indices:
+                yield f"--{name} has no effect for GPU {gpu}, which is not there or not used"
+
+
+def confinement(flags: ParsedFlags) -> Confinement:
+    """What the processes of Python models may do.
+
+    Raises:
+        UsageError: there is no such user, or the server may not change to it.
+    """
+    try:
+        account = find_account(flags["python-user"]) if flags["python-user"] else None
+    except InvalidArgumentError as error:
+        raise UsageError(f"Error: --python-user: {error.message}") from None
+    return Confinement(account, flags["python-memory-limit"])

@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 from ...engine.tracing.config import UNLIMITED, ExportOptions, TraceConfig, TraceLevel, TraceMode
 from ...engine.tracing.tracer import NO_TENSORS
-from .flags import Flag, Group, ParsedFlags
-from .values import INTEGER, STRING, BadValueError, Kind, Setting, read_int
+from .flags import ParsedFlags
+from .values import BadValueError, Setting, read_int
 
 
 def read_trace_level(text: str) -> str:
@@ -77,68 +77,6 @@ def read_trace_setting(text: str) -> Setting:
         except BadValueError as error:
             raise BadValueError(error.message, part=left) from None
     return Setting(name, setting, value)
-
-
-TRACING = Group(
-    "Tracing",
-    (
-        Flag(
-            "trace-config",
-            Kind("<<string>,<string>=<string>>", read_trace_setting),
-            "Setting of the traces: level=OFF|TIMESTAMPS|TENSORS (several add up), rate=<every how many requests>, "
-            "count=<how many traces, -1 for any number>, mode=triton|opentelemetry; triton,file=<path> and "
-            "triton,log-frequency=<traces a file> for trace files; opentelemetry,url=<of a collector>, "
-            "opentelemetry,resource=<key>=<value>, opentelemetry,bsp_max_queue_size=, bsp_schedule_delay= (ms) and "
-            "bsp_max_export_batch_size= for spans.",
-            repeatable=True,
-        ),
-    ),
-)
-
-_DEPRECATED = "has been deprecated and will be removed in future releases."
-
-DEPRECATED_TRACE_FLAGS = (
-    Flag(
-        "trace-file",
-        STRING,
-        "File for traces.",
-        "",
-        instead="--trace-config triton,file=<filepath>",
-        deprecated=_DEPRECATED,
-    ),
-    Flag(
-        "trace-level",
-        Kind("<string>", read_trace_level),
-        "What is traced.",
-        repeatable=True,
-        instead="--trace-config level=<OFF|TIMESTAMPS|TENSORS>",
-        deprecated=_DEPRECATED,
-    ),
-    Flag(
-        "trace-rate",
-        INTEGER,
-        "Every how many requests one is traced.",
-        1000,
-        instead="--trace-config rate=<rate value>",
-        deprecated=_DEPRECATED,
-    ),
-    Flag(
-        "trace-count",
-        INTEGER,
-        "How many traces are taken.",
-        UNLIMITED,
-        instead="--trace-config count=<count value>",
-        deprecated=_DEPRECATED,
-    ),
-    Flag(
-        "trace-log-frequency",
-        INTEGER,
-        "Traces a file.",
-        0,
-        instead="--trace-config triton,log-frequency=<log frequency value>",
-        deprecated=_DEPRECATED,
-    ),
-)
 
 
 def trace_config(flags: ParsedFlags, environment: Mapping[str, str]) -> TraceConfig:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trireme.api.cli.flags import Flag, Group
-from trireme.api.cli.usage import usage_text
+from trireme.api.cli.flags import Flag, Group, usage_text
 from trireme.api.cli.values import BOOLEAN
 
 
