@@ -38,9 +38,7 @@ from house_rules import (
 
 ROOT = Path(__file__).parents[1]
 
-CIRCLES: tuple[frozenset[str], ...] = (
-    frozenset(("actors.address_share", "actors.budget", "actors.lease")),
-)
+CIRCLES: tuple[frozenset[str], ...] = (frozenset(("actors.address_share", "actors.budget", "actors.lease")),)
 """Modules that import each other, as yet: all of them by types that they name."""
 
 EXCEPTIONS: dict[tuple[Rule, str], str] = {
