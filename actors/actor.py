@@ -72,9 +72,13 @@ class Actor(Recipient, Generic[M]):
     def receive(self, message: M) -> None:
         """Take a message in."""
 
-    @abstractmethod
     def act(self) -> None:
         """Do what follows from the messages received, or from the deadline."""
+
+    def tell(self, message: M) -> None:
+        """Send it a message from a task: it has received that when this returns, unless a turn is open."""
+        with self._turn:
+            self.mailbox.send_nowait(message)
 
     def take_turn(self) -> None:
         if self._alive:

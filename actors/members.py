@@ -17,6 +17,7 @@ from ..engine.errors import UnavailableError
 from ..engine.request import InferenceRequest
 from ..engine.validation import RequestValidator
 from .door import Door
+from .messages import Hold, LetGo
 from .readiness import ReadinessCheck
 
 
@@ -45,8 +46,7 @@ class Member(Protocol):
     def continues(self, request: InferenceRequest) -> bool: ...
     def fingerprint(self) -> str: ...
     def actor_statistics(self) -> ModelActorStatistics: ...
-    def hold(self) -> None: ...
-    def let_go(self) -> None: ...
+    def tell(self, message: Hold | LetGo) -> None: ...
 
 
 FindModel = Callable[[str, int], Member]
@@ -75,7 +75,7 @@ class Members:
         self.steps = [find(*name) for name in names]
         self._by_name = dict(zip(names, self.steps, strict=True))
         for model in self._by_name.values():
-            model.hold()
+            model.tell(Hold())
 
     def find(self, request: InferenceRequest) -> Member:
         """The model that answers the request of a step.
@@ -107,7 +107,7 @@ class Members:
     def let_go(self) -> None:
         """The ensemble asks nothing more of them."""
         for model in self._by_name.values():
-            model.let_go()
+            model.tell(LetGo())
         self._by_name = {}
         self.steps = []
 

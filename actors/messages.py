@@ -119,3 +119,42 @@ class Dismissed:
 
 
 InstanceMessage = Execute | Close | Dismissed
+
+
+# To a model, from the repository and from ensembles.
+
+
+@dataclass(slots=True, eq=False)
+class Serve:
+    """Become ready, once loaded."""
+
+
+@dataclass(slots=True, eq=False)
+class Drain:
+    """Refuse new requests, answer those in flight, then end; not before all let it go that hold it.
+
+    Attributes:
+        retires: in favour of a successor: sequences that have begun go on until they are over.
+        unloads: sequences that have begun are over: no request can continue them.
+    """
+
+    retires: bool = False
+    unloads: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class EndResize:
+    """Give up instances that are still being made, but for those that are made again."""
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """An ensemble needs this version."""
+
+
+@dataclass(slots=True, eq=False)
+class LetGo:
+    """The ensemble needs it no more."""
+
+
+ModelMessage = Serve | Drain | EndResize | Hold | LetGo

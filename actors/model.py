@@ -1,14 +1,23 @@
 """The model actor: one version of a model, from loading to unloading, and the supervisor of its parts.
 
-States (docs/reference/model-control.md#repository-index): LOADING -> READY -> UNLOADING -> UNAVAILABLE, or UNAVAILABLE
-straight from LOADING (the load failed) or from READY (its scheduler died). `reason` says why a version is unavailable.
-A version that is loaded stays LOADING until `serve` is called, so that all versions of one load begin to serve in the
-same moment; one that is told to stop while ensembles hold it is UNLOADING, and goes on working for them until the last
-has let it go.
+Rules:
+ 1. A version that is loaded stays LOADING until it is told to `Serve`, so that all versions of one load begin to serve
+    in the same turn.
+ 2. One that is told to `Drain` while ensembles hold it (`Hold`, `LetGo`) is UNLOADING, and goes on working for them
+    until the last has let it go.
+ 3. Its children are a scheduler and the instances (`instances`); those of an ensemble are the ensemble actor alone. An
+    instance that dies is started again; meanwhile the model is not ready, with the reason. A scheduler never dies of
+    its jobs; if it dies at all, or the model actor itself, the model is unready, with the reason, and every request is
+    answered.
+ 4. What waits is for its task (`run`): loading, the end of its children, closing.
 
-Its children are a scheduler and the instances (`instances`); those of an ensemble are the ensemble actor alone. An
-instance that dies is started again; meanwhile the model is not ready, with the reason. A scheduler never dies of its
-jobs; if it dies at all, so does the model: unready, with the reason, and every request answered.
+Messages: see `messages`. Every change of state is told to the repository, with the reason.
+
+States (docs/reference/model-control.md#repository-index):
+
+    UNKNOWN ─ run ▶ LOADING ─ loaded, Serve ▶ READY ─ Drain ▶ UNLOADING ─ all is answered and closed ▶ UNAVAILABLE
+    LOADING ─ fails, or Drain ▶ UNAVAILABLE
+    READY ─ rule 3 ▶ UNAVAILABLE
 """
 
 from __future__ import annotations
@@ -37,13 +46,14 @@ from ..engine.response_statistics import MemoryUsage
 from ..engine.scheduling.ordering import answer_order
 from ..engine.statistics import ModelStatistics
 from ..engine.validation import RequestValidator
+from .actor import Actor
 from .cached import CachedDoor
 from .door import Door, stopping_error
 from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once
 from .loading import LoadedEnsemble, LoadedInstances, gpus_for, load
 from .members import FindContinuing, FindModel, Members
-from .messages import EndSequences, Stop
+from .messages import Drain, EndResize, EndSequences, Hold, ModelMessage, Serve, Stop
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
 from .surroundings import Surroundings
@@ -55,7 +65,7 @@ UNLOADED = "unloaded"
 """The reason of a version that is unavailable because it was told to stop."""
 
 
-class Model:
+class Model(Actor[ModelMessage]):
     """One version of one model.
 
     Args:
@@ -82,6 +92,7 @@ class Model:
         continuing: FindContinuing,
         on_state: Callable[[Model], None] = lambda _model: None,
     ) -> None:
+        super().__init__(f"model {source.id} version {version}", surroundings.turn)
         self.id = source.id
         self.name = source.name
         self.stateful = config.has_sequence_batching
@@ -99,7 +110,7 @@ class Model:
         self._on_state = on_state
         self._instances: Instances | None = None
         self._counts = InstanceCounts()
-        self._failure: TriremeError | None = None
+        self._cause: TriremeError | None = None  # of its end
         self._end = trio.Event()
         self._loaded = False
         self._loading = trio.CancelScope()
@@ -135,7 +146,7 @@ class Model:
     @property
     def retiring(self) -> bool:
         """It has been replaced, and continues the sequences that it has until they are over."""
-        return self._finishes_sequences and self.draining and self._failure is None
+        return self._finishes_sequences and self.draining and self._cause is None
 
     @property
     def passing(self) -> bool:
@@ -145,12 +156,12 @@ class Model:
     @property
     def loaded(self) -> bool:
         """It waits for `serve`."""
-        return self._loaded and self.state is ModelState.LOADING and not self._stopping and self._failure is None
+        return self._loaded and self.state is ModelState.LOADING and not self._stopping and self._cause is None
 
     @property
     def serving(self) -> bool:
         """It takes requests, if only those of ensembles that hold it."""
-        return self.ready or (self.held and self.state is ModelState.UNLOADING and self._failure is None)
+        return self.ready or (self.held and self.state is ModelState.UNLOADING and self._cause is None)
 
     @property
     def held(self) -> bool:
@@ -230,48 +241,40 @@ class Model:
     def _counts_now(self) -> InstanceCounts:
         return self._counts if self._instances is None else self._instances.counts()
 
-    def serve(self) -> None:
-        """Become ready, once `loaded`."""
-        if self.loaded:
-            self._enter(ModelState.READY)
+    # In turns.
 
-    def stop(self) -> None:
-        """Begin to drain: refuse new requests, answer those in flight, then end `run`; not before all let it go that
-        hold it."""
-        self._begin_to_stop(finish_sequences=False)
+    def receive(self, message: ModelMessage) -> None:
+        if isinstance(message, Serve):
+            if self.loaded:
+                self._enter(ModelState.READY)
+        elif isinstance(message, Drain):
+            self._drain(message)
+        elif isinstance(message, EndResize):
+            self._end_resize()
+        else:
+            self._holds += 1 if isinstance(message, Hold) else -1
+            self._wind_down()
 
-    def unload(self) -> None:
-        """Like `stop`, and sequences that have begun are over: no request can continue them."""
-        self._ends_sequences = True
-        self.stop()
+    def fail(self, error: Exception) -> None:
+        super().fail(error)
+        logger.error("model '%s' version %d died", self.name, self.version, exc_info=error, extra=about(self.id))
+        self._give_up(InternalError(f"model '{self.name}' died: {error}"))
+        self._loading.cancel()
 
-    def retire(self) -> None:
-        """Like `stop`, but in favour of a successor: sequences that have begun go on here until they are over."""
-        self._begin_to_stop(finish_sequences=self.stateful)
-
-    def _begin_to_stop(self, finish_sequences: bool) -> None:
-        self._finishes_sequences = finish_sequences
+    def _drain(self, message: Drain) -> None:
+        self._finishes_sequences = message.retires and self.stateful
+        self._ends_sequences = self._ends_sequences or message.unloads
         self._stopping = True
         if self.state is ModelState.READY:
             self._enter(ModelState.UNLOADING)
         self._wind_down()
         if not self._loaded:
             self._loading.cancel()
-            self.end_resize()
+            self._end_resize()
 
-    def end_resize(self) -> None:
-        """Give up instances that are still being made, but for those that are made again."""
+    def _end_resize(self) -> None:
         if self._instances is not None:
             self._instances.end_start()
-
-    def hold(self) -> None:
-        """An ensemble needs this version."""
-        self._holds += 1
-
-    def let_go(self) -> None:
-        """The ensemble needs it no more."""
-        self._holds -= 1
-        self._wind_down()
 
     def _wind_down(self) -> None:
         if self._stopping and not self.held:
@@ -282,6 +285,8 @@ class Model:
             if self._scheduler is not None:
                 self._scheduler.mailbox.send_nowait(Stop())
             self._end.set()
+
+    # Its life.
 
     async def change(self, read: ModelConfig) -> str:
         """Have the instances, and the version policy, of a configuration that was just read
@@ -307,8 +312,6 @@ class Model:
         self.config = config
         return ""
 
-    # Its life.
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, serve, drain, unload. `task_status` is started when loading has succeeded or failed; see `loaded`."""
         status = Once(task_status)
@@ -316,22 +319,18 @@ class Model:
         try:
             await self._live(status)
             for attempt in range(1, retries + 1):
-                if self._loaded or self._stopping or self._failure is None:
+                if self._loaded or self._stopping or self.failed or self._cause is None:
                     break
                 text = "loading '%s' version %d failed: %s; trying again (%d of %d)"
-                reason = self._failure.status_text
+                reason = self._cause.status_text
                 logger.warning(text, self.id, self.version, reason, attempt, retries, extra=about(self.id))
-                self._failure = None
+                self._cause = None
                 self._end = trio.Event()
                 await self._live(status)
         finally:
             self._backend_model = None
-        if self._failure is not None:
-            self._enter(ModelState.UNAVAILABLE, self._failure.status_text)
-            status.started()
-        else:
-            self._enter(ModelState.UNAVAILABLE, UNLOADED)
-            status.started()
+        self._enter(ModelState.UNAVAILABLE, UNLOADED if self._cause is None else self._cause.status_text)
+        status.started()
 
     async def _live(self, status: Once) -> None:
         """From loading to the end, unless loading fails."""
@@ -349,14 +348,14 @@ class Model:
         try:
             loaded = await self._load()
         except TriremeError as error:
-            self._failure = unframed(error)  # and not what was loaded until then
+            self._cause = unframed(error)  # and not what was loaded until then
             return
         if loaded is None:
             return
         try:
             async with trio.open_nursery() as nursery:
                 await self._start_children(nursery, loaded)
-                if self._failure is None:
+                if self._cause is None:
                     self.statistics.load_duration_s = self._surroundings.clock.now_s() - began_s
                     self._loaded = True
                     status.started()
@@ -379,7 +378,8 @@ class Model:
         """None if it was told to stop meanwhile: what takes time then is ended, or left to itself."""
         surroundings, steps = self._surroundings, None
         if self.config.has_ensemble_scheduling:
-            self._members = Members(self.config, self._find, self._continuing)
+            with self._turn:  # all of them are held, or none
+                self._members = Members(self.config, self._find, self._continuing)
             steps = self._members.steps
         loaded = None
         with trio.CancelScope() as self._loading:
@@ -462,8 +462,8 @@ class Model:
 
     async def _stop_children(self, nursery: trio.Nursery) -> None:
         scheduler = self.scheduler
-        if self._failure is not None:
-            scheduler.bury(copy(self._failure))  # who is answered raises it; the one that is kept is not raised
+        if self._cause is not None:
+            scheduler.bury(copy(self._cause))  # who is answered raises it; the one that is kept is not raised
         else:
             await scheduler.drained()
         self._drained = True
@@ -481,8 +481,8 @@ class Model:
 
     def _give_up(self, error: TriremeError) -> None:
         """A part is lost for good: stop serving, answer what is queued."""
-        if self._failure is None:
-            self._failure = error
+        if self._cause is None:
+            self._cause = error
         if self.state is ModelState.READY:
             self._enter(ModelState.UNAVAILABLE, error.status_text)
         if self._end.is_set():  # it is being drained, and nothing is left to execute what is queued

@@ -37,7 +37,7 @@ from ..engine.repository.uploaded_code import refuse_code
 from ..engine.tensor import Buffer
 from .name_locks import NameLocks
 from .poller import Known, Override, Poller, members, resolve
-from .repository import LoadProgress, Repository
+from .repository import Begin, LoadProgress, Repository, Scanned, Unload
 from .slow_loads import NEWER, UNLOADED_MEANWHILE, Replacement, always, is_outdated, no_more_changes
 from .surroundings import Surroundings
 
@@ -62,7 +62,7 @@ class ModelControl:
     def __init__(
         self, source: RepositorySource, surroundings: Surroundings, nursery: trio.Nursery, on_progress: LoadProgress
     ) -> None:
-        self.repository = self.repository_class(surroundings, nursery, on_progress, self._unused)
+        self.repository = self.repository_class(surroundings, on_progress, self._unused)
         self._poller = Poller(source, surroundings)
         self._surroundings = surroundings
         self._nursery = nursery
@@ -82,6 +82,7 @@ class ModelControl:
             TriremeError: a repository cannot be read at all.
         """
         options = self._surroundings.options
+        await self._nursery.start(self.repository.run)
         await self.rescan()
         if options.model_control_mode is ControlMode.EXPLICIT and ALL_MODELS not in options.startup_models:
             return await self._load_named(options.startup_models)
@@ -151,7 +152,7 @@ class ModelControl:
             TriremeError: one cannot be read.
         """
         await self._poller.rescan()
-        self.repository.look_at(self._poller.scan)
+        self.repository.tell(Scanned(self._poller.scan))
 
     # What clients ask for.
 
@@ -312,13 +313,13 @@ class ModelControl:
         """
         member_ids = self._members_of(identity)
         for dependent in reversed(self._dependencies().dependents(identity)):
-            self.repository.unload(dependent)
+            self.repository.tell(Unload(dependent))
         known = self._known.pop(identity)
         self._explicit.discard(identity)
         self._errors.pop(identity, None)
         if known.source.temporary:
             await self._surroundings.executors.briefly(known.source.unloading)
-        self.repository.unload(identity)
+        self.repository.tell(Unload(identity))
         await self._unused(known.source)
         for member in member_ids if with_members else ():
             needed = any(member in self._members_of(other) for other in self._known)
@@ -382,7 +383,7 @@ class ModelControl:
         try:
             if known.config.has_ensemble_scheduling:
                 self._check_members(identity)
-            self.repository.meet(known.source)
+            self.repository.tell(Begin(known.source))
             versions = await self._surroundings.executors.offload(partial(known.source.versions, known.config))
             reason = await self.repository.replace(known.source, known.config, versions, in_place=in_place)
         except TriremeError as error:

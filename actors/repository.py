@@ -1,27 +1,38 @@
-"""The repository actor: which models there are, in which versions and states, and who answers a request.
+"""The repository actor: which models there are, in which versions and states. It owns the model actors.
 
-It owns the model actors. Looking things up (`find`, `index` …) is synchronous, for it happens on every request. What is
-loaded when is decided in `model_control`; here it is carried out, all or nothing per model.
+What is loaded when is decided in `model_control`; here it is carried out, all or nothing per model. What others ask is
+answered by the `Catalog` that it is.
+
+Rules:
+ 1. Versions that are loaded serve from one turn on, all of one load, and those that they replace drain.
+ 2. A version that is loaded in order to replace one that serves is out of sight until then; one that was replaced is so
+    until it has ended.
+ 3. When the server stops, every model drains; what an ensemble needs for its last requests, after the ensemble.
+ 4. What waits (loading, changing in place) is for the tasks that ask for it: see `replace`. They see to it that no
+    other changes the same model meanwhile.
+
+States:
+
+    OPEN ─ EndLoads ▶ no model is loaded or unloaded by request (`stopping`) ─ Stop ▶ all models drain
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import trio
 
 from ..engine.config.model import ModelConfig
-from ..engine.description import IndexEntry, ModelDescription, ModelState
-from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from ..engine.description import ModelState
 from ..engine.log_context import about
 from ..engine.repository.source import ModelSource, Scan
-from ..engine.request import LATEST, InferenceRequest
-from ..engine.statistics import ModelStatisticsEntry
-from .lease import ModelShare
+from .actor import Actor
+from .catalog import Catalog
+from .messages import Drain, Serve, Stop
 from .model import UNLOADED, Model
-from .readiness import ReadinessCheck, all_pass
 from .slow_loads import SlowLoads, no_more_changes
 from .surroundings import Surroundings
 
@@ -31,46 +42,202 @@ LoadProgress = Callable[[str, int, str], None]
 """Called with model name, version and state whenever a version changes its state."""
 
 
-class Repository:
-    """All models of a server.
+@dataclass(slots=True, eq=False)
+class Scanned:
+    """What the repositories hold now; the index lists that."""
+
+    scan: Scan
+
+
+@dataclass(slots=True, eq=False)
+class Begin:
+    """A model is to be loaded, which from now on is known, even if no version of it comes to be.
+
+    Attributes:
+        models: those of its versions that are about to load.
+    """
+
+    source: ModelSource
+    models: Sequence[Model] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Switch:
+    """Rule 1. Of the model with this id, `models` are loaded, and `staying` serve on."""
+
+    identity: str
+    models: Sequence[Model]
+    staying: Sequence[Model]
+
+
+@dataclass(slots=True, eq=False)
+class Unload:
+    """Drain all versions of the model with this id; sequences that have begun are not continued any more."""
+
+    identity: str
+
+
+@dataclass(slots=True, eq=False)
+class EndLoads:
+    """End what is being loaded; from now on nothing is loaded or unloaded by request."""
+
+
+@dataclass(slots=True, eq=False)
+class StateChanged:
+    """A version has entered a state."""
+
+    model: Model
+    state: ModelState
+    reason: str
+
+
+RepositoryMessage = Scanned | Begin | Switch | Unload | EndLoads | Stop | StateChanged
+
+
+class Repository(Catalog, Actor[RepositoryMessage]):
+    """All models of a server. Its mailbox holds a few messages of each model and operation.
 
     Args:
-        nursery: the model actors' owner.
         on_progress: told about every change of a version's state.
         on_unused: told when all versions of one load have ended.
 
     Attributes:
-        described: the models of the descriptions that still hold: a request that names the same model and version would
-            find the same. Every change empties it.
+        stopping: see `EndLoads`.
     """
 
     def __init__(
         self,
         surroundings: Surroundings,
-        nursery: trio.Nursery,
         on_progress: LoadProgress,
         on_unused: Callable[[ModelSource], Awaitable[None]],
     ) -> None:
+        Actor.__init__(self, "the repository", surroundings.turn)
+        Catalog.__init__(self, surroundings.options.model_namespacing)
         self._surroundings = surroundings
-        self._nursery = nursery
         self._on_progress = on_progress
         self._on_unused = on_unused
-        self._models: dict[str, dict[int, Model]] = {}  # by id
-        self._ids: dict[str, list[str]] = {}  # by name
-        self._latest: dict[str, Model] = {}  # by name
-        self._found: dict[tuple[str, int], ModelDescription] = {}
-        self._hidden: dict[Model, None] = {}
-        self.described: dict[ModelDescription, Model] = {}
+        self._nursery: trio.Nursery | None = None
         self.slow_loads = SlowLoads(surroundings, self._all)
         self.stopping = False
-        self._scan = Scan(())
+        self._undrained: dict[Model, None] = {}  # when the server stops
         self._watchers = trio.lowlevel.ParkingLot()
 
-    # Changing what is served. The caller sees to it that no other task changes the same model meanwhile.
+    # In turns.
 
-    def look_at(self, scan: Scan) -> None:
-        """What the repositories hold now; the index lists that."""
-        self._scan = scan
+    def receive(self, message: RepositoryMessage) -> None:
+        match message:
+            case StateChanged():
+                self._changed(message)
+            case Scanned(scan):
+                self._scan = scan
+            case Begin(source, models):
+                self._begin(source, models)
+            case Switch(identity, models, staying):
+                self._switch(identity, models, staying)
+            case Unload(identity):
+                self._unload(identity)
+            case _:
+                self.stopping = True
+                self.slow_loads.end_all()
+                if isinstance(message, Stop):
+                    self._undrained = dict.fromkeys(self._all())
+
+    def act(self) -> None:
+        """Rule 3."""
+        for model in list(self._undrained):
+            if not model.held:
+                del self._undrained[model]
+                model.mailbox.send_nowait(Drain())
+
+    def _begin(self, source: ModelSource, models: Sequence[Model]) -> None:
+        shown = self._models.setdefault(source.id, {})
+        ids = self._ids.setdefault(source.name, [])
+        self._forget_found()
+        if source.id not in ids:
+            ids.append(source.id)
+        for model in models:
+            before = shown.get(model.version)
+            if before is not None and before.ready:
+                self._hidden[model] = None
+            else:
+                self._show(model)
+
+    def _switch(self, identity: str, models: Sequence[Model], staying: Sequence[Model]) -> None:
+        shown = self._models[identity]
+        former = [model for model in shown.values() if model not in models and model not in staying]
+        for model in models:
+            self._show(model)
+            model.mailbox.send_nowait(Serve())
+        for model in former:
+            if not model.ended:
+                model.mailbox.send_nowait(Drain(retires=True))
+            elif model.reason != UNLOADED and shown[model.version] is model:
+                del shown[model.version]  # it failed once, and is not asked for any more
+                self._forget_found()
+
+    def _show(self, model: Model) -> None:
+        """From now on this is what is known under its name and version. One that it displaces drains out of sight."""
+        shown = self._models[model.id]
+        before = shown.get(model.version)
+        if before is not None and before is not model and not before.ended:
+            self._hidden[before] = None
+        self._hidden.pop(model, None)
+        shown[model.version] = model
+        self._forget_found()
+
+    def _unload(self, identity: str) -> None:
+        for model in self._all():
+            if model.id == identity and not model.ended:
+                model.mailbox.send_nowait(Drain(unloads=True))
+        if not self._versions(identity):
+            self._models.pop(identity, None)
+            self._forget_found()
+
+    def _changed(self, message: StateChanged) -> None:
+        """Remember which version is latest, and notify the watchers."""
+        model = message.model
+        match message.state:
+            case ModelState.LOADING:
+                logger.info("loading: %s:%d", model.id, model.version, extra=about(model.id))
+            case ModelState.UNAVAILABLE if message.reason == UNLOADED:
+                text = "successfully unloaded '%s' version %d"
+                logger.info(text, model.id, model.version, extra=about(model.id))
+            case ModelState.UNAVAILABLE:
+                text = "failed to load '%s' version %d: %s"
+                logger.error(text, model.id, model.version, message.reason, extra=about(model.id))
+        self._forget_found()
+        if model.ended:
+            self._hidden.pop(model, None)
+        self._choose_latest(model.name)
+        self._watchers.unpark_all()
+        self._on_progress(model.id, model.version, message.state.value)
+
+    def _forget_found(self) -> None:
+        """What was found may not be found again."""
+        self._found.clear()
+        self.described.clear()
+
+    def _choose_latest(self, name: str) -> None:
+        """Which version answers to a name alone."""
+        ready = []
+        if len(ids := self._living(name)) == 1:
+            ready = [each for each in self._versions(ids[0]) if each.ready]
+        if ready:
+            self._latest[name] = ready[-1]
+        else:
+            self._latest.pop(name, None)
+
+    # In tasks.
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the models until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await super().run()
+
+    async def changed(self) -> None:
+        """Wait until a version changes its state."""
+        await self._watchers.park()
 
     async def replace(
         self, source: ModelSource, config: ModelConfig, versions: Sequence[int], *, in_place: bool = False
@@ -106,36 +273,24 @@ class Repository:
         reason = reason or await self._change(staying, config)
         if reason:
             for model in models:
-                model.stop()
+                model.tell(Drain())
         else:
-            self._switch(source.id, models, staying)
+            self.tell(Switch(source.id, models, staying))
+            while any(model.loaded for model in models):  # in a turn with many messages
+                await self.changed()
             logger.info("successfully loaded '%s'", source.id, extra=about(source.id))
         return reason
 
-    def meet(self, source: ModelSource) -> None:
-        """A model is to be loaded, which from now on is known, even if no version of it comes to be."""
-        self._models.setdefault(source.id, {})
-        ids = self._ids.setdefault(source.name, [])
-        self._forget_found()
-        if source.id not in ids:
-            ids.append(source.id)
-
     async def _load(self, versions: Sequence[int], source: ModelSource, config: ModelConfig) -> list[Model]:
-        """Load versions side by side; those that could be loaded wait for `_switch`."""
+        """Load versions side by side; those that could be loaded wait to be told to serve."""
         find = partial(self.find_member, source.namespace)
         models = [
-            Model(source, config, version, self._surroundings, find, self.continuing, self._changed)
+            Model(source, config, version, self._surroundings, find, self.continuing, self._note)
             for version in versions
         ]
-        self.meet(source)
-        shown = self._models[source.id]
-        for model in models:
-            before = shown.get(model.version)
-            if before is not None and before.ready:
-                self._hidden[model] = None
-            else:
-                self._show(model)
+        self.tell(Begin(source, models))
         if models:
+            assert self._nursery is not None, "a repository that runs loads models"
             await self._nursery.start(self._keep, models)
         return models
 
@@ -154,21 +309,6 @@ class Repository:
             changed.append((model, before))
         return ""
 
-    def _switch(self, identity: str, models: Sequence[Model], staying: Sequence[Model]) -> None:
-        """Let loaded versions serve, all in the same moment, and all others drain."""
-        shown = self._models[identity]
-        former = [model for model in shown.values() if model not in models and model not in staying]
-        for model in models:
-            self._show(model)
-        for model in models:
-            model.serve()
-        for model in former:
-            if not model.ended:
-                model.retire()
-            elif model.reason != UNLOADED and shown[model.version] is model:
-                del shown[model.version]  # it failed once, and is not asked for any more
-                self._forget_found()
-
     async def _keep(self, models: Sequence[Model], *, task_status: trio.TaskStatus[None]) -> None:
         """Run the versions of one load to their end. Started when each of them is loaded, or has failed."""
         async with trio.open_nursery() as nursery:
@@ -178,323 +318,5 @@ class Repository:
             task_status.started()
         await self._on_unused(models[0].source)
 
-    def _show(self, model: Model) -> None:
-        """From now on this is what is known under its name and version. One that it displaces drains out of sight."""
-        shown = self._models[model.id]
-        before = shown.get(model.version)
-        if before is not None and before is not model and not before.ended:
-            self._hidden[before] = None
-        self._hidden.pop(model, None)
-        shown[model.version] = model
-        self._forget_found()
-
-    def unload(self, identity: str) -> None:
-        """Begin to drain all versions of a model; sequences that have begun are not continued any more."""
-        for model in self._all():
-            if model.id == identity and not model.ended:
-                model.unload()
-        if not self._versions(identity):
-            self._models.pop(identity, None)
-            self._forget_found()
-
-    def serves(self, identity: str) -> bool:
-        """Whether any version of a model is ready."""
-        return any(model.ready for model in self._versions(identity))
-
-    def uses(self, source: ModelSource) -> bool:
-        """Whether any version that was loaded from `source` is not unloaded yet."""
-        return any(model.source is source and not model.ended for model in self._all())
-
-    def ready_versions(self, identity: str) -> list[int]:
-        """Ascending."""
-        return [each.version for each in self._versions(identity) if each.ready]
-
-    def _changed(self, model: Model) -> None:
-        """A version entered another state: remember which is latest, and notify the watchers."""
-        match model.state:
-            case ModelState.LOADING:
-                logger.info("loading: %s:%d", model.id, model.version, extra=about(model.id))
-            case ModelState.UNAVAILABLE if model.reason == UNLOADED:
-                text = "successfully unloaded '%s' version %d"
-                logger.info(text, model.id, model.version, extra=about(model.id))
-            case ModelState.UNAVAILABLE:
-                text = "failed to load '%s' version %d: %s"
-                logger.error(text, model.id, model.version, model.reason, extra=about(model.id))
-        self._forget_found()
-        if model.ended:
-            self._hidden.pop(model, None)
-        self._choose_latest(model.name)
-        self._watchers.unpark_all()
-        self._on_progress(model.id, model.version, model.state.value)
-
-    def _forget_found(self) -> None:
-        """What was found may not be found again."""
-        self._found.clear()
-        self.described.clear()
-
-    def _choose_latest(self, name: str) -> None:
-        """Which version answers to a name alone."""
-        ready = []
-        if len(ids := self._living(name)) == 1:
-            ready = [each for each in self._versions(ids[0]) if each.ready]
-        if ready:
-            self._latest[name] = ready[-1]
-        else:
-            self._latest.pop(name, None)
-
-    # Looking up.
-
-    def find(self, name: str, version: int = LATEST) -> Model:
-        """The ready version that answers (docs/reference/errors.md#model-lookup).
-
-        Raises:
-            NotFoundError: no such model, no such version, or none that is ready.
-            InvalidArgumentError: several models have this name.
-            UnavailableError: the version exists and is not ready.
-        """
-        if version == LATEST:
-            latest = self._latest.get(name)
-            if latest is not None:
-                return latest
-        versions = self._models.get(self._identify(name), {})
-        if version == LATEST:
-            raise NotFoundError(f"Request for unknown model: '{name}' has no available versions")
-        model = versions.get(version)
-        if model is None:
-            raise NotFoundError(f"Request for unknown model: '{name}' version {version} is not found")
-        if not model.ready:
-            raise UnavailableError(f"Request for unknown model: '{name}' version {version} is not at ready state")
-        return model
-
-    def _identify(self, name: str) -> str:
-        """The id of the model that is meant by a name (docs/reference/model-control.md#namespaces).
-
-        Raises:
-            NotFoundError, InvalidArgumentError: there is none; there are several.
-        """
-        living = self._living(name)
-        if len(living) > 1:
-            raise InvalidArgumentError(
-                f"There are {len(living)} identifiers of model '{name}' in global map, model namespace must be "
-                "provided to resolve ambiguity."
-            )
-        if not living:
-            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
-        return living[0]
-
-    def _living(self, name: str) -> list[str]:
-        """The ids of a name; where there are namespaces, not of models that were unloaded."""
-        ids = self._ids.get(name, [])
-        if not self._surroundings.options.model_namespacing:
-            return ids
-        return [each for each in ids if any(model.reason != UNLOADED for model in self._versions(each))]
-
-    def find_member(self, namespace: str, name: str, version: int) -> Model:
-        """What an ensemble of a repository means: the model beside it, else the only one of that name.
-
-        Raises:
-            TriremeError: see `find`.
-        """
-        model = self._models.get(f"{namespace}::{name}", {}) if namespace else {}
-        ready = [each for each in model.values() if each.ready and version in (LATEST, each.version)]
-        return max(ready, key=lambda each: each.version) if ready else self.find(name, version)
-
-    def find_for(self, request: InferenceRequest) -> Model:
-        """The version that answers a request: the ready one, or the one that has the sequence which it continues.
-
-        Raises:
-            TriremeError: see `find`.
-        """
-        try:
-            model = self.find(request.model_name, request.model_version)
-        except TriremeError:
-            ids = self._ids.get(request.model_name, [])
-            found = self.continuing(ids, request)
-            if found is None:
-                raise
-            return found
-        return self.answering(model, request) if model.stateful else model
-
-    def answering(self, model: Model, request: InferenceRequest) -> Model:
-        """The version of a model that a request is for, unless another one has the sequence which it continues."""
-        if not model.stateful or model.continues(request):
-            return model
-        return self.continuing([model.id], request) or model
-
-    def continuing(self, ids: Sequence[str], request: InferenceRequest) -> Model | None:
-        """The version of these models that has the sequence which a request continues; None if there is none."""
-        if request.sequence_start or not request.correlation_id:
-            return None
-        for model in self._all():
-            suits = model.id in ids and request.model_version in (LATEST, model.version)
-            if suits and (model.ready or model.retiring) and model.continues(request):
-                return model
-        return None
-
-    def share(self, name: str, version: int = LATEST) -> ModelShare | None:
-        """Of the version that answers, of what is in flight; None if there is none."""
-        try:
-            return self.find(name, version).share
-        except TriremeError:
-            return None
-
-    def find_draining(self, request: InferenceRequest) -> Model | None:
-        """While the server stops: the version that has the sequence which a request continues; None if there is none,
-        or none any more."""
-        for model in self._all():
-            suits = model.name == request.model_name and request.model_version in (LATEST, model.version)
-            if suits and model.draining and model.continues(request):
-                return model
-        return None
-
-    def describe(self, name: str, version: int = LATEST) -> ModelDescription:
-        """The version that answers, described; or one that only continues its sequences.
-
-        Raises:
-            TriremeError: see `find`.
-        """
-        description = self._found.get((name, version))
-        return self._describe(name, version) if description is None else description
-
-    def _describe(self, name: str, version: int) -> ModelDescription:
-        try:
-            model = self.find(name, version)
-        except TriremeError:
-            retiring = [each for each in self._all() if (each.name, each.version) == (name, version) and each.retiring]
-            if not retiring:
-                raise
-            return retiring[0].describe(tuple(self.ready_versions(retiring[0].id)))
-        description = model.describe(tuple(self.ready_versions(model.id)))
-        self._found[name, version] = description
-        self.described[description] = model
-        return description
-
-    def model_ready(self, name: str, version: int = LATEST) -> bool:
-        """Whether the version is ready and all its parts are alive."""
-        try:
-            return self.find(name, version).healthy
-        except TriremeError:
-            return False
-
-    async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
-        """The same, and the model is asked if it has a check of its own."""
-        if not self.model_ready(name, version):
-            return False
-        checks = self.find(name, version).own_checks()
-        return not checks or (await all_pass(checks) and self.model_ready(name, version))
-
-    def own_checks(self) -> list[ReadinessCheck]:
-        """What is to be asked besides `all_ready`."""
-        return list(dict.fromkeys(check for model in self.models() if model.ready for check in model.own_checks()))
-
-    def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
-        """Records of ready versions, by name and version (docs/reference/http.md#statistics).
-
-        Raises:
-            InvalidArgumentError: the named model, or version, is not there.
-        """
-        if not name:
-            return [_entry(model) for model in self.models() if model.ready]
-        ids = self._living(name)
-        ready = [model for model in self._versions(ids[0]) if model.ready] if len(ids) == 1 else []
-        if not ready:
-            raise InvalidArgumentError(f"requested model '{name}' is not available")
-        if version != LATEST:
-            ready = [model for model in ready if model.version == version]
-            if not ready:
-                raise InvalidArgumentError(f"requested model version is not available for model '{name}'")
-        return [_entry(model) for model in ready]
-
-    def index(self, ready_only: bool = False) -> list[IndexEntry]:
-        """The repository index (docs/reference/model-control.md#repository-index)."""
-        rows = {source.id: source.name for source in self._scan.models}
-        rows.update({name: name for name in self._scan.duplicates})
-        entries = []
-        for identity, name in sorted(rows.items()):
-            if name in self._scan.duplicates:
-                reason = "model appears in two or more repositories"
-                entries.append(IndexEntry(name, state=ModelState.UNAVAILABLE, reason=reason))
-                continue
-            if identity not in self._models and not ready_only:
-                entries.append(IndexEntry(name))
-            rows_of_model = [model.index_entry() for model in self._versions(identity)]
-            entries += [row for row in rows_of_model if row.state is ModelState.READY or not ready_only]
-        return entries
-
-    def models(self) -> list[Model]:
-        """Every version that was ever loaded or tried, by id and version."""
-        return [model for identity in sorted(self._models) for model in self._versions(identity)]
-
-    def all_ready(self) -> bool:
-        """Strict readiness (docs/reference/command-line.md#live-and-ready): every version that was loaded or tried is
-        well, unless it was unloaded. While another version serves, one that comes or goes does not count. A model
-        without any version is not well."""
-        return all(self._models.values()) and all(
-            model.healthy or model.reason == UNLOADED or (model.passing and self.serves(model.id))
-            for model in self.models()
-        )
-
-    def inflight(self) -> list[str]:
-        """A line for the log on each version that has requests in flight."""
-        told = [(model, model.actor_statistics().inflight) for model in self._all()]
-        text = "Model '%s' (version %d) has %d in-flight inferences"
-        return [text % (model.name, model.version, count) for model, count in told if count]
-
-    def living(self) -> list[str]:
-        """A line for the log on each version that is not unloaded yet."""
-        return [f"{model.name} v{model.version}: {model.state.value}" for model in self._all() if not model.ended]
-
-    def live_versions(self) -> int:
-        """How many are not unloaded yet."""
-        return sum(not model.ended for model in self._all())
-
-    async def changed(self) -> None:
-        """Wait until a version changes its state."""
-        await self._watchers.park()
-
-    def end_loads(self) -> None:
-        """End what is being loaded; from now on nothing is loaded or unloaded by request."""
-        self.stopping = True
-        self.slow_loads.end_all()
-
-    def stop(self) -> None:
-        """Drain every model; each ends when it has answered what it accepted. What an ensemble needs for that is
-        drained after it."""
-        self.end_loads()
-        if self._stop_unheld():
-            self._nursery.start_soon(self._stop_members)
-
-    def _stop_unheld(self) -> bool:
-        """Whether some are left, which ensembles hold."""
-        models = self._all()
-        for model in models:
-            if not model.held:
-                model.stop()
-        return any(model.held for model in models)
-
-    async def _stop_members(self) -> None:
-        while self._stop_unheld():
-            await self._watchers.park()
-
-    def _all(self) -> list[Model]:
-        """Those out of sight too: loading in order to replace another one, or replaced and still at work."""
-        return [*self.models(), *self._hidden]
-
-    def _versions(self, identity: str) -> list[Model]:
-        return [model for _, model in sorted(self._models.get(identity, {}).items())]
-
-    def __repr__(self) -> str:
-        models = self.models()
-        return f"<Repository: {sum(model.ready for model in models)} of {len(models)} versions ready>"
-
-
-def _entry(model: Model) -> ModelStatisticsEntry:
-    tags = tuple(sorted(model.config.metric_tags.items()))
-    return ModelStatisticsEntry(
-        model.name,
-        model.version,
-        model.statistics,
-        tags,
-        namespace=model.source.namespace,
-        memory_usage=model.memory_usage,
-    )
+    def _note(self, model: Model) -> None:
+        self.tell(StateChanged(model, model.state, model.reason))

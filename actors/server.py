@@ -48,6 +48,7 @@ from .clock import TrioClock
 from .exception_groups import is_cancelled
 from .executors import Executors, ThreadExecutors
 from .lease import Lease
+from .messages import Stop
 from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .not_started import NoControl, StartupError
@@ -55,7 +56,7 @@ from .offload import Offload
 from .rate_limiter import RateLimiter
 from .readiness import all_pass
 from .reply import Reply
-from .repository import LoadProgress
+from .repository import EndLoads, LoadProgress
 from .socket_readiness import Readiness
 from .surroundings import Surroundings
 from .tracing import Tracing
@@ -245,7 +246,7 @@ class InferenceServer:
     def end_loads(self) -> None:
         """What `stop` does first, for a front end that waits for its clients before it: none of them has to wait for a
         load, and no load begins."""
-        self._repository.end_loads()
+        self._repository.tell(EndLoads())
 
     async def stop(self, timeout_s: float) -> bool:
         """Stop accepting, answer what is in flight, unload.
@@ -262,7 +263,7 @@ class InferenceServer:
         if not self._exiting and repository.live_versions():
             logger.info("Waiting for in-flight requests to complete.")
         self._exiting = self._admission.stopping = True
-        repository.stop()
+        repository.tell(Stop())
         self._drained = not repository.live_versions()
         if self._drained:
             return True

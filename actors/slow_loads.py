@@ -15,6 +15,7 @@ import trio
 
 from ..engine.description import ModelState
 from ..engine.errors import UnavailableError
+from .messages import Drain, EndResize
 from .model import Model
 from .poller import Known
 from .surroundings import Surroundings
@@ -102,9 +103,9 @@ class SlowLoads:
         load.ended = why
         for model in self._models():
             if model.id == identity and not model.loaded and model.state is ModelState.LOADING:
-                model.unload()
+                model.tell(Drain(unloads=True))
             elif model.id == identity:
-                model.end_resize()
+                model.tell(EndResize())
 
 
 def no_more_changes() -> UnavailableError:

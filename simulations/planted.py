@@ -20,6 +20,7 @@ from ..actors.door import stopping_error
 from ..actors.ensemble import Ensemble
 from ..actors.instances import Instances
 from ..actors.messages import Answer as AnswerMessage
+from ..actors.messages import Stop
 from ..actors.name_locks import NameLocks
 from ..actors.rate_limiter import RateLimiter
 from ..actors.repository import Repository
@@ -184,13 +185,12 @@ def _step_taken_twice(original: Any, run: EnsembleRun, arrived: list[str], at: I
             break
 
 
-def _members_first(original: Any, repository: Repository) -> None:
+def _members_first(original: Any, repository: Repository, message: Any) -> None:
     """A server that stops tells all models at once, the members of ensembles too."""
-    del original
-    repository.stopping = True
-    for model in repository.models():
-        model._holds = 0  # or it would not be drained before all let it go that hold it
-        model.stop()
+    if isinstance(message, Stop):
+        for model in repository.models():
+            model._holds = 0  # or it would not be drained before all let it go that hold it
+    original(repository, message)
 
 
 def _first_answer_late(original: Any, scheduler: Scheduler, job: Job, outcome: Outcome, final: bool) -> None:
@@ -455,7 +455,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "never-let-go": (Ensemble, "_look_whether_stuck", _never_let_go),
     "late-failure": (EnsembleRun, "step_failed", _late_failure),
     "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
-    "members-first": (Repository, "stop", _members_first),
+    "members-first": (Repository, "receive", _members_first),
     "stays-in-line": (RateLimiter, "withdraw", _stays_in_line),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "unknown-while-stopping": (Admission, "_check", _unknown_while_stopping),

@@ -1,0 +1,278 @@
+"""What the repository knows, and answers: which model a name means, which versions there are, and how they are.
+
+Looking things up is synchronous, for it happens on every request. Only the repository changes what stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..engine.description import IndexEntry, ModelDescription, ModelState
+from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from ..engine.repository.source import ModelSource, Scan
+from ..engine.request import LATEST, InferenceRequest
+from ..engine.statistics import ModelStatisticsEntry
+from .lease import ModelShare
+from .model import UNLOADED, Model
+from .readiness import ReadinessCheck, all_pass
+
+
+class Catalog:
+    """All models of a server.
+
+    Args:
+        namespacing: models of one name may be in several repositories.
+
+    Attributes:
+        described: the models of the descriptions that still hold: a request that names the same model and version would
+            find the same. Every change empties it.
+    """
+
+    def __init__(self, namespacing: bool) -> None:
+        self._namespacing = namespacing
+        self._models: dict[str, dict[int, Model]] = {}  # by id
+        self._ids: dict[str, list[str]] = {}  # by name
+        self._latest: dict[str, Model] = {}  # by name
+        self._found: dict[tuple[str, int], ModelDescription] = {}
+        self._hidden: dict[Model, None] = {}
+        self._scan = Scan(())
+        self.described: dict[ModelDescription, Model] = {}
+
+    def find(self, name: str, version: int = LATEST) -> Model:
+        """The ready version that answers (docs/reference/errors.md#model-lookup).
+
+        Raises:
+            NotFoundError: no such model, no such version, or none that is ready.
+            InvalidArgumentError: several models have this name.
+            UnavailableError: the version exists and is not ready.
+        """
+        if version == LATEST:
+            latest = self._latest.get(name)
+            if latest is not None:
+                return latest
+        versions = self._models.get(self._identify(name), {})
+        if version == LATEST:
+            raise NotFoundError(f"Request for unknown model: '{name}' has no available versions")
+        model = versions.get(version)
+        if model is None:
+            raise NotFoundError(f"Request for unknown model: '{name}' version {version} is not found")
+        if not model.ready:
+            raise UnavailableError(f"Request for unknown model: '{name}' version {version} is not at ready state")
+        return model
+
+    def _identify(self, name: str) -> str:
+        """The id of the model that is meant by a name (docs/reference/model-control.md#namespaces).
+
+        Raises:
+            NotFoundError, InvalidArgumentError: there is none; there are several.
+        """
+        living = self._living(name)
+        if len(living) > 1:
+            raise InvalidArgumentError(
+                f"There are {len(living)} identifiers of model '{name}' in global map, model namespace must be "
+                "provided to resolve ambiguity."
+            )
+        if not living:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found")
+        return living[0]
+
+    def _living(self, name: str) -> list[str]:
+        """The ids of a name; where there are namespaces, not of models that were unloaded."""
+        ids = self._ids.get(name, [])
+        if not self._namespacing:
+            return ids
+        return [each for each in ids if any(model.reason != UNLOADED for model in self._versions(each))]
+
+    def find_member(self, namespace: str, name: str, version: int) -> Model:
+        """What an ensemble of a repository means: the model beside it, else the only one of that name.
+
+        Raises:
+            TriremeError: see `find`.
+        """
+        model = self._models.get(f"{namespace}::{name}", {}) if namespace else {}
+        ready = [each for each in model.values() if each.ready and version in (LATEST, each.version)]
+        return max(ready, key=lambda each: each.version) if ready else self.find(name, version)
+
+    def find_for(self, request: InferenceRequest) -> Model:
+        """The version that answers a request: the ready one, or the one that has the sequence which it continues.
+
+        Raises:
+            TriremeError: see `find`.
+        """
+        try:
+            model = self.find(request.model_name, request.model_version)
+        except TriremeError:
+            ids = self._ids.get(request.model_name, [])
+            found = self.continuing(ids, request)
+            if found is None:
+                raise
+            return found
+        return self.answering(model, request) if model.stateful else model
+
+    def answering(self, model: Model, request: InferenceRequest) -> Model:
+        """The version of a model that a request is for, unless another one has the sequence which it continues."""
+        if not model.stateful or model.continues(request):
+            return model
+        return self.continuing([model.id], request) or model
+
+    def continuing(self, ids: Sequence[str], request: InferenceRequest) -> Model | None:
+        """The version of these models that has the sequence which a request continues; None if there is none."""
+        if request.sequence_start or not request.correlation_id:
+            return None
+        for model in self._all():
+            suits = model.id in ids and request.model_version in (LATEST, model.version)
+            if suits and (model.ready or model.retiring) and model.continues(request):
+                return model
+        return None
+
+    def share(self, name: str, version: int = LATEST) -> ModelShare | None:
+        """Of the version that answers, of what is in flight; None if there is none."""
+        try:
+            return self.find(name, version).share
+        except TriremeError:
+            return None
+
+    def find_draining(self, request: InferenceRequest) -> Model | None:
+        """While the server stops: the version that has the sequence which a request continues; None if there is none,
+        or none any more."""
+        for model in self._all():
+            suits = model.name == request.model_name and request.model_version in (LATEST, model.version)
+            if suits and model.draining and model.continues(request):
+                return model
+        return None
+
+    def describe(self, name: str, version: int = LATEST) -> ModelDescription:
+        """The version that answers, described; or one that only continues its sequences.
+
+        Raises:
+            TriremeError: see `find`.
+        """
+        description = self._found.get((name, version))
+        return self._describe(name, version) if description is None else description
+
+    def _describe(self, name: str, version: int) -> ModelDescription:
+        try:
+            model = self.find(name, version)
+        except TriremeError:
+            retiring = [each for each in self._all() if (each.name, each.version) == (name, version) and each.retiring]
+            if not retiring:
+                raise
+            return retiring[0].describe(tuple(self.ready_versions(retiring[0].id)))
+        description = model.describe(tuple(self.ready_versions(model.id)))
+        self._found[name, version] = description
+        self.described[description] = model
+        return description
+
+    def model_ready(self, name: str, version: int = LATEST) -> bool:
+        """Whether the version is ready and all its parts are alive."""
+        try:
+            return self.find(name, version).healthy
+        except TriremeError:
+            return False
+
+    async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
+        """The same, and the model is asked if it has a check of its own."""
+        if not self.model_ready(name, version):
+            return False
+        checks = self.find(name, version).own_checks()
+        return not checks or (await all_pass(checks) and self.model_ready(name, version))
+
+    def own_checks(self) -> list[ReadinessCheck]:
+        """What is to be asked besides `all_ready`."""
+        return list(dict.fromkeys(check for model in self.models() if model.ready for check in model.own_checks()))
+
+    def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
+        """Records of ready versions, by name and version (docs/reference/http.md#statistics).
+
+        Raises:
+            InvalidArgumentError: the named model, or version, is not there.
+        """
+        if not name:
+            return [_entry(model) for model in self.models() if model.ready]
+        ids = self._living(name)
+        ready = [model for model in self._versions(ids[0]) if model.ready] if len(ids) == 1 else []
+        if not ready:
+            raise InvalidArgumentError(f"requested model '{name}' is not available")
+        if version != LATEST:
+            ready = [model for model in ready if model.version == version]
+            if not ready:
+                raise InvalidArgumentError(f"requested model version is not available for model '{name}'")
+        return [_entry(model) for model in ready]
+
+    def index(self, ready_only: bool = False) -> list[IndexEntry]:
+        """The repository index (docs/reference/model-control.md#repository-index)."""
+        rows = {source.id: source.name for source in self._scan.models}
+        rows.update({name: name for name in self._scan.duplicates})
+        entries = []
+        for identity, name in sorted(rows.items()):
+            if name in self._scan.duplicates:
+                reason = "model appears in two or more repositories"
+                entries.append(IndexEntry(name, state=ModelState.UNAVAILABLE, reason=reason))
+                continue
+            if identity not in self._models and not ready_only:
+                entries.append(IndexEntry(name))
+            rows_of_model = [model.index_entry() for model in self._versions(identity)]
+            entries += [row for row in rows_of_model if row.state is ModelState.READY or not ready_only]
+        return entries
+
+    def models(self) -> list[Model]:
+        """Every version that was ever loaded or tried, by id and version."""
+        return [model for identity in sorted(self._models) for model in self._versions(identity)]
+
+    def all_ready(self) -> bool:
+        """Strict readiness (docs/reference/command-line.md#live-and-ready): every version that was loaded or tried is
+        well, unless it was unloaded. While another version serves, one that comes or goes does not count. A model
+        without any version is not well."""
+        return all(self._models.values()) and all(
+            model.healthy or model.reason == UNLOADED or (model.passing and self.serves(model.id))
+            for model in self.models()
+        )
+
+    def serves(self, identity: str) -> bool:
+        """Whether any version of a model is ready."""
+        return any(model.ready for model in self._versions(identity))
+
+    def uses(self, source: ModelSource) -> bool:
+        """Whether any version that was loaded from `source` is not unloaded yet."""
+        return any(model.source is source and not model.ended for model in self._all())
+
+    def ready_versions(self, identity: str) -> list[int]:
+        """Ascending."""
+        return [each.version for each in self._versions(identity) if each.ready]
+
+    def inflight(self) -> list[str]:
+        """A line for the log on each version that has requests in flight."""
+        told = [(model, model.actor_statistics().inflight) for model in self._all()]
+        text = "Model '%s' (version %d) has %d in-flight inferences"
+        return [text % (model.name, model.version, count) for model, count in told if count]
+
+    def living(self) -> list[str]:
+        """A line for the log on each version that is not unloaded yet."""
+        return [f"{model.name} v{model.version}: {model.state.value}" for model in self._all() if not model.ended]
+
+    def live_versions(self) -> int:
+        """How many are not unloaded yet."""
+        return sum(not model.ended for model in self._all())
+
+    def _all(self) -> list[Model]:
+        """Those out of sight too: loading in order to replace another one, or replaced and still at work."""
+        return [*self.models(), *self._hidden]
+
+    def _versions(self, identity: str) -> list[Model]:
+        return [model for _, model in sorted(self._models.get(identity, {}).items())]
+
+    def __repr__(self) -> str:
+        models = self.models()
+        return f"<Repository: {sum(model.ready for model in models)} of {len(models)} versions ready>"
+
+
+def _entry(model: Model) -> ModelStatisticsEntry:
+    tags = tuple(sorted(model.config.metric_tags.items()))
+    return ModelStatisticsEntry(
+        model.name,
+        model.version,
+        model.statistics,
+        tags,
+        namespace=model.source.namespace,
+        memory_usage=model.memory_usage,
+    )
