@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engine.config.rate_limiter import UNLIMITED, RateLimit
+from ..engine.config.instance_groups import UNLIMITED, RateLimit
 from .mailbox import Mailbox
 from .messages import InstanceMessage
 

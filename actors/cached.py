@@ -29,9 +29,9 @@ from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
 from ..engine.errors import TriremeError
 from ..engine.job import Job, Outcome, Reply
-from ..engine.response import InferenceResponse
+from ..engine.metrics.statistics import ModelStatistics
+from ..engine.request import InferenceResponse
 from ..engine.scheduling.refusals import cancelled, stopping
-from ..engine.statistics import ModelStatistics
 from ..engine.tensor import Tensor
 from .cache_access import CacheAccess
 from .door import Door

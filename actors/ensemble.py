@@ -23,7 +23,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine.answer_window import AnswerWindow
 from ..engine.clock import Clock
 from ..engine.ensemble import (
     CancelSteps,
@@ -39,10 +38,11 @@ from ..engine.ensemble import (
 )
 from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch, Phase
+from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Job, Outcome
-from ..engine.log_context import about
+from ..engine.logs.context import about
+from ..engine.metrics.statistics import ModelStatistics
 from ..engine.request import InferenceRequest
-from ..engine.statistics import ModelStatistics
 from ..engine.tracing.following import TracedReply
 from .door import Door
 from .mailbox import Mailbox

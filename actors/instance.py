@@ -6,7 +6,8 @@ Rules:
  1. It holds at most as many batches as it has credits; its scheduler keeps count. Leave to execute (the rate limiter's)
     is for one batch, so where it is needed an instance has one credit.
  2. Where and when a batch is executed is for the executor to say. It may be over when `Executor.begin` returns.
- 3. The oldest batch that it holds is watched (`engine.execution_limit`): past the limit the instance dies of it.
+ 3. The oldest batch that it holds is watched (`engine.instances.execution_limit`): past the limit the instance dies of
+    it.
  4. Told to close, it asks its scheduler to be dismissed, and ends when it is.
  5. A dead instance is never revived: its supervisor buries it (`bury` answers what it held) and starts another.
 
@@ -29,10 +30,10 @@ from functools import partial
 import trio
 
 from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, ProcessInstance
-from ..engine.config.rate_limiter import UNLIMITED, RateLimit
+from ..engine.config.instance_groups import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
-from ..engine.execution_limit import ExecutionLimit, Verdict
+from ..engine.instances.execution_limit import ExecutionLimit, Verdict
 from ..engine.job import Job
 from ..engine.scheduling.core import InstanceId
 from .actor import Actor

@@ -1,8 +1,8 @@
 """The instances of one model version, and the supervisor of them.
 
-An instance that dies is buried and started again after a growing delay (`engine.restart`). While it goes on dying, and
-no other instance is alive, what is queued is refused. Requests that were executed together when a process died are
-executed again, each alone (`engine.isolation`).
+An instance that dies is buried and started again after a growing delay (`engine.instances.restart`). While it goes on
+dying, and no other instance is alive, what is queued is refused. Requests that were executed together when a process
+died are executed again, each alone (`engine.instances.restart`).
 
 What is wanted may change while the model serves (`resize`): instances that are wanted as before stay and keep their
 names, new ones are made first, and those that are not wanted any more leave when their work is done.
@@ -18,9 +18,9 @@ import trio
 
 from ..engine.backends.interface import LoadedModel, ProcessLostError
 from ..engine.errors import InternalError, TriremeError, UnavailableError
-from ..engine.instance_orders import InstanceOrder, match
+from ..engine.instances.orders import InstanceOrder, match
+from ..engine.instances.restart import RestartPolicy
 from ..engine.job import Job
-from ..engine.restart import RestartPolicy
 from .door import stopping_error
 from .instance import Instance, InstanceHungError, InstanceState, obituary
 from .readiness import ReadinessCheck

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from ..engine.datatypes import BYTES
-from ..engine.region_tensor import RegionTensor
+from ..engine.memory.tensors import RegionTensor
 from ..engine.request import InferenceRequest
 from ..engine.tensor import Tensor, count_elements
 from ..engine.validation import RequestValidator

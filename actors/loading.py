@@ -19,15 +19,15 @@ from ..engine.config.model import ModelConfig
 from ..engine.config.sequence import sequence_batching
 from ..engine.ensemble import EnsemblePlan
 from ..engine.errors import InternalError, InvalidArgumentError, TriremeError
-from ..engine.execution_limit import execution_limit_s
 from ..engine.gpu.discovery import Gpus
 from ..engine.gpu.load_guard import LoadGuard
-from ..engine.instance_orders import instance_orders
-from ..engine.isolation import isolates_suspects
+from ..engine.instances.execution_limit import execution_limit_s
+from ..engine.instances.orders import instance_orders
+from ..engine.instances.restart import isolates_suspects
+from ..engine.instances.warmup import WarmupSample, settling_samples, warmup_samples
 from ..engine.repository.source import ModelSource
 from ..engine.scheduling.core import SchedulerCore
 from ..engine.scheduling.sequence.initial_state import state_layout
-from ..engine.warmup import WarmupSample, settling_samples, warmup_samples
 from .members import Member
 from .surroundings import Surroundings
 

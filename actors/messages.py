@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceResponse
 from ..engine.scheduling.core import InstanceId
 
 # To whatever takes a model's requests in: a scheduler, an ensemble, the door of the cache.

@@ -31,20 +31,19 @@ from typing import Any
 import trio
 
 from ..engine.backends.interface import LoadedModel
-from ..engine.cache.fingerprint import fingerprint
-from ..engine.config.in_place import adopt
+from ..engine.cache.entry import fingerprint
+from ..engine.config.instance_groups import rate_limits
 from ..engine.config.model import ModelConfig
-from ..engine.config.rate_limiter import rate_limits
 from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ModelState
 from ..engine.errors import InternalError, TriremeError, unframed
-from ..engine.instance_orders import InstanceOrder, instance_orders
-from ..engine.latencies import RecentLatencies, first_response_histogram
-from ..engine.log_context import about
+from ..engine.instances.orders import InstanceOrder, adopt, instance_orders
+from ..engine.logs.context import about
+from ..engine.metrics.latencies import RecentLatencies, first_response_histogram
+from ..engine.metrics.responses import MemoryUsage
+from ..engine.metrics.statistics import ModelStatistics
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest
-from ..engine.response_statistics import MemoryUsage
 from ..engine.scheduling.ordering import answer_order
-from ..engine.statistics import ModelStatistics
 from ..engine.validation import RequestValidator
 from .actor import Actor
 from .cached import CachedDoor

@@ -25,15 +25,13 @@ from typing import ClassVar
 
 import trio
 
-from ..engine.config.in_place import differs_in_place
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import Dependencies, check_members
 from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError, unframed
+from ..engine.instances.orders import differs_in_place
 from ..engine.options import ControlMode
-from ..engine.repository.load_parameters import read_load_parameters
-from ..engine.repository.overrides import OverrideModel
 from ..engine.repository.source import ModelSource, RepositorySource
-from ..engine.repository.uploaded_code import refuse_code
+from ..engine.repository.uploads import OverrideModel, read_load_parameters, refuse_code
 from ..engine.tensor import Buffer
 from .name_locks import NameLocks
 from .poller import Known, Override, Poller, members, resolve

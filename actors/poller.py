@@ -17,8 +17,8 @@ from ..engine.config.model import ModelConfig
 from ..engine.ensemble import members_of
 from ..engine.errors import TriremeError
 from ..engine.options import ServerOptions
-from ..engine.repository.named_code import refuse_named_code
 from ..engine.repository.source import ModelSource, RepositorySource, Scan
+from ..engine.repository.uploads import refuse_named_code
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..engine.config.rate_limiter import RateLimit
+from ..engine.config.instance_groups import RateLimit
 from ..engine.scheduling.core import InstanceId, SchedulerCore
 from ..engine.scheduling.rate_limiter import GrantState
 from ..engine.scheduling.rate_limiter import RateLimiter as RateLimiterCore

@@ -26,10 +26,10 @@ from functools import partial
 
 import trio
 
-from ..engine.answer_window import AnswerWindow
 from ..engine.errors import InternalError, TriremeError
+from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Job, Outcome
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceResponse
 from .lease import Lease, ModelShare
 from .messages import Cancel
 from .turn import Recipient, Turn

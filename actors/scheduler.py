@@ -23,15 +23,15 @@ import math
 from collections.abc import Iterable
 from functools import partial
 
-from ..engine import request_lines
 from ..engine.clock import Clock
 from ..engine.errors import TriremeError, UnavailableError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
+from ..engine.logs import request_lines
+from ..engine.metrics.statistics import ModelStatistics
 from ..engine.scheduling.core import Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from ..engine.scheduling.ordering import AnswerOrder
 from ..engine.scheduling.refusals import cancelled
-from ..engine.statistics import ModelStatistics
 from .address import InstanceAddress
 from .door import Door
 from .messages import (

@@ -26,18 +26,17 @@ from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata
 from ..engine.errors import TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
-from ..engine.metrics_cache import cache_counter_families, cache_summary_families
-from ..engine.metrics_registry import MetricsRegistry, Section
+from ..engine.logs.request_lines import tell_queued
+from ..engine.memory.regions import Regions
+from ..engine.metrics.families import cache_counter_families, cache_summary_families
+from ..engine.metrics.page import MetricsRegistry, Section
+from ..engine.metrics.statistics import ModelStatisticsEntry
 from ..engine.options import ControlMode, ServerOptions
-from ..engine.repository.agent_registry import AgentRegistry
+from ..engine.repository.agents import AgentRegistry
 from ..engine.repository.local import LocalRepository
 from ..engine.repository.source import RepositorySource
-from ..engine.request import LATEST, InferenceRequest
-from ..engine.request_lines import tell_queued
-from ..engine.response import InferenceResponse
+from ..engine.request import LATEST, InferenceRequest, InferenceResponse
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
-from ..engine.shared_memory import Regions
-from ..engine.statistics import ModelStatisticsEntry
 from ..engine.tensor import Buffer
 from .address_share import part_of_bodies
 from .admission import Admission
@@ -381,7 +380,7 @@ class InferenceServer:
     def ready(self) -> bool:
         """Whether requests are welcome; with strict readiness, whether every model is well
         (docs/reference/command-line.md#live-and-ready). Not while the event loop is held up, or has been a moment ago
-        (`engine.stalls`)."""
+        (`engine.logs.stalls`)."""
         if not self.live() or (self._watchdog is not None and self._watchdog.stalls.unwell):
             return False
         if not self.options.strict_readiness:

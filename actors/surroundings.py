@@ -8,7 +8,7 @@ from ..engine.backends.registry import BackendRegistry
 from ..engine.clock import Clock
 from ..engine.gpu.discovery import NO_GPUS, Gpus
 from ..engine.options import ServerOptions
-from ..engine.repository.agent_registry import AgentRegistry
+from ..engine.repository.agents import AgentRegistry
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from .budget import InflightBudget
 from .cache_access import CacheAccess

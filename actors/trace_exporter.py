@@ -27,9 +27,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
 from ..engine.clock import Clock, unix_offset_ns
-from ..engine.tracing.config import ExportOptions
 from ..engine.tracing.record import Identities, Trace
-from ..engine.tracing.setting import TraceSetting
+from ..engine.tracing.settings import ExportOptions, TraceSetting
 from ..engine.tracing.spans import Span, spans_of
 
 logger = logging.getLogger("trireme.tracing")

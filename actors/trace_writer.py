@@ -14,10 +14,9 @@ from io import RawIOBase
 
 import trio
 
-from ..engine.tracing.files import TraceFiles, TraceWrite
-from ..engine.tracing.format import format_traces
+from ..engine.tracing.files import TraceFiles, TraceWrite, format_traces
 from ..engine.tracing.record import Trace
-from ..engine.tracing.setting import TraceSetting
+from ..engine.tracing.settings import TraceSetting
 
 logger = logging.getLogger("trireme.tracing")
 

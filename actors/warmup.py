@@ -14,8 +14,8 @@ from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InvalidArgumentError, TriremeError
 from ..engine.execution import ExecutionBatch
+from ..engine.instances.warmup import WarmupSample
 from ..engine.job import Job, Outcome
-from ..engine.warmup import WarmupSample
 
 logger = logging.getLogger("trireme.model")
 

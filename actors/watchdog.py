@@ -1,9 +1,9 @@
 """The watchdog: a thread that watches the event loop from outside, since a loop that is held up can say nothing itself.
 
 Four times a second it asks the loop for a beat, and waits for it. When the beat is late, it logs where the loop's
-thread is; when it comes, how long that took (`engine.stalls`). It does nothing else, and costs the loop one wake-up
-for each beat. Where one call holds the interpreter's lock all the time, the thread cannot look, and only the length
-is known: from when it should have asked.
+thread is; when it comes, how long that took (`engine.logs.stalls`). It does nothing else, and costs the loop one
+wake-up for each beat. Where one call holds the interpreter's lock all the time, the thread cannot look, and only the
+length is known: from when it should have asked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import trio
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ..engine.clock import Clock
-from ..engine.metrics_registry import Scrape
-from ..engine.stalls import STALL_S, LoopStalls
+from ..engine.logs.stalls import STALL_S, LoopStalls
+from ..engine.metrics.page import Scrape
 
 logger = logging.getLogger("trireme.server")
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engine.bounded_product import bounded_product
 from ..engine.datatypes import BF16, BOOL, BYTES, FP16
 from ..engine.errors import InvalidArgumentError
 from ..engine.tensor import Tensor
+from ..engine.tensor_limits import bounded_product
 
 _UNSUPPORTED = (BOOL, FP16, BF16, BYTES)
 _MAX_ELEMENTS = 1_000_000

@@ -28,8 +28,7 @@ from ..actors.offload import Offload
 from ..actors.reply import Reply
 from ..engine.description import ModelDescription
 from ..engine.errors import TriremeError
-from ..engine.request import InferenceRequest
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.tracing import Tracer
 from .request_parameters import HeaderPattern
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from ..engine.tracing.config import TraceLevel, TraceMode
+from ..engine.tracing.settings import TraceLevel, TraceMode
 
 if TYPE_CHECKING:
     from ..actors import InferenceServer

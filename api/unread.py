@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ..actors.client_bytes import ClientBytes
 from ..engine.job import Outcome
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceResponse
 
 _ANSWER_BYTES = 512
 """What an answer takes in memory besides its tensors."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from .clock import Clock
 from .errors import FailureReason, InternalError, InvalidArgumentError, TriremeError
 from .job import Job, Outcome
-from .response_statistics import ResponseTimes
+from .metrics.responses import ResponseTimes
 
 _MOST_REPORTED = 65_536  # between two answers, from which on they are counted
 

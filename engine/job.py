@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from .answer_window import AnswerWindow
 from .errors import TriremeError
-from .request import InferenceRequest, ParameterValue
-from .response import InferenceResponse
-from .response_statistics import ResponseTimes
+from .instances.answer_window import AnswerWindow
+from .metrics.responses import ResponseTimes
+from .request import InferenceRequest, InferenceResponse, ParameterValue
 from .tensor import Tensor
 
 Outcome = InferenceResponse | TriremeError | None

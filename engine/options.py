@@ -9,11 +9,11 @@ from pathlib import Path
 
 from .backends.confinement import Confinement
 from .gpu.discovery import MIN_COMPUTE_CAPABILITY, Gpu
-from .gpu.limits import GpuLimits
+from .gpu.pinned_pool import GpuLimits
 from .scheduling.delays import SchedulerDelays
 from .scheduling.resources import ExplicitResource
 from .tensor_limits import DEFAULT_LIMITS, TensorLimits
-from .tracing.config import TraceConfig
+from .tracing.settings import TraceConfig
 
 
 class ControlMode(enum.Enum):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .tensor import Buffer, Tensor
 
 if TYPE_CHECKING:
-    from .shared_memory import RegionSlice
+    from .memory.regions import RegionSlice
     from .tracing.record import Trace
 
 LATEST = -1
@@ -60,3 +60,28 @@ class InferenceRequest:
     callers: tuple[Caller, ...] = ()
     in_regions: bool = False
     output_places: Mapping[str, RegionSlice] | None = None
+
+
+# -- An inference response as the engine sees it, whichever protocol it goes out by
+
+
+@dataclass(slots=True)
+class InferenceResponse:
+    """One answer of a model. Outputs stand in the order in which the model produced them, requested ones only."""
+
+    model_name: str
+    model_version: int
+    id: str
+    outputs: list[Tensor]
+    parameters: dict[str, ParameterValue] = field(default_factory=dict)
+
+    def output(self, name: str) -> Tensor:
+        """The output called `name`.
+
+        Raises:
+            KeyError: the response has no such output.
+        """
+        for tensor in self.outputs:
+            if tensor.name == name:
+                return tensor
+        raise KeyError(name)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from .bounded_product import bounded_product
 from .datatypes import BYTES, DataType
+from .tensor_limits import bounded_product
 
 Buffer = bytes | bytearray | memoryview
 

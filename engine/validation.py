@@ -12,14 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from .bounded_product import MAX_ELEMENTS, bounded_product
 from .config.model import Dims, ModelConfig, ModelInput
 from .datatypes import BYTES
 from .errors import InvalidArgumentError, request_prefix
 from .request import InferenceRequest
 from .shape_tensors import batched_shape_tensors, shape_values
 from .tensor import Buffer, Tensor, count_elements, pack_bytes
-from .tensor_limits import DEFAULT_LIMITS, TensorLimits
+from .tensor_limits import DEFAULT_LIMITS, MAX_ELEMENTS, TensorLimits, bounded_product
 
 _UNSET = frozenset({-1, 2**64 - 1})  # -1, and how HTTP, whose dimensions are unsigned, spells it
 _RAW_NAME = "raw_input"

@@ -17,8 +17,7 @@ from .child.channel import Channel, ChannelClosedError
 from .child.codec import MessageError
 from .instance import unhealthy
 from .launching import Interpreter, Process
-from .output import OutputLog, log_line
-from .pace import Pace
+from .output import OutputLog, Pace, log_line
 
 _END_S = 10.0
 """A process that was killed is gone within this time, or is beyond help."""

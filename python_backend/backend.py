@@ -12,19 +12,18 @@ from ..engine.backends.registry import PYTHON, SCRIPT
 from ..engine.backends.services import Services
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InternalError, InvalidArgumentError
-from ..engine.instance_orders import first_instance
+from ..engine.instances.orders import first_instance
 from .auto_complete import completed_config
 from .child.utils.event_loop import AsyncioLoop
-from .environments import Environments
 from .in_process import ModelThread
 from .instance import PythonInstance
-from .launching import Interpreter, Process
-from .options import read_options
-from .overlap import most_batches
+from .launching import Environments, Interpreter, Process
 from .settings import (
     EXECUTION,
     check_parameters,
     model_path,
+    most_batches,
+    read_options,
     runs_in_process,
     start_settings,
     wants_asyncio,

@@ -20,12 +20,11 @@ from functools import partial
 from typing import Any
 
 from ..engine.backends.services import Question, Services
-from ..engine.custom_metrics import MetricKind
 from ..engine.errors import CancelledError, InvalidArgumentError, TriremeError, UnavailableError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Outcome
-from ..engine.request import Caller, InferenceRequest
-from ..engine.response import InferenceResponse
+from ..engine.metrics.custom import MetricKind
+from ..engine.request import Caller, InferenceRequest, InferenceResponse
 from ..engine.tracing.record import Trace
 from .child import protocol
 from .child.codec import MessageError, Payload

@@ -34,8 +34,7 @@ from ..engine.config.model import ModelConfig
 from ..engine.errors import FailureReason, InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.job import Job
-from ..engine.request import Caller
-from ..engine.response import InferenceResponse
+from ..engine.request import Caller, InferenceResponse
 from ..engine.tracing.record import Trace
 from .calls import Calls
 from .child import protocol
@@ -44,8 +43,7 @@ from .child.codec import Message, MessageError, Payload
 from .held import Held, Open
 from .in_process import ModelThread
 from .launching import Process, describe_status
-from .output import OutputLog, log_line
-from .pace import Pace
+from .output import OutputLog, Pace, log_line
 from .wire import read_response, undo_reshape, write_job
 
 logger = logging.getLogger("trireme.python")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..engine.backends.interface import InstanceSpec, ModelFiles
+from ..engine.backends.parameters import parse_int
 from ..engine.backends.registry import SCRIPT
 from ..engine.config.json_writer import write_json
 from ..engine.config.model import ModelConfig
@@ -89,3 +92,82 @@ def start_settings(
             "model_name": config.name,
         },
     }
+
+
+# -- How many batches a model may execute at once whose ``execute`` is a coroutine
+
+
+PARAMETER = "MAX_OVERLAPPING_BATCHES"
+DEFAULT = 16
+
+
+def most_batches(config: ModelConfig) -> int:
+    """What the parameter says. Requests of a sequence come one after the other, so a model with sequence batching
+    executes one batch at a time, whatever it says.
+
+    Raises:
+        InvalidArgumentError: the parameter is no positive number.
+    """
+    text = config.parameters.get(PARAMETER, str(DEFAULT))
+    try:
+        number = parse_int(text)
+    except InvalidArgumentError:
+        number = 0
+    if number < 1:
+        raise InvalidArgumentError(
+            f"parameter '{PARAMETER}' of model '{config.name}' must be a whole number of at least 1, got '{text}'"
+        )
+    return 1 if config.has_sequence_batching else number
+
+
+# The backend's options, ``--backend-config=python,NAME=VALUE``
+# (docs/reference/python-backend.md#files-and-imports).
+
+
+_MIB = 1 << 20
+_UNUSED = {
+    "shm-default-byte-size": _MIB,
+    "shm-growth-byte-size": 1,
+    "shm_message_queue_size": 1,
+    "thread-pool-size": 1,
+}
+"""Checked, and of no effect: shared memory is made as it is needed, and calls to other models take no threads. By name,
+the least value."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonOptions:
+    """
+    Attributes:
+        timeout_s: seconds that a process may take until it is up, and later to end.
+        debug_port: where a model's process waits for a debugger before it loads the model; 0 for not at all.
+        auto_complete_s: seconds that a model may take to complete its configuration.
+    """
+
+    timeout_s: float
+    debug_port: int = 0
+    auto_complete_s: float = 300.0
+
+
+def read_options(options: Mapping[str, str]) -> PythonOptions:
+    """Check the options.
+
+    Raises:
+        InvalidArgumentError: a value is no number, or too small.
+    """
+    for name, least in _UNUSED.items():
+        _integer(options, name, least, least)
+    return PythonOptions(
+        _integer(options, "stub-timeout-seconds", 30, 1),
+        _integer(options, "debug-port", 0, 0),
+        _integer(options, "auto-complete-timeout-seconds", 300, 1),
+    )
+
+
+def _integer(options: Mapping[str, str], name: str, default: int, least: int) -> int:
+    if name not in options:
+        return default
+    value = parse_int(options[name], bits=64)
+    if value < least:
+        raise InvalidArgumentError(f"{name} must be at least {least}, got {value}")
+    return value

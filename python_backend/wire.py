@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..engine.bounded_product import bounded_product
 from ..engine.config.model import ModelOutput
 from ..engine.datatypes import BY_NUMBER
 from ..engine.errors import (
@@ -21,10 +20,10 @@ from ..engine.errors import (
     UnsupportedError,
 )
 from ..engine.job import Job
-from ..engine.request import ParameterValue
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceResponse, ParameterValue
 from ..engine.scheduling.batch import client_shape
 from ..engine.tensor import Tensor
+from ..engine.tensor_limits import bounded_product
 from ..engine.tracing.record import Trace
 from .child.codec import MessageError, Payload, WireTensor, cut
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..engine.clock import SystemClock
 from ..engine.errors import InvalidArgumentError
-from ..engine.request_log import read_request_log
+from ..engine.logs.request_log import read_request_log
 from .coverage import holes
 from .events import BatchSealed, RequestAbandoned, RequestAnswered, RequestSubmitted
 from .history import History

@@ -17,8 +17,7 @@ import trio
 from ..actors import InferenceServer, Reply
 from ..engine.datatypes import FP32
 from ..engine.errors import TriremeError
-from ..engine.request import InferenceRequest
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.tensor import Tensor
 from .clock import JumpingClock, Sleeper
 from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, RequestSubmitted

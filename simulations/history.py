@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceResponse
 from .events import BatchSealed, Event, ExecutionEnded, ExecutionStarted
 from .oracle.observed import Measured
 

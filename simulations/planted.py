@@ -25,7 +25,6 @@ from ..actors.name_locks import NameLocks
 from ..actors.rate_limiter import RateLimiter
 from ..actors.repository import Repository
 from ..actors.scheduler import Scheduler
-from ..engine.answer_window import AnswerWindow
 from ..engine.config.model import QueuePolicy
 from ..engine.ensemble import EnsembleRun, StepCall
 from ..engine.ensemble.run import Iteration, RunState
@@ -34,9 +33,11 @@ from ..engine.errors import NotFoundError, TriremeError
 from ..engine.execution import ExecutionBatch, SealReason
 from ..engine.gpu.flights import Flights
 from ..engine.gpu.pipeline import Flight, Pipeline
+from ..engine.instances.answer_window import AnswerWindow
+from ..engine.instances.restart import RestartPolicy
 from ..engine.job import Job, Outcome
+from ..engine.metrics.statistics import ModelStatistics
 from ..engine.request import InferenceRequest
-from ..engine.restart import RestartPolicy
 from ..engine.scheduling.batch import BatchLayout, _ScatterLayout
 from ..engine.scheduling.compatibility import Compatibility
 from ..engine.scheduling.core import Action, InstanceId, Wait, WaitUntil
@@ -55,7 +56,6 @@ from ..engine.scheduling.sequence.sequence import Sequence as LiveSequence
 from ..engine.scheduling.sequence.slot import Slot, SlotState
 from ..engine.scheduling.sequence.state import SequenceState
 from ..engine.scheduling.sequence.vacancies import Vacancies
-from ..engine.statistics import ModelStatistics
 from ..engine.tensor import Tensor
 from .planted_turns import TURN_BUGS
 

@@ -42,7 +42,7 @@ from .reach import ServingCoverage
 from .world import World, play_in_world
 
 LONGEST_RESTART_S = 30.0
-"""The longest delay before an instance is started again (`engine.restart`)."""
+"""The longest delay before an instance is started again (`engine.instances.restart`)."""
 
 STEPS_OF_A_LOAD = 20
 """More than a load of one model has, of those that take time."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..actors import Reply
 from ..engine.job import Outcome
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceResponse
 from .events import AnswersTaken
 from .history import Recorder, answer_number, error_text
 from .plan import RequestPlan

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..engine.gpu.device import Event, OutOfDeviceMemoryError, SickDeviceError, Stream
 from ..engine.gpu.pinned_pool import PinnedPool, is_pinned
-from ..engine.region_tensor import DevicePieces, PlacedOutput
+from ..engine.memory.tensors import DevicePieces, PlacedOutput
 from .device import SimulatedGpu
 from .gpu import Engine, Operation
 

@@ -29,8 +29,7 @@ from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
 from ..engine.errors import TriremeError
 from ..engine.job import Job, Outcome, Reply
 from ..engine.repository.source import ModelSource
-from ..engine.request import InferenceRequest
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
 from .events import (
     NEVER_NS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import count
 
-from ..engine.request_log import LoggedRequest
+from ..engine.logs.request_log import LoggedRequest
 from .plan import ModelPlan, Plan, RequestPlan, SequencesPlan
 from .workloads import replayed
 

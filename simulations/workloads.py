@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
-from ..engine.request_log import LoggedRequest
+from ..engine.logs.request_log import LoggedRequest
 from .records import record
 
 

@@ -27,8 +27,7 @@ from ..actors import InferenceServer, Reply
 from ..engine.errors import TriremeError
 from ..engine.gpu.pinned_pool import PinnedPool
 from ..engine.options import ServerOptions
-from ..engine.request import InferenceRequest
-from ..engine.response import InferenceResponse
+from ..engine.request import InferenceRequest, InferenceResponse
 from .clock import JumpingClock
 from .device import SimulatedGpu
 from .events import (

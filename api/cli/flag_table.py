@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...engine.gpu.discovery import MIN_COMPUTE_CAPABILITY
 from ...engine.tensor_limits import MAX_RANK
-from ...engine.tracing.config import UNLIMITED
+from ...engine.tracing.settings import UNLIMITED
 from ..http.guards import HOST, ORIGIN
 from ..logging import FORMATS
 from .flags import Flag, Group, by_name

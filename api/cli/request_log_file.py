@@ -1,4 +1,4 @@
-"""``--request-log``: the arrivals of requests, in a file that the simulator can play (`engine.request_log`)."""
+"""``--request-log``: the arrivals of requests, in a file that the simulator can play (`engine.logs.request_log`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...engine.clock import SystemClock
+from ...engine.logs.request_log import RequestLog
 from ...engine.request import InferenceRequest
-from ...engine.request_log import RequestLog
 
 logger = logging.getLogger("trireme.serve")
 

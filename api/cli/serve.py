@@ -23,8 +23,8 @@ from ...engine.config.schema import wide_fields
 from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.repository.source import RepositorySource, Scan
+from ...engine.repository.temporary import remove_abandoned
 from ...engine.request import InferenceRequest
-from ...engine.temporary import remove_abandoned
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
 from ..http.app import HttpApplication

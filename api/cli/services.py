@@ -12,8 +12,8 @@ from pathlib import Path
 from ...engine.backends.confinement import Confinement, find_account
 from ...engine.errors import InvalidArgumentError
 from ...engine.gpu.discovery import Gpus
-from ...engine.gpu.limits import GpuLimits
-from ...engine.metrics_latencies import DEFAULT_QUANTILES
+from ...engine.gpu.pinned_pool import GpuLimits
+from ...engine.metrics.page import DEFAULT_QUANTILES
 from ..grpc.compression import CompressionLevel
 from ..grpc.context import GrpcOptions
 from ..grpc.delays import read_delays

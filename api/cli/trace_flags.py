@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import unquote
 
-from ...engine.tracing.config import UNLIMITED, ExportOptions, TraceConfig, TraceLevel, TraceMode
+from ...engine.tracing.settings import UNLIMITED, ExportOptions, TraceConfig, TraceLevel, TraceMode
 from ...engine.tracing.tracer import NO_TENSORS
 from .flags import ParsedFlags
 from .values import BadValueError, Setting, read_int

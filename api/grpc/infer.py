@@ -15,7 +15,7 @@ from grpclib.const import Status
 
 from ...actors.reply import Reply
 from ...engine.errors import TriremeError
-from ...engine.log_context import about
+from ...engine.logs.context import about
 from ...engine.tensor import Buffer
 from ..pipeline import CallbackAnswer, Encoder
 from .call import UnaryCall

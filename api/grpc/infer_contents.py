@@ -7,8 +7,8 @@ import numpy as np
 
 from ...engine.datatypes import BYTES, DataType
 from ...engine.errors import InvalidArgumentError
-from ...engine.region_tensor import RegionTensor
-from ...engine.shared_memory import Regions
+from ...engine.memory.regions import Regions
+from ...engine.memory.tensors import RegionTensor
 from ...engine.tensor import Buffer, Tensor
 from .infer_messages import WireInput, WireRequest, datatype_of
 from .infer_parameters import find_slice, names_region

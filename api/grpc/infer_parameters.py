@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from ...engine.errors import InvalidArgumentError
+from ...engine.memory.regions import Regions, RegionSlice
 from ...engine.request import InferenceRequest
-from ...engine.shared_memory import Regions, RegionSlice
 from ..request_parameters import RESERVED_PREFIX
 from .infer_messages import ParameterChoice, Parameters, UnsignedInt
 

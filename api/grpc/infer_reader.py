@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ...actors.offload import Offload
 from ...engine.datatypes import DataType
 from ...engine.errors import InvalidArgumentError
+from ...engine.memory.regions import Regions
 from ...engine.request import InferenceRequest
-from ...engine.shared_memory import Regions
 from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ..memo import Memo

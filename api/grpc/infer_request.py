@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError
-from ...engine.region_tensor import RegionTensor, places_on_gpus
+from ...engine.memory.regions import Regions, RegionSlice
+from ...engine.memory.tensors import RegionTensor, places_on_gpus
 from ...engine.request import InferenceRequest
-from ...engine.shared_memory import Regions, RegionSlice
 from ...engine.tensor import Buffer
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ...engine.validation import refuse_duplicates

@@ -14,9 +14,8 @@ from functools import lru_cache
 
 from ...engine.errors import InvalidArgumentError, TriremeError, UnsupportedError
 from ...engine.job import Outcome
-from ...engine.region_tensor import is_in_place, put_in_place
-from ...engine.request import ParameterValue
-from ...engine.response import InferenceResponse
+from ...engine.memory.tensors import is_in_place, put_in_place
+from ...engine.request import InferenceResponse, ParameterValue
 from ...engine.tensor import Buffer
 from ..classification import classify
 from ..large_answers import as_bytes, element_by_element, may_take_long

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...engine.config import config_protobuf
 from ...engine.config.model import ModelInput, ModelOutput
 from ...engine.description import ModelDescription
-from ...engine.response_statistics import Duration, ResponseStatistics
-from ...engine.statistics import BatchStatistics, ModelStatisticsEntry
+from ...engine.metrics.responses import Duration, ResponseStatistics
+from ...engine.metrics.statistics import BatchStatistics, ModelStatisticsEntry
 from ...proto.messages.inference import (
     InferBatchStatistics,
     InferResponseStatistics,

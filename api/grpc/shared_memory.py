@@ -1,9 +1,9 @@
-"""RPCs about shared-memory regions (docs/reference/shared-memory.md#regions). `engine.shared_memory` says what regions
+"""RPCs about shared-memory regions (docs/reference/shared-memory.md#regions). `engine.memory.regions` says what regions
 are."""
 
 from __future__ import annotations
 
-from ...engine.shared_memory import RegionKind, Regions
+from ...engine.memory.regions import RegionKind, Regions
 from ...proto.messages import inference as pb
 from ..restrictions import refuse_region_changes
 from .context import GrpcContext

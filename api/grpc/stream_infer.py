@@ -23,7 +23,7 @@ from ...actors.lease import Lease
 from ...actors.reply import Reply
 from ...engine.errors import TriremeError, UnavailableError
 from ...engine.job import Outcome
-from ...engine.response import InferenceResponse
+from ...engine.request import InferenceResponse
 from ...engine.tensor import Buffer
 from ..unread import UnreadAnswers, answer_bytes
 from . import call_log

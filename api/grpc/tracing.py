@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from ...engine.request import InferenceRequest
 from ...engine.tracing import Tracer
-from ...engine.tracing.propagation import read_context
-from ...engine.tracing.record import MAX_ELEMENTS, Activity, Timestamp, Trace
+from ...engine.tracing.record import MAX_ELEMENTS, Activity, Timestamp, Trace, read_context
 
 
 class GrpcTrace:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...engine.errors import TriremeError
-from ...engine.log_context import about
+from ...engine.logs.context import about
 from .asgi import Headers, Message, Receive, Scope, Send
 from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits, BodyReader, BodyRefusedError
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure

@@ -13,8 +13,7 @@ from typing import Self, cast
 
 from ...engine.request import InferenceRequest
 from ...engine.tracing import Tracer
-from ...engine.tracing.propagation import read_context
-from ...engine.tracing.record import Activity, Trace
+from ...engine.tracing.record import Activity, Trace, read_context
 from .asgi import Message, Scope, Send
 
 _KEY = "trireme.trace"

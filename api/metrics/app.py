@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.registry import Collector
 
-from ...engine.metrics_text import write_text
+from ...engine.metrics.page import write_text
 from ..http.asgi import Message, Receive, Scope, Send
 
 _PATHS = (b"/metrics", b"/metrics/")

@@ -9,10 +9,16 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from ...engine.clock import Clock, SystemClock
-from ...engine.metrics import HostReadings, cpu_families, model_families, pinned_memory_families, sealed_families
-from ...engine.metrics_gpu import gpu_families
-from ...engine.metrics_latencies import DEFAULT_QUANTILES, latency_families
-from ...engine.metrics_registry import Scrape, Section
+from ...engine.metrics.families import (
+    HostReadings,
+    cpu_families,
+    gpu_families,
+    latency_families,
+    model_families,
+    pinned_memory_families,
+    sealed_families,
+)
+from ...engine.metrics.page import DEFAULT_QUANTILES, Scrape, Section
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer

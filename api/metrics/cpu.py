@@ -10,7 +10,7 @@ import logging
 
 import psutil
 
-from ...engine.metrics import CpuReading
+from ...engine.metrics.families import CpuReading
 
 logger = logging.getLogger("trireme.metrics")
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ...engine.gpu.nvml import opened_nvml
-from ...engine.metrics_gpu import GpuReading
+from ...engine.gpu.discovery import opened_nvml
+from ...engine.metrics.families import GpuReading
 
 logger = logging.getLogger("trireme.metrics")
 

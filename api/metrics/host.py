@@ -7,8 +7,7 @@ from contextlib import nullcontext
 
 import trio
 
-from ...engine.metrics import HostReadings
-from ...engine.metrics_labels import NO_GPUS
+from ...engine.metrics.families import NO_GPUS, HostReadings
 from .cpu import CpuMeter
 from .gpu import GpuMeter, gpu_meter
 

@@ -7,7 +7,7 @@ pip-installable package. Everything here is plain synchronous Python; the actors
 * `Backend.auto_complete` and `Backend.load` run on a loader thread, possibly several models at once.
 * `LoadedModel.create_instance`, `ModelInstance.execute` and `ModelInstance.close` of one instance never run two at a
   time. They run on one thread, the instance's own; only an instance that is not `thread_bound` may have short batches
-  executed elsewhere (`engine.placement`).
+  executed elsewhere (`engine.instances.placement`).
 
 Whatever these raise is shown to people: a `TriremeError` as it stands, anything else as an internal error with its
 text.
@@ -26,7 +26,7 @@ from ..config.files import path_within
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..errors import InternalError, InvalidArgumentError, TriremeError
 from ..execution import ExecutionBatch
-from ..response_statistics import MemoryUsage
+from ..metrics.responses import MemoryUsage
 from .services import Services
 
 

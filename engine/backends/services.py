@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..custom_metrics import CustomMetrics
 from ..errors import TriremeError, UnavailableError
-from ..gpu.captures import Captures
-from ..gpu.cupy_devices import CupyDevices
-from ..gpu.limits import GpuLimits
-from ..gpu.pinned_pool import PinnedPool
-from ..gpu.torch_devices import TorchDevices
+from ..gpu.devices import CupyDevices, TorchDevices
+from ..gpu.pinned_pool import GpuLimits, PinnedPool
+from ..gpu.shared import Captures
 from ..job import Outcome
+from ..metrics.custom import CustomMetrics
 from ..request import InferenceRequest
 from .confinement import Confinement
 

@@ -1,9 +1,8 @@
 """The response cache: answers kept by what was asked (docs/reference/response-cache.md)."""
 
-from .entry import pack_outputs, unpack_outputs
+from .entry import pack_outputs, request_key, unpack_outputs
 from .guard import CacheGuard
 from .interface import CacheError, EntryTooLargeError, ResponseCache
-from .key import request_key
 from .local import LocalCache
 from .registry import open_cache
 

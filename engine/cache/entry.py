@@ -7,11 +7,18 @@ read-only views on bytes: an entry does not change, whatever is done with the re
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
+from ..backends.interface import ModelFiles
+from ..config.model import ModelConfig
 from ..datatypes import BY_NAME, BYTES
+from ..errors import InternalError
+from ..job import Job
 from ..tensor import Tensor
 
 _MAGIC = b"TRC1"
@@ -65,3 +72,63 @@ def _check_size(tensor: Tensor, length: int) -> None:
     fits = all(dim >= 0 for dim in tensor.shape) and length >= 0
     if not fits or (tensor.datatype is not BYTES and tensor.element_count * tensor.datatype.size != length):
         raise ValueError(f"{length} bytes are no {tensor!r}")
+
+
+# What requests have in common that have the same answer.
+#
+# Triton's key is made of the model's name and version and, in order of their names, the names and bytes of the inputs.
+# This one holds the datatypes and shapes of the inputs as well, and the outputs that are asked for: the same bytes in
+# another shape are another question, and an entry that lacks an output is no answer to a request for it.
+
+
+def request_key(identity: str, job: Job, outputs: frozenset[str]) -> str:
+    """The key of a request: 64 hexadecimal digits, of which no two requests for different things have the same.
+
+    Args:
+        identity: tells models that may answer differently apart.
+        outputs: all that the model has; asking for each of them is asking for none in particular.
+    """
+    wanted = set(job.requested_outputs)
+    inputs = sorted(job.inputs.items())
+    head = {
+        "model": identity,
+        "outputs": sorted(wanted) if wanted and wanted != outputs else [],
+        "inputs": [(name, tensor.datatype.name, tensor.shape, tensor.nbytes) for name, tensor in inputs],
+    }
+    digest = hashlib.sha256(json.dumps(head).encode())
+    for _, tensor in inputs:
+        digest.update(tensor.buffer)
+    return digest.hexdigest()
+
+
+# -- What tells one load of a model from another in a cache that other servers share, or that was there before
+
+
+def fingerprint(config: ModelConfig, files: ModelFiles, members: Sequence[str]) -> str:
+    """A digest of a model version: its configuration, the files in its version's directory, and its members.
+
+    Two servers with copies of one model get the same; a model that was changed under the same version does not.
+
+    Args:
+        members: the fingerprints of an ensemble's steps.
+
+    Raises:
+        InternalError: a file cannot be read.
+    """
+    message = b"" if config.message is None else config.message.SerializeToString(deterministic=True)
+    digest = hashlib.sha256(message)
+    for member in members:
+        digest.update(member.encode())
+    try:
+        for path in _files(files.version_directory):
+            name = os.fsencode(path.relative_to(files.version_directory))
+            digest.update(b"%b:%d:" % (name, path.stat().st_size))
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise InternalError(f"cannot read the files of model '{config.name}' for its cache keys: {error}") from error
+    return f"{config.name}:{files.version}:{digest.hexdigest()}"
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

@@ -3,11 +3,10 @@
 
 from .build import config_json, config_protobuf, model_config
 from .complete import complete, place_instances, prepare_for_load
-from .labels import read_labels
+from .files import read_labels, select_versions
 from .model import ModelConfig
 from .read import read_config
 from .validate import validate
-from .versions import select_versions
 
 __all__ = [
     "ModelConfig",

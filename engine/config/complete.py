@@ -4,18 +4,18 @@ docs/reference/model-configuration.md#completion-by-backends)."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from ..gpu.discovery import NO_GPUS, Gpus
 from .build import model_config
+from .files import validate_files
 from .instance_groups import normalize_instance_groups, validate_instance_groups
 from .json_reader import read_json
 from .model import ModelConfig, ModelInput, ModelOutput
-from .normalize import normalize
-from .not_yet import warn_of_unused
+from .platforms import normalize
 from .schema import copy_message
 from .validate import validate
-from .validate_files import validate_files
 
 if TYPE_CHECKING:
     from ..backends.interface import Completion
@@ -113,3 +113,29 @@ def _describe(added: Any, tensor: ModelInput | ModelOutput) -> None:
     if tensor.reshape is not None:
         added.reshape.SetInParent()
         added.reshape.shape.extend(tensor.reshape)
+
+
+# -- Settings that are read, checked and shown, but that this version does not carry out; each is said once a load
+
+
+logger = logging.getLogger("trireme.config")
+
+
+def warn_of_unused(message: Any) -> None:
+    """Log which settings of a model's configuration have no effect.
+
+    Args:
+        message: the configuration message, complete.
+    """
+    for setting in unused_settings(message):
+        logger.warning("model '%s': '%s' has no effect in this version", message.name, setting)
+
+
+def unused_settings(message: Any) -> list[str]:
+    """Names of the settings that have no effect."""
+    groups = message.instance_group
+    asked = {
+        "instance_group.passive": any(group.passive for group in groups),
+        "instance_group.host_policy": any(group.host_policy for group in groups),
+    }
+    return [setting for setting, given in asked.items() if given]

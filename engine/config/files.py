@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from ..errors import InternalError
+from ..errors import InternalError, InvalidArgumentError, UnsupportedError
+from .model import ModelConfig, VersionPolicy
 
 
 def path_within(directory: Path, folder: str, name: str) -> Path | None:
@@ -47,3 +51,100 @@ def read_text(path: Path) -> str:
         InternalError: see `read_bytes`.
     """
     return read_bytes(path).decode(errors="replace")
+
+
+# Label files: names for the indexes of an output, used by the classification extension
+# (docs/reference/model-configuration.md#labels).
+
+
+def read_labels(model_directory: Path, config: ModelConfig) -> dict[str, tuple[str, ...]]:
+    """Labels by output name, one line a label, for the outputs that name a label file.
+
+    Raises:
+        InternalError: a file cannot be read.
+        UnsupportedError: a file is outside the model directory.
+    """
+    labels = {}
+    for output in config.output:
+        if not output.label_filename:
+            continue
+        path = path_within(model_directory, "", output.label_filename)
+        if path is None:
+            shown = os.path.normpath(model_directory / output.label_filename)
+            raise UnsupportedError(
+                f"label file path '{shown}' for output '{output.name}' in model '{config.name}' is outside model "
+                "directory"
+            )
+        lines = read_text(path).split("\n")
+        labels[output.name] = tuple(lines[:-1] if lines[-1] == "" else lines)
+    return labels
+
+
+# -- Which versions of a model are served (docs/reference/model-control.md#versions)
+
+
+_log = logging.getLogger(__name__)
+
+
+def select_versions(policy: VersionPolicy, available: Sequence[int], model: str) -> tuple[int, ...]:
+    """The versions to load, ascending, of those that have a directory.
+
+    A version that the policy asks for by number but that has no directory is only logged.
+
+    Raises:
+        InvalidArgumentError: nothing is left.
+    """
+    existing = sorted(set(available))
+    if policy.all_versions:
+        chosen = existing
+    elif policy.specific:
+        chosen = [version for version in existing if version in policy.specific]
+        for version in sorted(set(policy.specific) - set(existing)):
+            _log.warning(
+                "version %d is specified for model '%s', but the version directory is not present", version, model
+            )
+    else:
+        chosen = existing[-policy.latest :] if policy.latest else []
+    if not chosen:
+        raise InvalidArgumentError(
+            f"at least one version must be available under the version policy of model '{model}'"
+        )
+    return tuple(chosen)
+
+
+# -- Checks of the file names in a configuration: all of them stay in the model's directory
+
+
+WARMUP_FOLDER = "warmup"
+"""Where in a model's directory the files of its warm-up samples are."""
+
+STATE_FOLDER = "initial_state"
+"""Where in a model's directory the files of initial states are."""
+
+_ANY_VERSION = "1"
+
+
+def validate_files(message: Any) -> None:
+    """Check that no file name leads out of the model's directory. Label files are checked when they are read.
+
+    Raises:
+        InvalidArgumentError: one does.
+    """
+    for setting, folder, name in _file_names(message):
+        if path_within(Path(), folder, name) is None:
+            raise InvalidArgumentError(
+                f"'{setting}' of model '{message.name}' must name a file in the model's directory, but is '{name}'"
+            )
+
+
+def _file_names(message: Any) -> Iterator[tuple[str, str, str]]:
+    """Each as (setting, folder that it is relative to, name)."""
+    yield "default_model_filename", _ANY_VERSION, message.default_model_filename
+    for capability, name in message.cc_model_filenames.items():
+        yield f"cc_model_filenames[{capability}]", _ANY_VERSION, name
+    for sample in message.model_warmup:
+        for tensor, given in sample.inputs.items():
+            yield f"model_warmup input_data_file of input '{tensor}'", WARMUP_FOLDER, given.input_data_file
+    for state in message.sequence_batching.state:
+        for initial in state.initial_state:
+            yield f"initial_state data_file of state '{state.input_name}'", STATE_FOLDER, initial.data_file

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InternalError, InvalidArgumentError
 from ..gpu.discovery import NO_GPUS, Gpus
 from .build import enum_name
-from .normalize import is_ensemble
+from .model import ModelConfig
+from .platforms import is_ensemble
 
 MAX_INSTANCES = 1_024
 """Of one version of a model. Each has a thread or a process of its own."""
@@ -100,3 +102,39 @@ def _validate_profiles(message: Any, group: Any) -> None:
                 f"{who} specifies invalid profile {profile}. The field should contain the string representation of "
                 "a non-negative integer."
             )
+
+
+# -- ``instance_group.rate_limiter`` as plain values (docs/reference/scheduling.md#rate-limiter)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceDemand:
+    """So many units of a resource, held while executing; of the one pool there is, or of the instance's device's."""
+
+    name: str
+    count: int
+    is_global: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """What an instance needs in order to execute, and its priority: 1 is the highest, and 0 means 1."""
+
+    resources: tuple[ResourceDemand, ...] = ()
+    priority: int = 0
+
+
+UNLIMITED = RateLimit()
+"""Needs nothing."""
+
+
+def rate_limits(config: ModelConfig) -> tuple[RateLimit, ...]:
+    """The limits of the instances, one for each of the configuration's instance groups."""
+    limits = (group.rate_limiter for group in config.message.instance_group)
+    return tuple(
+        RateLimit(
+            tuple(ResourceDemand(item.name, item.count, getattr(item, "global")) for item in limit.resources),
+            limit.priority,
+        )
+        for limit in limits
+    )

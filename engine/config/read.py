@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
+from google.protobuf.text_format import ParseError
 
 from ..errors import InternalError, InvalidArgumentError
 from .build import model_config
 from .files import read_text
 from .json_reader import read_json
 from .model import ModelConfig
-from .normalize import normalize
-from .platforms import complete_backend
+from .platforms import complete_backend, normalize
 from .schema import ModelConfigMessage
-from .text_errors import parse_error_text
 from .validate import validate_settings
 from .validate_tensors import validate_tensors
 
@@ -97,3 +97,33 @@ def _choose_file(model_directory: Path, config_name: str) -> Path:
         if os.path.exists(custom):
             return custom
     return model_directory / "config.pbtxt"
+
+
+# What is wrong with a configuration's text, in the words of protobuf's C++ parser, which tools look for.
+#
+# Python's parser finds the same mistakes at the same places, but puts them differently. Integers are translated; other
+# mistakes are told in Python's words, without the line that they quote.
+
+
+_PLACE = re.compile(r"\A\d+:\d+ : (?:'.*': (?=[A-Z]))?", re.DOTALL)
+_NO_INTEGER = re.compile(r"Couldn't parse integer: (.*)", re.DOTALL)
+_OUT_OF_RANGE = re.compile(r"Value out of range: (-?)(\d+)")
+_INT32_MAX = 2**31 - 1
+
+
+def parse_error_text(error: ParseError) -> str:
+    """``<line>:<column>: <what>``."""
+    what = _PLACE.sub("", str(error))
+    if found := _NO_INTEGER.fullmatch(what):
+        what = f"Expected integer, got: {found[1]}"
+    elif found := _OUT_OF_RANGE.fullmatch(what):
+        what = _out_of_range(bool(found[1]), found[2])
+    line, column = error.GetLine(), error.GetColumn()
+    return what if line is None else f"{line}:{column}: {what}"
+
+
+def _out_of_range(negative: bool, digits: str) -> str:
+    """A small negative number is refused by unsigned fields alone, in which the sign is what is not expected."""
+    if negative and int(digits[:11]) <= _INT32_MAX:
+        return "Expected integer, got: -"
+    return f"Integer out of range ({digits})"

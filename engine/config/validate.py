@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from .ensemble import validate_ensemble
 from .model import ModelConfig
 from .platforms import ENSEMBLE, PLATFORMS
-from .validate_ensemble import validate_ensemble
-from .validate_sequence import validate_sequence_batching
+from .sequence import validate_sequence_batching
 from .validate_tensors import validate_tensors
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..bounded_product import MAX_ELEMENTS as MAX_SIZE
-from ..bounded_product import bounded_product
 from ..datatypes import BY_NUMBER, BYTES, FP32, INT32
 from ..errors import InvalidArgumentError
-from ..tensor_limits import MAX_RANK
+from ..tensor_limits import MAX_ELEMENTS as MAX_SIZE
+from ..tensor_limits import MAX_RANK, bounded_product
 from .build import enum_name
 
 """Elements or bytes that a tensor may have at most."""

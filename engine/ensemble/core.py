@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from ..errors import TriremeError
 from ..job import Job
-from ..response import InferenceResponse
+from ..request import InferenceResponse
 from ..scheduling import refusals
 from .gate import StepGate
 from .plan import EnsemblePlan

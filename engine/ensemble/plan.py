@@ -1,7 +1,7 @@
 """The graph of an ensemble: its steps, and the tensors between them (docs/reference/ensembles.md).
 
 A plan is made once, when an ensemble and all its members are loaded, and shared by all its requests. It never changes.
-What the configuration alone says has been checked before (`engine.config.validate_ensemble`), what the members say by
+What the configuration alone says has been checked before (`engine.config.ensemble`), what the members say by
 `agreement`; together they promise that data flows from the inputs through every step, and never in a circle.
 """
 

@@ -32,8 +32,7 @@ from dataclasses import dataclass
 
 from ..errors import InvalidArgumentError, TriremeError, request_prefix
 from ..job import Job
-from ..request import InferenceRequest, ParameterValue
-from ..response import InferenceResponse
+from ..request import InferenceRequest, InferenceResponse, ParameterValue
 from ..scheduling import refusals
 from ..tensor import Tensor
 from .errors import in_ensemble

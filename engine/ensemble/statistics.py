@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ..errors import FailureReason
 from ..execution import Phase, SealReason
 from ..job import Job
-from ..statistics import ModelStatistics
+from ..metrics.statistics import ModelStatistics
 
 
 class ComputeTimes:

@@ -27,12 +27,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import FailureReason, InternalError, TriremeError
-from ..region_tensor import DevicePieces, PlacedOutput
-from .captures import Captures
+from ..memory.tensors import DevicePieces, PlacedOutput
 from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
 from .host_callback import CallRefusedError, HostCallbacks
 from .pinned_pool import Allocate, Pinned
-from .stock import EventStock, StreamStock
+from .shared import Captures, EventStock, StreamStock
 
 logger = logging.getLogger("trireme.gpu")
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import FailureReason, InternalError, UnavailableError
-from ..region_tensor import DevicePieces, PlacedOutput
+from ..memory.tensors import DevicePieces, PlacedOutput
 
 DeviceArray = Any
 """A tensor in the device's memory, of the framework's own kind: a torch tensor, a cupy array, ..."""

@@ -16,12 +16,14 @@ Written after NVML's reference and tested against a stand-in for its binding; no
 
 from __future__ import annotations
 
+import ctypes
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
-
-from .nvml import opened_nvml
 
 logger = logging.getLogger("trireme.gpu")
 
@@ -250,3 +252,60 @@ def _ask(nvml: Any, question: Callable[[], Any]) -> Any:
         return question()
     except nvml.NVMLError:
         return None
+
+
+# NVML, the library that knows a machine's GPUs, by its Python binding: opened for a while, and closed again.
+#
+# Nothing of it is touched before it is needed, and a machine without GPUs is nothing to speak of.
+
+
+_LIBRARY = "libnvidia-ml.so.1"
+_BINDING = "pynvml"
+
+
+@contextmanager
+def opened_nvml(in_vain: str, log: logging.Logger = logger) -> Iterator[Any]:
+    """The module ``pynvml``, initialised; None where there is no GPU, or none that answers.
+
+    Args:
+        in_vain: what cannot be done if it does not open, for a warning: ``GPUs cannot be used``. There is none where
+            there is neither a library nor a driver, as on every machine without GPUs.
+    """
+    nvml = _initialised(in_vain, log)
+    if nvml is None:
+        yield None
+        return
+    try:
+        yield nvml
+    finally:
+        with suppress(nvml.NVMLError):  # what was asked is answered, and a GPU that is lost may spoil this as well
+            nvml.nvmlShutdown()
+
+
+def _library_is_there() -> bool:
+    """Whether the driver's library can be loaded. Asking costs a hundredth of importing the binding."""
+    if _BINDING in sys.modules:
+        return True
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def _initialised(in_vain: str, log: logging.Logger) -> Any:
+    if not _library_is_there():
+        return None
+    try:
+        nvml: Any = import_module(_BINDING)
+    except ImportError as error:
+        log.warning("%s: %s", in_vain, error)
+        return None
+    try:
+        nvml.nvmlInit()
+    except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
+        return None
+    except nvml.NVMLError as error:
+        log.warning("%s: %s", in_vain, error)
+        return None
+    return nvml

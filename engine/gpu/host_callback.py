@@ -34,8 +34,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..cuda_memory import LIBRARY, error_text
 from ..errors import FailureReason, InternalError, UnavailableError
+from ..memory.cuda import LIBRARY, error_text
 from .device import SickDeviceError
 
 _log = logging.getLogger(__name__)

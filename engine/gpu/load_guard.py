@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 
 from ..backends.interface import InstanceSpec, LoadedModel, ModelInstance
 from ..errors import UnavailableError
-from ..response_statistics import MemoryUsage
-from .discovery import Gpu, Gpus
-from .limits import GpuLimits
-from .nvml import opened_nvml
+from ..metrics.responses import MemoryUsage
+from .discovery import Gpu, Gpus, opened_nvml
+from .pinned_pool import GpuLimits
 
 MemoryInUse = Callable[[Gpu], tuple[int, int] | None]
 """How many bytes of a GPU's memory are in use, by any process, and how many it has; None if that is unknown."""

@@ -21,7 +21,8 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -164,3 +165,29 @@ def _block_size(nbytes: int) -> int:
     """The next size: there are four for every power of two, so at most a quarter is wasted."""
     step = max(1 << max((nbytes - 1).bit_length() - 3, 0), _SMALLEST_BYTES)
     return -(-nbytes // step) * step
+
+
+# How much of the GPUs the server may take: the flags about their memory, as plain values
+# (docs/reference/command-line.md#flags).
+#
+# The code that makes a device (`device.Device`) gives it its limits.
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLimits:
+    """Limits by GPU, by the numbers that CUDA gives them.
+
+    Attributes:
+        pinned_pool_bytes: ``--pinned-memory-pool-byte-size``: of pinned host memory that is kept for copies.
+        device_pool_bytes: ``--cuda-memory-pool-byte-size``: of device memory for tensors, where it was said.
+        load_fractions: ``--model-load-gpu-limit``: while a larger share of a GPU's memory is in use, no instance is
+            made there; where it was said.
+    """
+
+    pinned_pool_bytes: int = DEFAULT_LIMIT_BYTES
+    device_pool_bytes: Mapping[int, int] = field(default_factory=dict)
+    load_fractions: Mapping[int, float] = field(default_factory=dict)
+
+    def pool_bytes(self, gpu: int) -> int | None:
+        """Most bytes of device memory for tensors; None for no limit but the GPU's own."""
+        return self.device_pool_bytes.get(gpu)

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import InternalError
 from ..execution import ExecutionBatch, Phase
-from ..region_tensor import DevicePieces, PlacedOutput
+from ..memory.tensors import DevicePieces, PlacedOutput
 from .device import Device, DeviceArray, Event, SickDeviceError, Stream
 
 logger = logging.getLogger(__name__)

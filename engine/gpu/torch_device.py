@@ -31,14 +31,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..cuda_memory import CudaError
 from ..errors import InternalError
-from ..region_tensor import DevicePieces, PlacedOutput
-from .captures import Captures
+from ..memory.cuda import CudaError
+from ..memory.tensors import DevicePieces, PlacedOutput
 from .device import Event, Graph, OutOfDeviceMemoryError, SickDeviceError, Stream
 from .host_callback import CallRefusedError, HostCallbacks
 from .pinned_pool import Allocate, Pinned
-from .stock import EventStock, StreamStock
+from .shared import Captures, EventStock, StreamStock
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ Agents are called on loader threads; those of one model one after the other.
 from __future__ import annotations
 
 import enum
+import hashlib
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -24,7 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import InternalError, TriremeError
+from ..config.files import path_within
+from ..errors import InternalError, InvalidArgumentError, NotFoundError, TriremeError
+from ..plugins import Plugins
 
 logger = logging.getLogger("trireme.repository")
 
@@ -161,3 +164,101 @@ def _told_to_load(agent: RepositoryAgent, model: AgentModel) -> Path | None:
 
 def _name(agent: RepositoryAgent) -> str:
     return f"repository agent {type(agent).__name__}"
+
+
+# The agent that loads a model only if its files are what they should be
+# (docs/reference/model-control.md#repository-agents).
+#
+# model_repository_agents { agents [ { name: "checksum"
+#   parameters { key: "MD5:1/model.onnx" value: "d41d8cd98f00b204e9800998ecf8427e" } } ] }
+
+
+_BLOCK_BYTES = 1 << 20
+
+
+class ChecksumAgent(RepositoryAgent):
+    """Each parameter is ``<algorithm>:<file relative to the model's directory>`` and the digest in hexadecimal."""
+
+    def act(self, action: AgentAction, model: AgentModel) -> Path | None:
+        """Compare, at LOAD.
+
+        Raises:
+            InvalidArgumentError: a file differs, or a parameter is no such thing or leads out of the directory.
+            InternalError: a file cannot be read.
+        """
+        if action is AgentAction.LOAD:
+            for key, expected in self.parameters.items():
+                _check(model.directory, key, expected)
+        return None
+
+
+def _check(directory: Path, key: str, expected: str) -> None:
+    algorithm, colon, name = key.partition(":")
+    if not colon:
+        raise InvalidArgumentError(f"failed to parse key: {key}")
+    if algorithm.upper() != "MD5":
+        raise InvalidArgumentError(f"Unsupported checksum algorithm: {key}")
+    path = path_within(directory, "", name)
+    if path is None:
+        raise InvalidArgumentError(f"checksum file '{name}' is outside the model's directory")
+    digest = _md5(str(path))
+    if digest != expected.lower():
+        raise InvalidArgumentError(f"Mismatched MD5 hash for file {path}, expect: {expected}, got: {digest}")
+
+
+def _md5(path: str) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"failed to open text file for read {path}: {error.strerror}") from error
+    except OSError as error:
+        raise InternalError(f"failed to open text file for read {path}: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+# -- Which agent answers to a name: ours, and the entry points of group ``trireme.repository_agents``
+
+
+ENTRY_POINT_GROUP = "trireme.repository_agents"
+
+
+class AgentRegistry:
+    """Finds agents by their names.
+
+    Args:
+        extra: agent classes that need no entry point, besides those of Trireme itself.
+    """
+
+    def __init__(self, extra: Mapping[str, type[RepositoryAgent]] | None = None) -> None:
+        own = {"checksum": ChecksumAgent, **(extra or {})}
+        self._plugins: Plugins[RepositoryAgent] = Plugins(ENTRY_POINT_GROUP, "repository agent", RepositoryAgent, own)
+        self._used: dict[str, type[RepositoryAgent]] = {}
+
+    def make(self, name: str, parameters: Mapping[str, str]) -> RepositoryAgent:
+        """An agent for one load.
+
+        Raises:
+            InvalidArgumentError: there is no agent of this name.
+            UnavailableError: it is installed, but cannot be imported.
+            InternalError, TriremeError: it does not like its parameters.
+        """
+        kind = self._used[name] = self._find(name)
+        try:
+            return kind(parameters)
+        except TriremeError:
+            raise
+        except Exception as error:
+            raise InternalError(f"repository agent '{name}': {type(error).__name__}: {error}") from error
+
+    def used(self) -> list[tuple[str, str]]:
+        """Name and place (``module:Class``) of each agent that a model has asked for, sorted."""
+        return sorted((name, f"{kind.__module__}:{kind.__qualname__}") for name, kind in self._used.items())
+
+    def _find(self, name: str) -> type[RepositoryAgent]:
+        found = self._plugins.find(name)
+        if found is not None:
+            return found
+        raise InvalidArgumentError(f"unable to find repository agent '{name}'; install the package that brings it")

@@ -24,7 +24,7 @@ from ..config.read import finish_config, read_message
 from ..errors import InternalError, InvalidArgumentError
 from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
-from .agent_registry import AgentRegistry
+from .agents import AgentRegistry
 from .managed import open_managed
 from .source import ModelSource, Scan
 

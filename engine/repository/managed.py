@@ -13,8 +13,7 @@ from ..config.read import finish_config, read_message
 from ..errors import InternalError
 from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
-from .agent_registry import AgentRegistry
-from .agents import AgentChain, AgentModel
+from .agents import AgentChain, AgentModel, AgentRegistry
 from .source import ModelSource
 
 

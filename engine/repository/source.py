@@ -15,7 +15,7 @@ from ..config.model import ModelConfig
 from ..errors import UnsupportedError
 from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
-from .agent_registry import AgentRegistry
+from .agents import AgentRegistry
 
 
 class ModelSource(Protocol):

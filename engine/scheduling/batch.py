@@ -26,14 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from ..bounded_product import bounded_product
 from ..config.model import BatchInput, BatchOutput, Dims, ModelConfig, ModelOutput
 from ..config.sequence import DirectStrategy, sequence_batching
 from ..datatypes import BYTES
 from ..errors import InternalError, InvalidArgumentError, UnsupportedError, request_prefix
 from ..job import Job
-from ..region_tensor import DevicePieces, PlacedOutput, RegionTensor
+from ..memory.tensors import DevicePieces, PlacedOutput, RegionTensor
 from ..tensor import Tensor
+from ..tensor_limits import bounded_product
 
 Inputs = dict[str, Any]
 """By name: numpy's arrays; `DevicePieces` where they are asked for."""

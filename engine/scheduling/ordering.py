@@ -11,8 +11,8 @@ Rules:
     in the order in which it was given.
  3. How a job ends does not matter: one that was rejected or cancelled in the queue waits its turn with its error, and
     frees its place with it.
- 4. Answers that are held back do not hold their model back (`engine.answer_window`): it may have to go on in order to
-    answer the job in first place. They count again when they go out.
+ 4. Answers that are held back do not hold their model back (`engine.instances.answer_window`): it may have to go on in
+    order to answer the job in first place. They count again when they go out.
 
 A place goes HOLDING ─(all before it have ended)▶ FIRST ─(final answer)▶ gone; a final answer that is given in HOLDING
 goes out, and the place with it, on becoming first.

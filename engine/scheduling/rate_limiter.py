@@ -30,7 +30,7 @@ import enum
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-from ..config.rate_limiter import RateLimit
+from ..config.instance_groups import RateLimit
 from .resources import ExplicitResource, Pool, ResourcePools, demanded
 
 Instance = TypeVar("Instance", bound=Hashable)

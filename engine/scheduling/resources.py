@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..config.rate_limiter import RateLimit
+from ..config.instance_groups import RateLimit
 from ..errors import InvalidArgumentError
 
 GLOBAL = -1

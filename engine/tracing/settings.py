@@ -1,27 +1,197 @@
-"""The trace settings of a server and of its models, and how they are changed while it runs
-(docs/reference/traces.md#settings).
-
-Rules:
- 1. A model's setting overrides the server's field by field. A field that was not set for it follows the server's, later
-    changes included.
- 2. Clearing a field of the server restores what it was at start; clearing a field of a model lets it follow again. A
-    model of which no field is set has no setting of its own: its requests are counted with those of all models.
- 3. Every change, whatever it changes, replaces the setting, and so begins to count anew. A count that was set goes on
-    from what is left of it; one that was not set begins with what is left behind it.
- 4. A change that would make a setting trace, though it cannot, is refused as a whole: without a file, without a rate,
-    without a count. Rate 0 is right in the mode opentelemetry, where requests with a context are traced all the same.
-"""
+"""The options about traces that a server starts with: ``--trace-config`` (docs/reference/traces.md#settings)."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..errors import InvalidArgumentError
-from .config import TraceConfig, TraceLevel, TraceMode
-from .setting import TraceSetting
+
+UNLIMITED = -1
+"""A count of traces that never runs out."""
+
+DEFAULT_RATE = 1000
+
+
+class TraceMode(enum.Enum):
+    """Where traces go: files of Triton's, or spans that are sent to an OpenTelemetry collector."""
+
+    TRITON = "triton"
+    OPENTELEMETRY = "opentelemetry"
+
+
+class TraceLevel(enum.Flag):
+    """What is noted of a request. The names are those of the protocols."""
+
+    OFF = 0
+    TIMESTAMPS = 1
+    TENSORS = 2
+
+    def names(self) -> list[str]:
+        """As the protocols list them; ``OFF`` alone if there is nothing else."""
+        return [level.name or "" for level in TraceLevel if level in self] or ["OFF"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """Options of the mode opentelemetry (docs/reference/traces.md#opentelemetry).
+
+    Attributes:
+        url: where spans are posted to, by OTLP over HTTP.
+        resource: attributes of the server, as (key, value).
+        max_queue_size: spans that may wait; what comes while they do is dropped.
+        schedule_delay_ms: time between two exports.
+        max_export_batch_size: most spans of one export.
+        given: the options that clients are told about, as (name, value), in this order.
+    """
+
+    url: str = "http://localhost:4318/v1/traces"
+    resource: tuple[tuple[str, str], ...] = (("service.name", "triton-inference-server"),)
+    max_queue_size: int = 2048
+    schedule_delay_ms: int = 5000
+    max_export_batch_size: int = 512
+    given: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceConfig:
+    """Settings at start.
+
+    Attributes:
+        level, rate, count, log_frequency: what global settings begin with, and are cleared to.
+        file: where traces are written to; needed in the mode triton.
+        export: for the mode opentelemetry.
+    """
+
+    mode: TraceMode = TraceMode.TRITON
+    level: TraceLevel = TraceLevel.OFF
+    rate: int = DEFAULT_RATE
+    count: int = UNLIMITED
+    log_frequency: int = 0
+    file: str = ""
+    export: ExportOptions = field(default_factory=ExportOptions)
+
+
+# One trace setting at work: it decides which requests are traced, and knows how many of them are still under way.
+#
+# Rules:
+#  1. Of every `rate` requests the last is traced, while `count` lasts; each trace takes one of it.
+#  2. A request with a context of its caller's (mode opentelemetry) is traced whatever rate and count are, and takes
+#     nothing of either, as long as the level is not OFF.
+#  3. Nothing is traced in the mode triton without a file to write to.
+#  4. A setting is never changed, but replaced; the new one counts from the beginning. The old one is *retired*: it
+#     takes no new traces, and is over when the last one under way has come back.
+#
+# States: ACTIVE --count used up--> EXHAUSTED; both --replaced--> RETIRED.
+
+
+class SettingState(enum.Enum):
+    ACTIVE = "active"
+    EXHAUSTED = "exhausted"
+    RETIRED = "retired"
+
+
+class TraceSetting:
+    """The setting of the server, or of one model.
+
+    Attributes:
+        level, rate, log_frequency: as set.
+        count: traces that may still be taken; -1 for any number.
+        own: names of the fields that were set for this one; the others follow the setting behind it.
+        notes: what of the level traces really tell; spans have no tensors.
+        open: traces taken that have not come back.
+    """
+
+    __slots__ = (
+        "_can_sample",
+        "_retired",
+        "_seen",
+        "count",
+        "level",
+        "log_frequency",
+        "notes",
+        "open",
+        "own",
+        "rate",
+    )
+
+    def __init__(
+        self, config: TraceConfig, level: TraceLevel, rate: int, count: int, log_frequency: int, own: frozenset[str]
+    ) -> None:
+        self.level = level
+        self.rate = rate
+        self.count = count
+        self.log_frequency = log_frequency
+        self.own = own
+        self.open = 0
+        self._seen = 0
+        self._retired = False
+        exporting = config.mode is TraceMode.OPENTELEMETRY
+        self.notes = level & TraceLevel.TIMESTAMPS if exporting else level
+        self._can_sample = bool(self.notes and rate) and (exporting or bool(config.file))
+
+    @property
+    def state(self) -> SettingState:
+        if self._retired:
+            return SettingState.RETIRED
+        return SettingState.EXHAUSTED if self.count == 0 else SettingState.ACTIVE
+
+    @property
+    def can_sample(self) -> bool:
+        """Whether any request at all may be traced by rule 1."""
+        return self._can_sample and self.count != 0
+
+    def sample(self) -> bool:
+        """Whether the request that has come is to be traced (rule 1)."""
+        if not self.can_sample:
+            return False
+        self._seen += 1
+        if self._seen < self.rate:
+            return False
+        self._seen = 0
+        if self.count > 0:
+            self.count -= 1
+        return True
+
+    def give_back(self, was_sampled: bool) -> None:
+        """The last `sample`, which gave this, does not count: the request comes again."""
+        if not was_sampled:
+            self._seen = max(0, self._seen - 1)
+            return
+        self._seen = self.rate - 1
+        if self.count >= 0:
+            self.count += 1
+
+    @property
+    def is_complete(self) -> bool:
+        """No trace will come back any more."""
+        return self.open == 0 and (self._retired or self.count == 0)
+
+    def retire(self) -> None:
+        """Another has taken its place."""
+        self._retired = True
+
+    def __repr__(self) -> str:
+        return (
+            f"<TraceSetting {self.state.value}: {'|'.join(self.level.names())}, every {self.rate}, {self.count} left, "
+            f"{self.open} open>"
+        )
+
+
+# The trace settings of a server and of its models, and how they are changed while it runs
+# (docs/reference/traces.md#settings).
+#
+# Rules:
+#  1. A model's setting overrides the server's field by field. A field that was not set for it follows the server's,
+#     later changes included.
+#  2. Clearing a field of the server restores what it was at start; clearing a field of a model lets it follow again. A
+#     model of which no field is set has no setting of its own: its requests are counted with those of all models.
+#  3. Every change, whatever it changes, replaces the setting, and so begins to count anew. A count that was set goes on
+#     from what is left of it; one that was not set begins with what is left behind it.
+#  4. A change that would make a setting trace, though it cannot, is refused as a whole: without a file, without a rate,
+#     without a count. Rate 0 is right in the mode opentelemetry, where requests with a context are traced all the same.
 
 
 class Clear(enum.Enum):

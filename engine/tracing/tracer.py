@@ -16,11 +16,8 @@ import logging
 from typing import Protocol
 
 from ..clock import Clock
-from .config import TraceConfig, TraceLevel, TraceMode
-from .propagation import SpanContext
-from .record import Identities, Trace
-from .setting import TraceSetting
-from .settings import SettingsChange, TraceSettings
+from .record import Identities, SpanContext, Trace
+from .settings import SettingsChange, TraceConfig, TraceLevel, TraceMode, TraceSetting, TraceSettings
 
 logger = logging.getLogger("trireme.tracing")
 

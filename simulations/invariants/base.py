@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...engine.statistics import ModelStatisticsEntry
+from ...engine.metrics.statistics import ModelStatisticsEntry
 from ..history import Handlers
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...actors import InferenceServer, Reply
 from ...engine.description import ModelState
-from ...engine.statistics import ModelStatisticsEntry
+from ...engine.metrics.statistics import ModelStatisticsEntry
 from ..events import AnswerFound, BatchSealed, ReplyDelivered, RequestQueued, RequestRescheduled
 from ..generations import model_of
 from ..history import Handlers

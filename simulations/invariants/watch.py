@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from ...engine.statistics import ModelStatisticsEntry
+from ...engine.metrics.statistics import ModelStatisticsEntry
 from ..graphs import Graphs
 from ..history import Recorder
 from .answers import AnswersWhole

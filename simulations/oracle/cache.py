@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ...engine.statistics import ModelStatisticsEntry
+from ...engine.metrics.statistics import ModelStatisticsEntry
 from ...engine.tensor import Tensor
 from ..events import ReplyDelivered
 from ..history import Handlers

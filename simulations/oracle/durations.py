@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...engine.errors import FailureReason
-from ...engine.statistics import ModelStatistics, ModelStatisticsEntry
+from ...engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 from ..events import (
     AnswerFound,
     BatchSealed,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ...engine.statistics import ModelStatisticsEntry
+from ...engine.metrics.statistics import ModelStatisticsEntry
 from ..events import (
     AnswerFound,
     BatchSealed,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...engine.config.rate_limiter import RateLimit
+from ...engine.config.instance_groups import RateLimit
 from ...engine.scheduling.rate_limiter import RateLimiter
 from ...engine.scheduling.resources import ExplicitResource
 from ..history import Handlers, Recorder

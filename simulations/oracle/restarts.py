@@ -1,4 +1,4 @@
-"""When an instance that died comes back (`engine/restart.py` has the rules; Triton starts none again)."""
+"""When an instance that died comes back (`engine/instances/restart.py` has the rules; Triton starts none again)."""
 
 from __future__ import annotations
 

@@ -21,10 +21,9 @@ from trireme.actors import InferenceServer
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.datatypes import FP32, INT32
 from trireme.engine.errors import TriremeError, UnavailableError
-from trireme.engine.gpu.cupy_devices import CupyDevices
+from trireme.engine.gpu.devices import CupyDevices
 from trireme.engine.gpu.discovery import Gpu
-from trireme.engine.gpu.limits import GpuLimits
-from trireme.engine.gpu.pinned_pool import PinnedPool
+from trireme.engine.gpu.pinned_pool import GpuLimits, PinnedPool
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor

@@ -27,7 +27,7 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.errors import InvalidArgumentError, UnavailableError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.discovery import Gpu
-from trireme.engine.gpu.limits import GpuLimits
+from trireme.engine.gpu.pinned_pool import GpuLimits
 from trireme.engine.options import ControlMode, ServerOptions
 
 GPUS = (

@@ -29,11 +29,11 @@ from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import TriremeError, UnavailableError
 from trireme.engine.gpu.discovery import Gpu
-from trireme.engine.gpu.limits import GpuLimits
+from trireme.engine.gpu.pinned_pool import GpuLimits
+from trireme.engine.memory.regions import RegionKind
+from trireme.engine.memory.tensors import RegionTensor
 from trireme.engine.options import ServerOptions
-from trireme.engine.region_tensor import RegionTensor
 from trireme.engine.request import InferenceRequest
-from trireme.engine.shared_memory import RegionKind
 from trireme.engine.tensor import Tensor
 
 Serve = Callable[..., AbstractAsyncContextManager[InferenceServer]]

@@ -19,9 +19,9 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import FailureReason, InternalError
 from trireme.engine.execution import ExecutionBatch
+from trireme.engine.instances.placement import SHORT_NS, TRIALS
 from trireme.engine.job import Job, Outcome
 from trireme.engine.options import ServerOptions
-from trireme.engine.placement import SHORT_NS, TRIALS
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
 from trireme.simulations.models import BACKEND, Profile, SimulatedRepository, simple_model, simple_request

@@ -11,8 +11,7 @@ from valued_models import CONFIG, CONFIG_JSON, Gates, write_model
 from valued_server import POLL_FAILED, ask, fails, serving, until
 
 from trireme.engine.errors import InternalError, InvalidArgumentError
-from trireme.engine.repository.agent_registry import AgentRegistry
-from trireme.engine.repository.agents import AgentAction, AgentModel, RepositoryAgent
+from trireme.engine.repository.agents import AgentAction, AgentModel, AgentRegistry, RepositoryAgent
 from trireme.engine.repository.source import ModelSource
 
 AGENT = 'model_repository_agents { agents { name: "x" } }'

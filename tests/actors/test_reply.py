@@ -14,8 +14,7 @@ from trireme.actors.reply import WINDOW, Reply
 from trireme.actors.turn import Turn
 from trireme.engine.errors import FailureReason, InternalError, InvalidArgumentError, UnavailableError
 from trireme.engine.job import Job, Outcome
-from trireme.engine.request import InferenceRequest
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceRequest, InferenceResponse
 
 
 def response(number: int) -> InferenceResponse:

@@ -16,8 +16,7 @@ from valued_server import POLL_FAILED, ask, fails, serving, until
 
 from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.engine.options import ControlMode
-from trireme.engine.repository.agent_registry import AgentRegistry
-from trireme.engine.repository.agents import AgentAction, AgentModel, RepositoryAgent
+from trireme.engine.repository.agents import AgentAction, AgentModel, AgentRegistry, RepositoryAgent
 
 
 def asked(*agents: str, **parameters: str) -> str:

@@ -16,10 +16,10 @@ from trireme.actors import InferenceServer
 from trireme.actors.large_requests import FEW_STRINGS
 from trireme.engine.datatypes import BYTES, FP32, INT32, DataType
 from trireme.engine.errors import InvalidArgumentError
+from trireme.engine.memory.regions import Region, RegionKind
+from trireme.engine.memory.tensors import RegionTensor
 from trireme.engine.options import ControlMode, ServerOptions
-from trireme.engine.region_tensor import RegionTensor
 from trireme.engine.request import InferenceRequest
-from trireme.engine.shared_memory import Region, RegionKind
 from trireme.engine.tensor import Tensor, pack_bytes
 from trireme.engine.validation import RequestValidator
 

@@ -14,7 +14,7 @@ from otlp_receiver import Receiver, receiving
 from trireme.actors.trace_exporter import TraceExporter
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import Activity, TraceConfig, TraceLevel, TraceMode, Tracer
-from trireme.engine.tracing.config import ExportOptions
+from trireme.engine.tracing.settings import ExportOptions
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ import trio
 from trireme.actors import InferenceServer
 from trireme.actors import watchdog as module
 from trireme.api.metrics.collector import ServerCollector
-from trireme.engine.metrics import HostReadings
-from trireme.engine.metrics_text import write_text
+from trireme.engine.metrics.families import HostReadings
+from trireme.engine.metrics.page import write_text
 from trireme.engine.options import ServerOptions
 
 

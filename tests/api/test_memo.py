@@ -15,7 +15,7 @@ from trireme.api.http.routes import Router
 from trireme.api.http2.headers import HeaderReader
 from trireme.api.http2.limits import Http2Limits
 from trireme.api.memo import Memo
-from trireme.engine.shared_memory import Regions
+from trireme.engine.memory.regions import Regions
 
 
 @given(st.lists(st.binary(max_size=3)), st.integers(0, 5), st.integers(0, 3))

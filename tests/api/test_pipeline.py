@@ -17,8 +17,7 @@ from trireme.api.request_parameters import HeaderPattern
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import InvalidArgumentError, TriremeError, UnavailableError
-from trireme.engine.request import InferenceRequest
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tracing import Tracer
 
 MODEL = ModelDescription("m", 1, (1,), ModelConfig("m"), {})

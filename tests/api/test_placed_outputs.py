@@ -18,12 +18,12 @@ from trireme.api.grpc.infer_request import decode_infer as decode_grpc
 from trireme.api.grpc.infer_request import read_infer_request
 from trireme.api.http.infer import response as infer_response
 from trireme.api.http.infer.request import decode_infer as decode_http
-from trireme.engine.cuda_memory import CudaDriver
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
-from trireme.engine.region_tensor import RegionTensor, places_on_gpus
-from trireme.engine.response import InferenceResponse
-from trireme.engine.shared_memory import Region, Regions, RegionSlice
+from trireme.engine.memory.cuda import CudaDriver
+from trireme.engine.memory.regions import Region, Regions, RegionSlice
+from trireme.engine.memory.tensors import RegionTensor, places_on_gpus
+from trireme.engine.request import InferenceResponse
 from trireme.engine.tensor import Tensor
 from trireme.engine.tensor_limits import DEFAULT_LIMITS
 

@@ -14,7 +14,7 @@ from otlp_receiver import ReceivedSpan, Receiver, receiving
 from traced_world import World, inputs, traced_world
 
 from trireme.engine.tracing import TraceConfig, TraceLevel, TraceMode
-from trireme.engine.tracing.config import ExportOptions
+from trireme.engine.tracing.settings import ExportOptions
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-00"

@@ -16,7 +16,7 @@ from trireme.engine.cache import open_cache
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InvalidArgumentError, UnavailableError
 from trireme.engine.plugins import Plugins
-from trireme.engine.repository.agent_registry import AgentRegistry
+from trireme.engine.repository.agents import AgentRegistry
 
 
 class Base:

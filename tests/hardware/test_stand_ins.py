@@ -15,8 +15,8 @@ import pytest
 from fake_gpu import FakeGpus
 from fake_torch_cuda import FakeTorch
 
-from trireme.engine.cuda_memory import LIBRARY
 from trireme.engine.gpu.discovery import Gpu
+from trireme.engine.memory.cuda import LIBRARY
 
 HERE = Path(__file__).parent
 

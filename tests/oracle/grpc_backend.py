@@ -11,7 +11,7 @@ from trireme.engine.datatypes import INT32
 from trireme.engine.errors import InternalError, NotFoundError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceResponse
 from trireme.engine.tensor import Tensor
 
 

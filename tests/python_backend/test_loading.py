@@ -14,8 +14,7 @@ from python_models import CONFIG, IDENTITY, ask, child_processes, open_descripto
 from trireme.engine.description import ModelState
 from trireme.engine.errors import InvalidArgumentError
 from trireme.python_backend import PythonBackend
-from trireme.python_backend.environments import Environments
-from trireme.python_backend.launching import Interpreter
+from trireme.python_backend.launching import Environments, Interpreter
 
 CLASS = """
     import triton_python_backend_utils as pb_utils

@@ -8,8 +8,7 @@ import subprocess
 
 import pytest
 
-from trireme.python_backend.output import LONGEST_LINE_BYTES, OutputLog
-from trireme.python_backend.pace import BURST_S, BYTES_PER_S, LINES_PER_S, Pace
+from trireme.python_backend.output import BURST_S, BYTES_PER_S, LINES_PER_S, LONGEST_LINE_BYTES, OutputLog, Pace
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trireme.engine.request_log import LoggedRequest
+from trireme.engine.logs.request_log import LoggedRequest
 from trireme.simulations.events import RequestAnswered, RequestSubmitted
 from trireme.simulations.play import play
 from trireme.simulations.trace import plan_of_log

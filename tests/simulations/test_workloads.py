@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from trireme.engine.request_log import LoggedRequest
+from trireme.engine.logs.request_log import LoggedRequest
 from trireme.simulations.workloads import Arrival, bursty, closed_loop, poisson, replayed, sequences
 
 S = 1_000_000_000

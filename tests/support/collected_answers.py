@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trireme.engine.errors import TriremeError
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceResponse
 
 
 class NoReply:

@@ -23,10 +23,9 @@ from trireme.engine.datatypes import FP32, INT32
 from trireme.engine.errors import InternalError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
+from trireme.engine.metrics.statistics import ModelStatistics
 from trireme.engine.options import ServerOptions
-from trireme.engine.request import InferenceRequest
-from trireme.engine.response import InferenceResponse
-from trireme.engine.statistics import ModelStatistics
+from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor
 
 PATIENCE_S = 60.0

@@ -23,8 +23,7 @@ from trireme.engine.ensemble import (
 )
 from trireme.engine.errors import TriremeError
 from trireme.engine.job import Job, Outcome
-from trireme.engine.request import InferenceRequest, ParameterValue
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceRequest, InferenceResponse, ParameterValue
 from trireme.engine.tensor import Tensor
 
 Tensors = Sequence[str]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trireme.engine.cuda_memory import IpcMemHandle
+from trireme.engine.memory.cuda import IpcMemHandle
 
 SUCCESS, INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE, INVALID_DEVICE, INVALID_CONTEXT = 0, 1, 3, 100, 101, 201
 INVALID_HANDLE, ILLEGAL_ADDRESS = 400, 700

@@ -23,7 +23,7 @@ from fake_cuda import ILLEGAL_ADDRESS, SUCCESS, FakeCuda
 from fake_gpu import POISON, FakeEvent, FakeGpus, FakeStream, Misuse, Operation
 from late_tensors import Computer, LateTensor, Token
 
-from trireme.engine.gpu.torch_devices import TorchDevices
+from trireme.engine.gpu.devices import TorchDevices
 
 _BORROWED = {
     *("Tensor", "device", "dtype", "is_tensor", "inference_mode", "no_grad", "nn", "load", "compile"),

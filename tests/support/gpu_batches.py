@@ -12,17 +12,17 @@ from fake_torch_cuda import FakeTorch
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.pytorch import PyTorchBackend
-from trireme.engine.backends.pytorch.stream_instance import PyTorchStreamInstance
+from trireme.engine.backends.pytorch.instance import PyTorchStreamInstance
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig
-from trireme.engine.cuda_memory import CudaDriver
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import TriremeError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
-from trireme.engine.region_tensor import RegionTensor
+from trireme.engine.memory.cuda import CudaDriver
+from trireme.engine.memory.regions import Regions, RegionSlice
+from trireme.engine.memory.tensors import RegionTensor
 from trireme.engine.request import InferenceRequest
-from trireme.engine.shared_memory import Regions, RegionSlice
 from trireme.engine.tensor import Tensor
 
 PATIENCE_S = 10

@@ -12,7 +12,7 @@ from trireme.api.grpc.infer_request import DecodedGrpcInfer, decode_infer, read_
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import TriremeError
-from trireme.engine.shared_memory import Regions
+from trireme.engine.memory.regions import Regions
 
 Request = PB.ModelInferRequest
 Response = PB.ModelInferResponse

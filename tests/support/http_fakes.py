@@ -22,11 +22,10 @@ from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BF16, BYTES, FP16, FP32, INT32, DataType
 from trireme.engine.description import IndexEntry, ModelDescription, ServerMetadata
 from trireme.engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from trireme.engine.memory.regions import Regions
+from trireme.engine.metrics.statistics import ModelStatisticsEntry
 from trireme.engine.options import ServerOptions
-from trireme.engine.request import LATEST, InferenceRequest, ParameterValue
-from trireme.engine.response import InferenceResponse
-from trireme.engine.shared_memory import Regions
-from trireme.engine.statistics import ModelStatisticsEntry
+from trireme.engine.request import LATEST, InferenceRequest, InferenceResponse, ParameterValue
 from trireme.engine.tensor import Tensor
 
 if TYPE_CHECKING:

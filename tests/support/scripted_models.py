@@ -31,15 +31,15 @@ from pathlib import Path
 
 import numpy as np
 
-from trireme.engine.answer_window import AnswerWindow
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
 from trireme.engine.execution import ExecutionBatch
+from trireme.engine.instances.answer_window import AnswerWindow
 from trireme.engine.job import Job
-from trireme.engine.response_statistics import ResponseOutcome, ResponseTimes
+from trireme.engine.metrics.responses import ResponseOutcome, ResponseTimes
 from trireme.engine.tensor import Tensor
 
 PATIENCE_S = 60.0

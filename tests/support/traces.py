@@ -9,7 +9,7 @@ from typing import Any
 
 from trireme.engine.clock import Clock, SystemClock
 from trireme.engine.tracing import Trace, TraceConfig, TraceLevel, Tracer
-from trireme.engine.tracing.setting import TraceSetting
+from trireme.engine.tracing.settings import TraceSetting
 
 
 class Collected:

@@ -24,8 +24,7 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
 from trireme.engine.execution import ExecutionBatch
-from trireme.engine.request import InferenceRequest, ParameterValue
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceRequest, InferenceResponse, ParameterValue
 from trireme.engine.tensor import Tensor
 
 PATIENCE_S = 20.0

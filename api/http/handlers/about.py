@@ -10,8 +10,8 @@ from ....engine.config import config_json
 from ....engine.config.model import ModelInput, ModelOutput
 from ....engine.description import ModelDescription
 from ....engine.errors import UnavailableError
-from ....engine.response_statistics import Duration, ResponseStatistics
-from ....engine.statistics import ModelStatisticsEntry
+from ....engine.metrics.responses import Duration, ResponseStatistics
+from ....engine.metrics.statistics import ModelStatisticsEntry
 from ..errors import error_body
 from ..exchange import JSON, TEXT, Answer, Context, HttpRequest
 from ..json import writer as json_writer

@@ -4,7 +4,7 @@ Whatever is wrong before the model is asked is an ordinary error. After that the
 status says how the model's first response was (200, or 400 if it was an error, of whatever class), its body the rest.
 
 The connection holds the model back: responses are taken from the reply when those before them have gone to the client,
-and a model whose responses are not taken waits (`engine.answer_window`).
+and a model whose responses are not taken waits (`engine.instances.answer_window`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ....engine.config.model import ModelInput
 from ....engine.datatypes import BYTES
 from ....engine.description import ModelDescription
 from ....engine.errors import InvalidArgumentError, TriremeError, request_prefix
-from ....engine.request import InferenceRequest
-from ....engine.response import InferenceResponse
+from ....engine.request import InferenceRequest, InferenceResponse
 from ....engine.tensor import Tensor, add_packed
 from ....engine.tensor_limits import TensorLimits
 from ....engine.tracing import Tracer

@@ -11,7 +11,7 @@ import logging
 
 import orjson
 
-from ....engine.custom_metrics import CustomMetrics
+from ....engine.metrics.custom import CustomMetrics
 from ..asgi import Headers
 
 logger = logging.getLogger("trireme.http")

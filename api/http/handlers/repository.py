@@ -8,7 +8,7 @@ from typing import Any
 
 from ....engine.description import IndexEntry
 from ....engine.errors import InternalError, InvalidArgumentError, UnsupportedError
-from ....engine.repository.load_parameters import FILE_PREFIX
+from ....engine.repository.uploads import FILE_PREFIX
 from ....engine.tensor import Buffer
 from ..bodies import read_json, too_large
 from ..exchange import JSON, Answer, Context, HttpRequest

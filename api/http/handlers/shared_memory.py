@@ -1,14 +1,14 @@
-"""Shared-memory regions: status, register, unregister (docs/reference/shared-memory.md#regions). `engine.shared_memory`
-says what they are."""
+"""Shared-memory regions: status, register, unregister (docs/reference/shared-memory.md#regions).
+`engine.memory.regions` says what they are."""
 
 from __future__ import annotations
 
 import binascii
 from typing import Any
 
-from ....engine.cuda_memory import HANDLE_BYTES, CudaRegion
 from ....engine.errors import InvalidArgumentError
-from ....engine.shared_memory import Region, RegionKind
+from ....engine.memory.cuda import HANDLE_BYTES, CudaRegion
+from ....engine.memory.regions import Region, RegionKind
 from ...restrictions import refuse_region_changes
 from ..bodies import read_json
 from ..exchange import JSON, Answer, Context, HttpRequest

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....engine.datatypes import DataType
+from ....engine.memory.regions import Regions
 from ....engine.request import InferenceRequest
-from ....engine.shared_memory import Regions
 from ....engine.tensor import Buffer, Tensor
 from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ...memo import Memo

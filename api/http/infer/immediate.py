@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from ....actors.reply import Reply
 from ....engine.errors import TriremeError
-from ....engine.log_context import about
+from ....engine.logs.context import about
 from ....engine.tracing import Tracer
 from ...pipeline import CallbackAnswer
 from ..asgi import Headers

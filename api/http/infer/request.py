@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....engine.bounded_product import MAX_ELEMENTS, bounded_product
 from ....engine.datatypes import BY_NAME, BYTES, INVALID, DataType
 from ....engine.description import ModelDescription
 from ....engine.errors import InternalError, InvalidArgumentError
-from ....engine.region_tensor import RegionTensor, places_on_gpus
+from ....engine.memory.regions import Regions, RegionSlice
+from ....engine.memory.tensors import RegionTensor, places_on_gpus
 from ....engine.request import InferenceRequest, ParameterValue
-from ....engine.shared_memory import Regions, RegionSlice
 from ....engine.tensor import Buffer, Tensor
-from ....engine.tensor_limits import TensorLimits
+from ....engine.tensor_limits import MAX_ELEMENTS, TensorLimits, bounded_product
 from ...request_parameters import RESERVED_PREFIX, HeaderPattern, check_forwarded_name
 from ..asgi import Headers
 from ..json import reader as json_reader

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ....engine.errors import InvalidArgumentError, TriremeError
-from ....engine.repository.load_parameters import FILE_PREFIX
+from ....engine.repository.uploads import FILE_PREFIX
 from ....engine.tensor_limits import LimitError
 from ...request_parameters import MAX_PARTS, MAX_TEXT_BYTES
 from . import reader as json_reader

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....engine.bounded_product import bounded_product
 from ....engine.datatypes import (
     BF16,
     BOOL,
@@ -33,7 +32,7 @@ from ....engine.datatypes import (
 )
 from ....engine.errors import InternalError, InvalidArgumentError
 from ....engine.tensor import Buffer, Tensor, add_packed, pack_bytes
-from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits, bounded_product
 from .pieces import LargeArray, LargeString
 from .reader import INT64_MAX, as_bool, as_double, as_signed, as_string, as_unsigned
 from .strict import MAX_NESTING, NESTING_ERROR

@@ -13,22 +13,18 @@ from ...config.sequence import SequenceBatching, sequence_batching
 from ...datatypes import BF16, BYTES
 from ...errors import InvalidArgumentError, UnsupportedError
 from ...gpu.cupy_device import CupyDevice
-from ...gpu.cupy_devices import CupyDevices
+from ...gpu.devices import CupyDevices
 from ...gpu.pipeline import Pipeline
-from ...instance_orders import first_instance, input_gpu
+from ...instances.orders import first_instance, input_gpu
 from ...scheduling.batch import BatchLayout
-from ..checks import check_model
-from ..completion import complete, needs_completion
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..parameters import parse_bool, parse_int
+from ..signature import check_model, complete, needs_completion
 from .gpu_instance import OnnxRuntimeGpuInstance
-from .instance import OnnxRuntimeInstance
-from .library import error_types, import_onnxruntime, load_cuda, reason
+from .instance import OnnxRuntimeInstance, text_tensors, wire
+from .library import error_types, import_onnxruntime, load_cuda, reason, signature_of
 from .operators import depends_on_values
-from .providers import providers
-from .session import inspection_session, instance_session, model_path
-from .signature import signature_of
-from .wiring import text_tensors, wire
+from .session import inspection_session, instance_session, model_path, providers
 
 
 class OnnxRuntimeBackend(Backend):

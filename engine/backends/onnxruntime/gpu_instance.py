@@ -34,13 +34,12 @@ from ...gpu.cupy_device import CupyDevice
 from ...gpu.device import DeviceArray, OutOfDeviceMemoryError, Stream
 from ...gpu.pipeline import Flight, Pipeline
 from ...job import Job
-from ...region_tensor import PlacedOutput
+from ...memory.tensors import PlacedOutput
 from ...scheduling.batch import BatchLayout
 from ..interface import InstanceSpec, StreamInstance
-from .instance import to_array
+from .instance import ONNX_BFLOAT16, Wiring, as_bf16, to_array
 from .library import error_types, reason
 from .session import run_options
-from .wiring import ONNX_BFLOAT16, Wiring, as_bf16
 
 _NOT_SYNCHRONIZED = "disable_synchronize_execution_providers"
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...config.model import ModelConfig
+from ...config.model import Accelerator, ModelConfig
 from ...errors import InternalError, InvalidArgumentError, UnavailableError
 from ..interface import InstanceSpec, ModelFiles
 from ..parameters import parse_bool, parse_int
-from .library import error_types, fresh_run_options, reason, session_options
-from .providers import check_in_use, on_stream, providers
+from .library import error_types, fresh_run_options, installed_builds, reason, session_options
 
 _DEFAULT_FILENAME = "model.onnx"
 _DEVICE_INITIALIZERS = "session.use_device_allocator_for_initializers"
@@ -134,3 +135,218 @@ def _create(
         return runtime.InferenceSession(str(path), options, providers=chosen, enable_fallback=0)
     except error_types(runtime) as error:
         raise InternalError(f"unable to load model '{config.name}' from '{path}': {reason(error)}") from None
+
+
+# Execution providers: what runs the graph's nodes, and with which options
+# (docs/reference/backends.md#onnx-runtime).
+
+
+Options = dict[str, str]
+Providers = list[tuple[str, Options]]
+
+logger = logging.getLogger("trireme.onnxruntime")
+
+_CUDA = "CUDAExecutionProvider"
+_TENSORRT = "TensorrtExecutionProvider"
+_OPENVINO = "OpenVINOExecutionProvider"
+_CPU = "CPUExecutionProvider"
+
+_REMEDIES = {
+    _CUDA: "pip uninstall onnxruntime, then pip install trireme[gpu]",
+    _TENSORRT: "pip uninstall onnxruntime, then pip install trireme[gpu,tensorrt]",
+    _OPENVINO: "pip uninstall onnxruntime, then pip install onnxruntime-openvino in place of trireme[cpu]",
+}
+
+_BOTH_BUILDS = (
+    "onnxruntime and onnxruntime-gpu are both installed, in one place: pip uninstall onnxruntime onnxruntime-gpu, then "
+    "pip install trireme[gpu]"
+)
+_LIBRARIES = {
+    _CUDA: "it finds no GPU, or no CUDA and cuDNN of the versions that it was built for: pip install "
+    "onnxruntime-gpu[cuda,cudnn]",
+    _TENSORRT: "it finds no TensorRT of the version that it was built for: pip install trireme[gpu,tensorrt]",
+}
+_ON_GPU = (_TENSORRT, _CUDA)
+
+_PRECISIONS = {
+    "FP32": None,
+    "FP16": "trt_fp16_enable",
+    "BF16": "trt_bf16_enable",
+    "INT8": "trt_int8_enable",
+}
+_TENSORRT_OTHER_NAMES = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+_TENSORRT_BOOLEANS = {
+    "int8_use_native_calibration_table",
+    "trt_build_heuristics_enable",
+    "trt_context_memory_sharing_enable",
+    "trt_cuda_graph_enable",
+    "trt_detailed_build_log",
+    "trt_dla_enable",
+    "trt_dump_ep_context_model",
+    "trt_dump_subgraphs",
+    "trt_engine_cache_enable",
+    "trt_force_sequential_engine_build",
+    "trt_force_timing_cache",
+    "trt_layer_norm_fp32_fallback",
+    "trt_sparsity_enable",
+    "trt_timing_cache_enable",
+}
+_TENSORRT_INTEGERS = {
+    "max_workspace_size_bytes",
+    "trt_auxiliary_streams",
+    "trt_builder_optimization_level",
+    "trt_dla_core",
+    "trt_ep_context_embed_mode",
+    "trt_max_partition_iterations",
+    "trt_min_subgraph_size",
+}
+_TENSORRT_TEXTS = {
+    "int8_calibration_table_name",
+    "trt_engine_cache_path",
+    "trt_engine_cache_prefix",
+    "trt_ep_context_file_path",
+    "trt_extra_plugin_lib_paths",
+    "trt_profile_max_shapes",
+    "trt_profile_min_shapes",
+    "trt_profile_opt_shapes",
+    "trt_tactic_sources",
+    "trt_timing_cache_path",
+}
+_CUDA_BOOLEANS = {"do_copy_in_default_stream", "enable_cuda_graph", "use_ep_level_unified_stream"}
+_GRAPHS = ("enable_cuda_graph", "trt_cuda_graph_enable")
+_STREAM = "user_compute_stream"
+
+
+def providers(config: ModelConfig, spec: InstanceSpec, runtime: Any) -> Providers:
+    """Providers of an instance's session, the preferred ones first.
+
+    Raises:
+        InvalidArgumentError: an accelerator or an option of one is unknown or malformed.
+        UnavailableError: the installed onnxruntime lacks a provider.
+    """
+    chosen: Providers = []
+    if spec.kind == "KIND_GPU":
+        chosen += _gpu_providers(config, spec.device_id)
+    for accelerator in config.cpu_accelerators:
+        if accelerator.name != "openvino":
+            raise _unknown(accelerator)
+        chosen.append((_OPENVINO, {"device_type": "CPU"}))
+    available = runtime.get_available_providers()
+    for name, _ in chosen:
+        if name not in available:
+            remedy = _BOTH_BUILDS if name in _ON_GPU and len(installed_builds()) > 1 else _REMEDIES[name]
+            raise UnavailableError(
+                f"unable to load model '{config.name}', instance '{spec.name}' of {spec.kind} needs {name}, which the "
+                f"installed ONNX Runtime does not have: {remedy}"
+            )
+    return [*chosen, (_CPU, {})]
+
+
+def on_stream(chosen: Providers, stream: int) -> Providers:
+    """The same providers, those on a GPU enqueuing on a stream, which must outlive the session.
+
+    They capture no graphs: a graph has the addresses of one batch, and ONNX Runtime captures while it serves,
+    when CUDA forbids the other instances to allocate memory, or they break the capture.
+
+    Args:
+        stream: its handle.
+    """
+    placed: Providers = []
+    for name, options in chosen:
+        if name not in _ON_GPU:
+            placed.append((name, options))
+            continue
+        for key in _GRAPHS:
+            if options.get(key, "0") != "0":
+                logger.warning("%s of %s has no effect: CUDA graphs do not go with batches in flight", key, name)
+        kept = {key: value for key, value in options.items() if key not in _GRAPHS}
+        if name == _CUDA:
+            kept["has_user_compute_stream"] = "1"  # which a provider that is a plugin does not conclude by itself
+        placed.append((name, {**kept, _STREAM: str(stream)}))
+    return placed
+
+
+def check_in_use(config: ModelConfig, spec: InstanceSpec, chosen: Providers, session: Any) -> None:
+    """ONNX Runtime goes on without a provider whose libraries it cannot load: not here.
+
+    Raises:
+        UnavailableError: that has happened.
+    """
+    for name, _ in chosen:
+        if name not in session.get_providers():
+            raise UnavailableError(
+                f"unable to load model '{config.name}', instance '{spec.name}' of {spec.kind} needs {name}, which the "
+                f"installed ONNX Runtime cannot use: {_LIBRARIES.get(name, _REMEDIES.get(name))}"
+            )
+
+
+def _gpu_providers(config: ModelConfig, device_id: int) -> Providers:
+    chosen: Providers = []
+    cuda: Options = {}
+    for accelerator in config.gpu_accelerators:
+        if accelerator.name == "tensorrt":
+            chosen.append((_TENSORRT, _tensorrt_options(accelerator.parameters, device_id)))
+        elif accelerator.name == "cuda":
+            cuda.update(_accelerator_cuda_options(accelerator.parameters))
+        else:
+            raise _unknown(accelerator)
+    cuda.update(_deprecated_cuda_options(config.parameters))
+    return [*chosen, (_CUDA, {**cuda, "device_id": str(device_id)})]
+
+
+def _unknown(accelerator: Accelerator) -> InvalidArgumentError:
+    return InvalidArgumentError(f"unknown Execution Accelerator '{accelerator.name}' is requested")
+
+
+def _tensorrt_options(parameters: Mapping[str, str], device_id: int) -> Options:
+    options: Options = {}
+    for key, value in parameters.items():
+        if key == "precision_mode":
+            if value not in _PRECISIONS:
+                raise InvalidArgumentError(f"unsupported precision mode '{value}' is requested")
+            enable = _PRECISIONS[value]
+            if enable:
+                options[enable] = "1"
+            continue
+        if key in _TENSORRT_BOOLEANS:
+            value = _boolean_text(value)
+        elif key in _TENSORRT_INTEGERS:
+            parse_int(value, bits=64)
+        elif key not in _TENSORRT_TEXTS:
+            raise InvalidArgumentError(f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator")
+        if value:
+            options[_TENSORRT_OTHER_NAMES.get(key, key)] = value
+    return {**options, "device_id": str(device_id)}
+
+
+def _boolean_text(value: str) -> str:
+    """The spelling of a boolean that every provider understands."""
+    return "1" if parse_bool(value) else "0"
+
+
+def _accelerator_cuda_options(parameters: Mapping[str, str]) -> Options:
+    return {key: _boolean_text(value) if key in _CUDA_BOOLEANS else value for key, value in parameters.items() if value}
+
+
+def _deprecated_cuda_options(parameters: Mapping[str, str]) -> Options:
+    """The model parameters of the days before the accelerator ``cuda``; only those that are given."""
+    options: Options = {}
+    for key, names in (
+        ("cudnn_conv_algo_search", ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")),
+        ("arena_extend_strategy", ("kNextPowerOfTwo", "kSameAsRequested")),
+    ):
+        if key in parameters:
+            number = parse_int(parameters[key])
+            if number not in range(len(names)):
+                raise InvalidArgumentError(f"unsupported {key} value '{number}' is requested")
+            options[key] = names[number]
+    if "gpu_mem_limit" in parameters:
+        parse_int(parameters["gpu_mem_limit"], bits=65)  # a size_t
+        options["gpu_mem_limit"] = parameters["gpu_mem_limit"]
+    if "do_copy_in_default_stream" in parameters:
+        options["do_copy_in_default_stream"] = _boolean_text(parameters["do_copy_in_default_stream"])
+    return options

@@ -17,23 +17,19 @@ from ...config.model import ModelConfig
 from ...config.sequence import SequenceBatching, sequence_batching
 from ...datatypes import BYTES
 from ...errors import InvalidArgumentError, UnavailableError
+from ...gpu.devices import TorchDevices
 from ...gpu.graphs import graph_shapes, input_shapes
 from ...gpu.torch_device import TorchDevice
-from ...gpu.torch_devices import TorchDevices
-from ...instance_orders import first_instance, input_gpu
+from ...instances.orders import first_instance, input_gpu
 from ...scheduling.batch import BatchLayout
 from ..interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..signature import fed_inputs
 from .exported import load_exported
-from .instance import PyTorchInstance
-from .library import error_types, import_torch
-from .outputs import Outputs
-from .program import Program, TensorNames
+from .instance import PyTorchInstance, PyTorchStreamInstance
+from .program import Program, TensorNames, error_types, import_torch
 from .python_class import find_python_model, load_python_module, python_program
-from .runner import Runner
-from .settings import Settings
-from .stream_instance import PyTorchStreamInstance
-from .tensors import check_datatype
+from .runner import Runner, Settings
+from .tensors import Outputs, check_datatype
 from .torchscript import TorchScriptProgram, load_torchscript
 
 _log = logging.getLogger(__name__)

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgumentError, UnavailableError
-from . import naming
-from .library import error_types, load_error
-from .program import Program, TensorNames, Values
+from .program import Program, TensorNames, Values, error_types, load_error
+from .torchscript import check_count, leaf_positions, structural_names
 
 _COMPILED = "/data/aotinductor/"
 
@@ -44,13 +43,13 @@ class ExportedProgram(Program):
         self._call = call
         self._in_spec = in_spec
         arguments = [_argument_name(path) for path in _paths(self._tree, in_spec)]
-        results = naming.structural_names("RESULT", _paths(self._tree, out_spec))
-        naming.check_count(model_name, "input", len(names.inputs), len(arguments))
-        inputs = naming.leaf_positions(model_name, "input", names.inputs, arguments)
+        results = structural_names("RESULT", _paths(self._tree, out_spec))
+        check_count(model_name, "input", len(names.inputs), len(arguments))
+        inputs = leaf_positions(model_name, "input", names.inputs, arguments)
         self._inputs = [names.inputs[inputs.index(at)] for at in range(len(inputs))]
-        self._outputs = naming.leaf_positions(model_name, "output", names.outputs, results)
+        self._outputs = leaf_positions(model_name, "output", names.outputs, results)
         if max(self._outputs, default=-1) >= len(results):
-            naming.check_count(model_name, "output", max(self._outputs) + 1, len(results))
+            check_count(model_name, "output", max(self._outputs) + 1, len(results))
 
     def run(self, inputs: Values) -> Sequence[Any]:
         args, kwargs = self._tree.tree_unflatten([inputs[name] for name in self._inputs], self._in_spec)
@@ -118,5 +117,5 @@ def _paths(tree: Any, spec: Any) -> list[tuple[object, ...]]:
 def _argument_name(path: Sequence[object]) -> str:
     """The root of the tree is (positional arguments, keyword arguments)."""
     which, *rest = path
-    (name,) = naming.structural_names("KWARGS" if which else "ARGS", [rest])
+    (name,) = structural_names("KWARGS" if which else "ARGS", [rest])
     return name

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InternalError, UnavailableError
-from .library import error_types, load_error
-from .program import Program, TensorNames, Values
+from .program import Program, TensorNames, Values, error_types, load_error
 from .torchscript import load_torchscript, module_device, pick
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import TriremeError
+from ...config.model import ModelConfig
+from ...errors import InvalidArgumentError, TriremeError
 from ...gpu.device import SickDeviceError
 from ...gpu.torch_device import TorchDevice
-from .library import error_types, execute_error
-from .program import Program, Values
-from .settings import Settings
+from ..parameters import parse_bool, parse_int
+from .program import Program, Values, error_types, execute_error
 
 
 class Runner:
@@ -65,3 +67,112 @@ class Runner:
         if self._gpu is not None:
             with suppress(SickDeviceError, RuntimeError):
                 self._gpu.give_back()
+
+
+# -- What a configuration's parameters say about how PyTorch is to run (docs/reference/backends.md#pytorch)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Parameters of one model.
+
+    Attributes:
+        optimized_execution: let TorchScript's executor optimise.
+        inference_mode: run under ``torch.inference_mode`` instead of ``no_grad``.
+        share_weights: instances on one device share one module.
+        clean_cache: empty the CUDA cache after each run.
+        intra_op_threads, inter_op_threads: 0 for no opinion.
+        jit_executor, jit_profiling, tensor_fuser: None for torch's own choice.
+        mixed_precision: ``bfloat16`` or ``float16`` for automatic mixed precision, else empty.
+        compile: options for ``torch.compile``; None not to compile.
+    """
+
+    optimized_execution: bool = True
+    inference_mode: bool = True
+    cudnn: bool = True
+    share_weights: bool = False
+    clean_cache: bool = False
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    jit_executor: bool | None = None
+    jit_profiling: bool | None = None
+    tensor_fuser: bool | None = None
+    mixed_precision: str = ""
+    compile: Mapping[str, Any] | None = field(default=None)
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Settings:
+        """Read them.
+
+        Raises:
+            InvalidArgumentError: a value is not of its parameter's type.
+        """
+        known = config.parameters
+
+        def flag(key: str) -> bool | None:
+            return parse_bool(known[key]) if key in known else None
+
+        def number(*keys: str) -> int:
+            return next((max(parse_int(known[key]), 0) for key in keys if key in known), 0)
+
+        return cls(
+            optimized_execution=not flag("DISABLE_OPTIMIZED_EXECUTION"),
+            inference_mode=flag("INFERENCE_MODE") is not False,
+            cudnn=not flag("DISABLE_CUDNN"),
+            share_weights=bool(flag("ENABLE_WEIGHT_SHARING")),
+            clean_cache=bool(flag("ENABLE_CACHE_CLEANING")),
+            intra_op_threads=number("INTRA_OP_THREAD_COUNT", "NUM_THREADS"),
+            inter_op_threads=number("INTER_OP_THREAD_COUNT", "NUM_INTEROP_THREADS"),
+            jit_executor=flag("ENABLE_JIT_EXECUTOR"),
+            jit_profiling=flag("ENABLE_JIT_PROFILING"),
+            tensor_fuser=flag("ENABLE_TENSOR_FUSER"),
+            mixed_precision=_mixed_precision(known.get("AUTOMATIC_MIXED_PRECISION", "")),
+            compile=_compile_options(known),
+        )
+
+    def lines(self, config: ModelConfig) -> Iterator[str]:
+        """What the log says of them at a load, in Triton's words; of the last ones only what the configuration gives.
+
+        Args:
+            config: of the same model.
+        """
+        switches = [
+            ("Optimized execution", self.optimized_execution, True),
+            ("Cache Cleaning", self.clean_cache, True),
+            ("Inference Mode", self.inference_mode, True),
+            ("cuDNN", self.cudnn, True),
+            ("Tensor fuser", self.tensor_fuser, self.tensor_fuser is not None),
+            ("Weight sharing", self.share_weights, "ENABLE_WEIGHT_SHARING" in config.parameters),
+            ("Jit profiling", self.jit_profiling, self.jit_profiling is not None),
+            ("Jit executor", self.jit_executor, self.jit_executor is not None),
+        ]
+        for what, on, given in switches:
+            if given:
+                yield f"{what} is {'enabled' if on else 'disabled'} for model instance '{config.name}'"
+        for what, count in (("Intra", self.intra_op_threads), ("Inter", self.inter_op_threads)):
+            if count:
+                yield f"{what} op thread count is set to {count} for model instance '{config.name}'"
+
+
+def _mixed_precision(value: str) -> str:
+    names = {"": "", "off": "", "bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
+    if value.lower() not in names:
+        raise InvalidArgumentError(f"AUTOMATIC_MIXED_PRECISION must be BF16, FP16 or OFF, got '{value}'")
+    return names[value.lower()]
+
+
+def _compile_options(parameters: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """``TORCH_COMPILE_OPTIONAL_PARAMETERS``, a JSON object; ``TORCH_COMPILE`` alone compiles without options."""
+    text = parameters.get("TORCH_COMPILE_OPTIONAL_PARAMETERS")
+    wanted = parse_bool(parameters.get("TORCH_COMPILE", "true" if text is not None else "false"))
+    if not wanted:
+        return None
+    try:
+        options = json.loads(text or "{}")
+    except ValueError as error:
+        raise InvalidArgumentError(f"TORCH_COMPILE_OPTIONAL_PARAMETERS is not valid JSON: {error}") from None
+    if not isinstance(options, dict):
+        raise InvalidArgumentError("TORCH_COMPILE_OPTIONAL_PARAMETERS must be a JSON object")
+    if "model" in options:
+        raise InvalidArgumentError("'model' is not an optional parameter for 'torch.compile'")
+    return options

@@ -16,8 +16,7 @@ from ...datatypes import BF16, BY_NAME, BYTES, DataType
 from ...errors import InternalError, InvalidArgumentError
 from ..interface import InstanceSpec
 from ..signature import GraphTensor, Signature, fed_inputs
-from .library import error_types, load_error
-from .settings import Settings
+from .library import Settings, error_types, load_error
 
 _NAMES = {"bool": "BOOL", "half": "FP16", "float16": "FP16", "float32": "FP32", "float64": "FP64", "string": "BYTES"}
 

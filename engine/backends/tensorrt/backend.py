@@ -16,14 +16,10 @@ from ...errors import InvalidArgumentError, UnavailableError
 from ...gpu.cupy_device import CupyDevice
 from ...scheduling.batch import BatchLayout
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
-from .checks import check_engine, check_profiles
-from .completion import complete_from_engine
+from .checks import check_engine, check_profiles, complete_from_engine
 from .instance import TensorRtInstance
-from .library import Library, import_library
-from .plan import read_plan
-from .profiles import chosen_profiles
-from .settings import BackendOptions, Settings
-from .signature import EngineTensors, engine_tensors
+from .library import BackendOptions, Library, Settings, import_library, read_plan
+from .signature import EngineTensors, chosen_profiles, engine_tensors
 
 _DEFAULT_FILENAME = "model.plan"
 

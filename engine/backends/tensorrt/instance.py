@@ -21,10 +21,8 @@ from ...scheduling.sequence.state import keep_arrays
 from ..interface import InstanceSpec, StreamInstance
 from .captured import CapturedGraphs
 from .context import EngineContext, Run
-from .library import Library
-from .profiles import Profile, choose
-from .settings import Settings
-from .signature import EngineTensors
+from .library import Library, Settings
+from .signature import EngineTensors, Profile, choose
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ...bounded_product import bounded_product
-from ...config.files import path_within, read_bytes
+from ...config.files import STATE_FOLDER, path_within, read_bytes
 from ...config.model import Dims
 from ...config.sequence import ImplicitState, InitialState
-from ...config.validate_files import STATE_FOLDER
 from ...datatypes import BYTES
 from ...errors import InvalidArgumentError
 from ...tensor import Tensor, count_elements
+from ...tensor_limits import bounded_product
 from .state import StateLayout, zeros
 
 logger = logging.getLogger("trireme.sequence")

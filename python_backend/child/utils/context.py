@@ -9,8 +9,10 @@ instance's name in error texts.
 from __future__ import annotations
 
 import contextvars
+import enum
+import sys
 
-from .errors import TritonModelException
+from .errors import TritonModelException, text
 from .host import Host
 
 
@@ -94,3 +96,100 @@ class entered:  # noqa: N801 - used like a function, and quicker than a generato
 
     def __exit__(self, *failure: object) -> None:
         _known.running.reset(self._token)
+
+
+# `Logger`: lines in the server's log, with the place in the user's code that wrote them
+# (docs/reference/python-backend.md#metrics-and-the-log).
+
+
+class LogLevel(enum.IntEnum):
+    """How grave a line is."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    VERBOSE = 3
+
+    __str__ = enum.Enum.__str__
+
+
+class Logger:
+    """Writes to the server's log. All methods are static."""
+
+    LogLevel = LogLevel
+    INFO = LogLevel.INFO
+    WARNING = LogLevel.WARNING
+    ERROR = LogLevel.ERROR
+    VERBOSE = LogLevel.VERBOSE
+
+    @staticmethod
+    def log(message: str, level: LogLevel = LogLevel.INFO) -> None:
+        _write(message, level)
+
+    @staticmethod
+    def log_info(message: str) -> None:
+        _write(message, LogLevel.INFO)
+
+    @staticmethod
+    def log_warn(message: str) -> None:
+        _write(message, LogLevel.WARNING)
+
+    @staticmethod
+    def log_error(message: str) -> None:
+        _write(message, LogLevel.ERROR)
+
+    @staticmethod
+    def log_verbose(message: str) -> None:
+        _write(message, LogLevel.VERBOSE)
+
+
+def _write(message: str, level: LogLevel) -> None:
+    """Log for the caller of the caller."""
+    message = text("Logger: message", message)
+    if not isinstance(level, LogLevel):
+        raise TypeError(f"Logger: level must be a LogLevel, such as Logger.INFO, found type {type(level)}")
+    frame = sys._getframe(2)
+    current().host.log(level.name, frame.f_code.co_filename, frame.f_lineno, message)
+
+
+# Where a tensor should lie: `MemoryType` and `PreferredMemory` (docs/reference/python-backend.md#module-members); and
+# the memory that is shared with the server.
+
+
+class MemoryType(enum.IntEnum):
+    """A kind of memory."""
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+    __str__ = enum.Enum.__str__
+
+
+class PreferredMemory:
+    """Where the outputs of a request to another model should lie.
+
+    Args:
+        preferred_memory_type: a `MemoryType`.
+        preferred_device_id: the GPU.
+    """
+
+    __slots__ = ("_device_id", "_memory_type")
+
+    def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
+        self._memory_type = preferred_memory_type
+        self._device_id = preferred_device_id
+
+
+DEFAULT_MEMORY = PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
+"""Wherever the answering model leaves them."""
+
+
+class SharedMemory:
+    """``c_python_backend_utils.shared_memory``."""
+
+    __slots__ = ()
+
+    def free_memory(self) -> int:
+        """Bytes of shared memory that have been made and are free for the model's next messages. None is made before it
+        is needed, and more whenever it is, so that 0 does not mean that there is none left."""
+        return current().host.free_memory()

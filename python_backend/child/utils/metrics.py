@@ -9,9 +9,8 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from .arguments import text
 from .context import asking
-from .errors import HostError, TritonModelException, refused
+from .errors import HostError, TritonModelException, refused, text
 from .host import Host
 
 _FAMILY_DELETED = (

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Union
 
 from . import bls
-from .arguments import INT64, UINT32, UINT64, items, text, whole
-from .context import current
-from .errors import TritonModelException
+from .context import DEFAULT_MEMORY, PreferredMemory, current
+from .errors import INT64, UINT32, UINT64, TritonModelException, items, text, whole
 from .host import Host
-from .memory import DEFAULT_MEMORY, PreferredMemory
 from .response import Parameter, as_json, checked
 from .sender import Answers, InferenceResponseSender
 from .tensor import Tensor

@@ -7,8 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from . import dlpack
-from .arguments import text
-from .errors import TritonModelException
+from .errors import TritonModelException, text
 from .types import BF16, BYTES, numpy_to_triton_type
 
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import sys
 
-from .configuration import (
+from .context import Logger, MemoryType, PreferredMemory, SharedMemory
+from .control import (
     get_input_config_by_name,
     get_input_tensor_by_name,
+    get_model_dir,
     get_output_config_by_name,
     get_output_tensor_by_name,
+    is_model_ready,
+    load_model,
+    unload_model,
     using_decoupled_model_transaction_policy,
 )
-from .control import get_model_dir, is_model_ready, load_model, unload_model
 from .errors import TritonError, TritonModelException
-from .logger import Logger
-from .memory import MemoryType, PreferredMemory, SharedMemory
 from .metrics import MetricFamily
 from .model_config import ModelConfig
 from .request import RELEASE_ALL as TRITONSERVER_REQUEST_RELEASE_ALL
@@ -26,10 +28,16 @@ from .request import InferenceRequest
 from .response import InferenceResponse
 from .sender import FINAL as TRITONSERVER_RESPONSE_COMPLETE_FINAL
 from .sender import InferenceResponseSender
-from .serialize import deserialize_bytes_tensor, serialize_byte_tensor
 from .tensor import Tensor
 from .trace import InferenceTrace
-from .types import TRITON_STRING_TO_NUMPY, numpy_to_triton_type, triton_string_to_numpy, triton_to_numpy_type
+from .types import (
+    TRITON_STRING_TO_NUMPY,
+    deserialize_bytes_tensor,
+    numpy_to_triton_type,
+    serialize_byte_tensor,
+    triton_string_to_numpy,
+    triton_to_numpy_type,
+)
 
 NAME = "triton_python_backend_utils"
 COMPILED_NAME = "c_python_backend_utils"  # where Triton keeps its classes: some models import them from there

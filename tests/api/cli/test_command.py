@@ -19,7 +19,7 @@ from trireme.api.restrictions import Restriction
 from trireme.api.sockets.tls import TlsOptions
 from trireme.engine.backends.confinement import Confinement, find_account
 from trireme.engine.gpu.discovery import Gpu, Gpus
-from trireme.engine.gpu.limits import GpuLimits
+from trireme.engine.gpu.pinned_pool import GpuLimits
 from trireme.engine.options import ControlMode
 from trireme.engine.scheduling.resources import ExplicitResource
 from trireme.engine.tensor_limits import TensorLimits

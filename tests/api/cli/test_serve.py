@@ -22,7 +22,7 @@ import trustme
 from prometheus_client.parser import text_string_to_metric_families
 from python_models import CONFIG, IDENTITY, write_model
 
-from trireme.engine.request_log import read_request_log
+from trireme.engine.logs.request_log import read_request_log
 
 HELD = IDENTITY.replace(
     "responses = []",

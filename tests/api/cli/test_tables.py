@@ -66,7 +66,7 @@ async def test_options_agents_and_backends_are_those_of_the_server(tmp_path: Pat
     models = {"m": config, "e": ENSEMBLE}
     async with counted_server(tmp_path, Counter(), models, rate_limit=True, rate_limit_resources=limits) as server:
         agents, backends, _models, options = startup_tables(server)
-    assert rows(agents) == [["checksum", "trireme.engine.repository.checksum:ChecksumAgent"]]
+    assert rows(agents) == [["checksum", "trireme.engine.repository.agents:ChecksumAgent"]]
     assert [row[0] for row in rows(backends)] == ["counted"]
     settings = dict(rows(options))
     assert settings["rate_limit"] == "EXEC_COUNT"

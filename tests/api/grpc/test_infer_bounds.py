@@ -25,7 +25,7 @@ from trireme.api.grpc.infer_request import decode_infer, read_infer_request
 from trireme.api.grpc.packed import count_varints, unpack_varints
 from trireme.api.request_parameters import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.shared_memory import Regions
+from trireme.engine.memory.regions import Regions
 from trireme.engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ from triton_messages import MESSAGES as PB
 from trireme.api.grpc.infer_contents import read_inputs
 from trireme.api.grpc.infer_request import scan_infer_request, unpack_infer_request
 from trireme.engine.datatypes import BOOL, BY_NAME
-from trireme.engine.shared_memory import Regions
+from trireme.engine.memory.regions import Regions
 from trireme.engine.tensor_limits import TensorLimits
 
 ELEMENTS = 1 << 18

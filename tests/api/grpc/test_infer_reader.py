@@ -16,7 +16,7 @@ from trireme.api.grpc.infer_reader import InferReader
 from trireme.api.grpc.infer_request import DecodedGrpcInfer, decode_infer, read_infer_request
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
-from trireme.engine.shared_memory import Regions
+from trireme.engine.memory.regions import Regions
 from trireme.engine.tensor import Buffer
 
 

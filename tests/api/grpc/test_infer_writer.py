@@ -22,7 +22,7 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import BYTES, DATATYPES, FP16, FP32, UINT8
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import InternalError, InvalidArgumentError, UnsupportedError
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceResponse
 from trireme.engine.tensor import Buffer, Tensor
 
 CHOICES = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}

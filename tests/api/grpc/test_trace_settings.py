@@ -14,7 +14,7 @@ from trireme.api.grpc.statuses import grpc_error
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import TriremeError
 from trireme.engine.tracing import TraceConfig, TraceMode, Tracer
-from trireme.engine.tracing.config import ExportOptions
+from trireme.engine.tracing.settings import ExportOptions
 from trireme.proto.messages import inference as pb
 
 

@@ -15,8 +15,7 @@ from trireme.api.http.infer.response import encode_infer
 from trireme.api.http.json import writer as json_writer
 from trireme.engine.datatypes import BOOL, BYTES, FP32, INT8, INT64, DataType
 from trireme.engine.errors import InternalError
-from trireme.engine.request import InferenceRequest
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.tensor import Tensor, pack_bytes
 
 MIB = 1 << 20

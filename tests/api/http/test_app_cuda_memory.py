@@ -10,8 +10,8 @@ import pytest
 from fake_cuda import FakeCuda
 from http_fakes import FakeServer, HttpClient, HttpReply
 
-from trireme.engine.cuda_memory import CudaDriver
-from trireme.engine.shared_memory import Regions
+from trireme.engine.memory.cuda import CudaDriver
+from trireme.engine.memory.regions import Regions
 
 CUDA, SYSTEM = "/v2/cudasharedmemory", "/v2/systemsharedmemory"
 NUMBERS = np.arange(16, dtype=np.float32).tobytes()

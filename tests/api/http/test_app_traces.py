@@ -12,7 +12,7 @@ from traces import Collected
 
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import TraceConfig, TraceLevel, TraceMode, Tracer
-from trireme.engine.tracing.config import ExportOptions
+from trireme.engine.tracing.settings import ExportOptions
 
 SERVER = "/v2/trace/setting"
 MODEL = "/v2/models/identity/trace/setting"

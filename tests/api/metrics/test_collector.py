@@ -17,12 +17,11 @@ from scripted_server import ScriptedServer, scripted_server
 
 from trireme.actors import InferenceServer
 from trireme.api.metrics.collector import ServerCollector
-from trireme.engine.custom_metrics import MetricKind
-from trireme.engine.metrics import CpuReading, HostReadings
-from trireme.engine.metrics_registry import Section
-from trireme.engine.metrics_text import write_text
+from trireme.engine.metrics.custom import MetricKind
+from trireme.engine.metrics.families import CpuReading, HostReadings
+from trireme.engine.metrics.page import Section, write_text
+from trireme.engine.metrics.responses import MemoryUsage
 from trireme.engine.options import ServerOptions
-from trireme.engine.response_statistics import MemoryUsage
 
 FIRST = "nv_inference_first_response_histogram_ms"
 

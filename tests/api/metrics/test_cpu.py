@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from trireme.api.metrics.cpu import CpuMeter
-from trireme.engine.metrics import CpuReading
+from trireme.engine.metrics.families import CpuReading
 
 
 def test_everything_is_zero_before_the_first_reading() -> None:

@@ -10,9 +10,8 @@ from fake_nvml import FakeGpu, FakeNvml, NVMLError, NVMLError_DriverNotLoaded, N
 
 from trireme.api.metrics.gpu import GpuMeter, gpu_meter
 from trireme.api.metrics.host import HostMeter
-from trireme.engine.metrics import CpuReading
-from trireme.engine.metrics_gpu import GpuReading, gpu_families
-from trireme.engine.metrics_text import write_text
+from trireme.engine.metrics.families import CpuReading, GpuReading, gpu_families
+from trireme.engine.metrics.page import write_text
 
 MIB = 1 << 20
 

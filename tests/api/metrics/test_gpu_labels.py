@@ -14,8 +14,8 @@ from trireme.api.metrics.collector import ServerCollector
 from trireme.engine.config.model import DynamicBatching, InstanceGroup, ModelConfig
 from trireme.engine.errors import InternalError
 from trireme.engine.execution import ExecutionBatch
-from trireme.engine.metrics import HostReadings
-from trireme.engine.metrics_text import write_text
+from trireme.engine.metrics.families import HostReadings
+from trireme.engine.metrics.page import write_text
 from trireme.simulations.models import Profile, SimulatedModel, answer_with_zeros, simple_model, simple_request
 from trireme.simulations.world import World, run_world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trireme.engine.backends.interface import ModelFiles
-from trireme.engine.cache.fingerprint import fingerprint
+from trireme.engine.cache.entry import fingerprint
 from trireme.engine.config.model import ModelConfig
 
 

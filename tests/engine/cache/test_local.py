@@ -12,7 +12,7 @@ from trireme.engine.cache import EntryTooLargeError, LocalCache
 from trireme.engine.cache.local import OVERHEAD_BYTES
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.metrics_text import write_text
+from trireme.engine.metrics.page import write_text
 
 
 def local(size: int) -> LocalCache:

@@ -22,7 +22,7 @@ from trireme.engine.config.model import (
     TimeoutAction,
     VersionPolicy,
 )
-from trireme.engine.config.normalize import normalize
+from trireme.engine.config.platforms import normalize
 from trireme.engine.config.schema import ModelConfigMessage, copy_message
 from trireme.engine.datatypes import BYTES, FP16, INT32
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trireme.engine.config import ModelConfig
-from trireme.engine.config.rate_limiter import RateLimit, ResourceDemand, rate_limits
+from trireme.engine.config.instance_groups import RateLimit, ResourceDemand, rate_limits
 
 
 def test_each_instance_group_has_its_limit(load: Callable[..., ModelConfig]) -> None:

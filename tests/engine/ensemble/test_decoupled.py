@@ -8,7 +8,7 @@ from ensembles import World, ensemble, error, job, member, outcomes, step, tenso
 from trireme.engine.ensemble import EnsemblePlan
 from trireme.engine.errors import InternalError
 from trireme.engine.job import Job
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceResponse
 
 
 def told(job: Job) -> list[tuple[object, bool]]:

@@ -18,7 +18,7 @@ from trireme.engine.ensemble import EnsemblePlan, StepCall
 from trireme.engine.ensemble.run import TRANSITIONS, RunState
 from trireme.engine.errors import CancelledError, InternalError, TriremeError, UnavailableError
 from trireme.engine.job import Job
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceResponse
 from trireme.engine.tensor import Tensor
 
 Made = dict[str, float | None]

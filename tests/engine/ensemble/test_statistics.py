@@ -6,7 +6,7 @@ from ensembles import job, tensor
 
 from trireme.engine.ensemble import ComputeTimes, record_failure, record_success
 from trireme.engine.errors import FailureReason
-from trireme.engine.statistics import ModelStatistics
+from trireme.engine.metrics.statistics import ModelStatistics
 
 
 def test_a_success_counts_once_with_the_sums_of_its_steps() -> None:

@@ -14,10 +14,9 @@ from fake_gpu import FakeGpus, Operation
 from fake_torch_cuda import FakeTorch
 
 from trireme.engine.errors import InternalError
-from trireme.engine.gpu.captures import Captures
-from trireme.engine.gpu.cupy_devices import CupyDevices
+from trireme.engine.gpu.devices import CupyDevices, TorchDevices
+from trireme.engine.gpu.shared import Captures
 from trireme.engine.gpu.torch_device import TorchDevice
-from trireme.engine.gpu.torch_devices import TorchDevices
 
 FLOAT = np.dtype(np.float32)
 PATIENCE_S = 10

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig
-from trireme.engine.config.normalize import normalize
+from trireme.engine.config.platforms import normalize
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.gpu.graphs import GraphChoice, GraphShape, graph_shapes, input_shapes

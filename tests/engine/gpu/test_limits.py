@@ -10,8 +10,7 @@ from fake_torch_cuda import FakeTorch
 
 from trireme.engine.backends.services import Services
 from trireme.engine.gpu.device import OutOfDeviceMemoryError
-from trireme.engine.gpu.limits import GpuLimits
-from trireme.engine.gpu.pinned_pool import is_pinned
+from trireme.engine.gpu.pinned_pool import GpuLimits, is_pinned
 
 
 def test_devices_are_made_with_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from fake_nvml import FakeGpu, FakeNvml, NVMLError
 from trireme.engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, StreamInstance
 from trireme.engine.errors import UnavailableError
 from trireme.engine.gpu.discovery import Gpu, Gpus
-from trireme.engine.gpu.limits import GpuLimits
 from trireme.engine.gpu.load_guard import LoadGuard, memory_in_use
-from trireme.engine.response_statistics import MemoryUsage
+from trireme.engine.gpu.pinned_pool import GpuLimits
+from trireme.engine.metrics.responses import MemoryUsage
 
 GPUS = Gpus((Gpu(0, "GPU-a"), Gpu(1, "GPU-b")))
 

@@ -13,10 +13,10 @@ from fake_torch_cuda import FakeTorch
 
 from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.gpu.devices import TorchDevices
 from trireme.engine.gpu.host_callback import CallRefusedError
 from trireme.engine.gpu.pinned_pool import PinnedPool, is_pinned
 from trireme.engine.gpu.torch_device import TorchDevice
-from trireme.engine.gpu.torch_devices import TorchDevices
 
 FLOAT = np.dtype(np.float32)
 SICK = 700

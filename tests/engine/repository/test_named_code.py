@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.repository.named_code import refuse_named_code
+from trireme.engine.repository.uploads import refuse_named_code
 
 ONNX = 'backend: "onnxruntime" default_model_filename: "model.onnx" '
 PYTHON = 'backend: "python" default_model_filename: "model.py" '

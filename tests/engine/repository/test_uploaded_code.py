@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.repository.uploaded_code import refuse_code
+from trireme.engine.repository.uploads import refuse_code
 
 DATA = b"\x08\x07\x12\x04"
 

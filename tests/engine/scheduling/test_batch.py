@@ -18,8 +18,7 @@ from trireme.engine.datatypes import BYTES, DATATYPES, FP32, INT32, UINT8, DataT
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
-from trireme.engine.request import InferenceRequest
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.scheduling.batch import BatchLayout, encode_text
 from trireme.engine.tensor import Tensor
 

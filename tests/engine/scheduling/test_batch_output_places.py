@@ -9,15 +9,15 @@ import pytest
 from fake_cuda import FakeCuda
 
 from trireme.engine.config.model import BatchOutput, ModelConfig, ModelInput, ModelOutput
-from trireme.engine.cuda_memory import CudaDriver
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
-from trireme.engine.region_tensor import PlacedOutput
+from trireme.engine.memory.cuda import CudaDriver
+from trireme.engine.memory.regions import Regions, RegionSlice
+from trireme.engine.memory.tensors import PlacedOutput
 from trireme.engine.request import InferenceRequest
 from trireme.engine.scheduling.batch import BatchLayout
-from trireme.engine.shared_memory import Regions, RegionSlice
 from trireme.engine.tensor import Tensor
 
 OUTPUT = ModelOutput("Y", FP32, (2,))

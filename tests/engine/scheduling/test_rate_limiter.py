@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from trireme.engine.config.rate_limiter import RateLimit, ResourceDemand
+from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.scheduling.rate_limiter import GrantState, RateLimiter
 from trireme.engine.scheduling.resources import GLOBAL, ExplicitResource, Pool

@@ -12,10 +12,8 @@ from trireme.engine.clock import SystemClock
 from trireme.engine.datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64, INT64, UINT8, DataType
 from trireme.engine.tensor import Tensor
 from trireme.engine.tracing import Activity, Trace, TraceConfig, TraceLevel, Tracer, files
-from trireme.engine.tracing.files import TraceFiles, TraceWrite
-from trireme.engine.tracing.format import format_traces
-from trireme.engine.tracing.setting import TraceSetting
-from trireme.engine.tracing.settings import SettingsChange
+from trireme.engine.tracing.files import TraceFiles, TraceWrite, format_traces
+from trireme.engine.tracing.settings import SettingsChange, TraceSetting
 
 
 class Filing:

@@ -10,9 +10,8 @@ from traces import Collected
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.tracing import TraceConfig, TraceLevel, TraceMode, Tracer
-from trireme.engine.tracing.propagation import SpanContext
-from trireme.engine.tracing.setting import SettingState
-from trireme.engine.tracing.settings import CLEAR, SettingsChange
+from trireme.engine.tracing.record import SpanContext
+from trireme.engine.tracing.settings import CLEAR, SettingsChange, SettingState
 
 ON = TraceLevel.TIMESTAMPS
 CONTEXT = SpanContext(1, 2)

@@ -8,8 +8,7 @@ from traces import Collected
 
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import Activity, Trace, TraceConfig, TraceLevel, TraceMode, Tracer
-from trireme.engine.tracing.propagation import SpanContext
-from trireme.engine.tracing.record import Identities
+from trireme.engine.tracing.record import Identities, SpanContext
 from trireme.engine.tracing.spans import Span, spans_of
 
 

@@ -98,7 +98,7 @@ def group(figures: dict[str, Any]) -> None:
     torch = need_torch()
     import trio
 
-    from trireme.engine.gpu.torch_devices import TorchDevices
+    from trireme.engine.gpu.devices import TorchDevices
 
     gpu = TorchDevices().get(torch, 0)
     succeeds(gpu)

@@ -46,10 +46,9 @@ def check(torch: Any, device: Any) -> dict[str, Any]:
 
 def group(figures: dict[str, Any]) -> None:
     torch = need_torch()
-    from trireme.engine.gpu.captures import Captures
-    from trireme.engine.gpu.cupy_devices import CupyDevices
+    from trireme.engine.gpu.devices import CupyDevices, TorchDevices
     from trireme.engine.gpu.pinned_pool import PinnedPool, is_pinned
-    from trireme.engine.gpu.torch_devices import TorchDevices
+    from trireme.engine.gpu.shared import Captures
 
     captures, pool = Captures(), PinnedPool(1 << 30)
     gpu = TorchDevices(pool, captures=captures).get(torch, 0)

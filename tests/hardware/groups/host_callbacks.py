@@ -14,7 +14,7 @@ CALLS, STREAMS, IN_FLIGHT, PATIENCE_S = 10_000, 4, 64, 30
 
 def group(figures: dict[str, Any]) -> None:
     torch = need_torch()
-    from trireme.engine.gpu.torch_devices import TorchDevices
+    from trireme.engine.gpu.devices import TorchDevices
 
     devices = TorchDevices()
     gpu = devices.get(torch, 0)

@@ -9,7 +9,7 @@ from typing import Any
 from hardware import main, need_torch
 
 LIBRARIES = ("numpy", "torch", "cupy", "onnxruntime", "tensorrt", "pynvml", "trio", "tritonclient.grpc")
-OURS = ("engine.gpu.torch_devices", "engine.gpu.cupy_devices", "actors", "api.grpc.application", "api.metrics.gpu")
+OURS = ("engine.gpu.devices", "engine.gpu.devices", "actors", "api.grpc.application", "api.metrics.gpu")
 
 
 def group(figures: dict[str, Any]) -> None:
@@ -23,8 +23,7 @@ def group(figures: dict[str, Any]) -> None:
     for name in OURS:
         importlib.import_module(f"trireme.{name}")
     from trireme.api.metrics.gpu import GpuMeter
-    from trireme.engine.gpu.discovery import find_gpus
-    from trireme.engine.gpu.nvml import opened_nvml
+    from trireme.engine.gpu.discovery import find_gpus, opened_nvml
 
     found = find_gpus(os.environ)
     figures["gpus"] = [str(gpu) for gpu in found]

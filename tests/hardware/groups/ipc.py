@@ -41,8 +41,8 @@ def client(what: str) -> Iterator[bytes]:
 
 
 def read_and_write(figures: dict[str, Any], driver: Any, handle: bytes) -> None:
-    from trireme.engine.cuda_memory import CudaRegion
     from trireme.engine.errors import InvalidArgumentError
+    from trireme.engine.memory.cuda import CudaRegion
 
     region = CudaRegion(driver, "shared", handle, 0, NBYTES)
     expected = (np.arange(NBYTES) % 251).astype(np.uint8)
@@ -66,9 +66,9 @@ async def serve(figures: dict[str, Any], handle: bytes) -> None:
     import trio
 
     from trireme.engine.datatypes import FP32
-    from trireme.engine.region_tensor import RegionTensor
+    from trireme.engine.memory.regions import RegionKind
+    from trireme.engine.memory.tensors import RegionTensor
     from trireme.engine.request import InferenceRequest
-    from trireme.engine.shared_memory import RegionKind
 
     placed = 0
     free = trio.CapacityLimiter(AT_ONCE)
@@ -99,7 +99,7 @@ async def serve(figures: dict[str, Any], handle: bytes) -> None:
 
 def group(figures: dict[str, Any]) -> None:
     need_cupy()
-    from trireme.engine.cuda_memory import find_cuda
+    from trireme.engine.memory.cuda import find_cuda
 
     driver = find_cuda()
     if driver is None:

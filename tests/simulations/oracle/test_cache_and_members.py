@@ -7,7 +7,7 @@ import pytest
 from oracle_tape import Tape
 
 from trireme.engine.datatypes import FP32
-from trireme.engine.statistics import ModelStatistics, ModelStatisticsEntry
+from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 from trireme.engine.tensor import Tensor
 from trireme.simulations.events import ReplyDelivered, RequestSubmitted, StepSubmitted
 from trireme.simulations.invariants.base import Complain

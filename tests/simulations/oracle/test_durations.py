@@ -9,7 +9,7 @@ from oracle_tape import Tape
 
 from trireme.engine.errors import FailureReason
 from trireme.engine.execution import SealReason
-from trireme.engine.statistics import ModelStatistics, ModelStatisticsEntry
+from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 from trireme.simulations.events import (
     BatchSealed,
     ExecutionStarted,

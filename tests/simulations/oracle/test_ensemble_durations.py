@@ -8,7 +8,7 @@ import pytest
 
 from trireme.engine.errors import FailureReason
 from trireme.engine.execution import SealReason
-from trireme.engine.statistics import ModelStatistics, ModelStatisticsEntry
+from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 from trireme.simulations.events import (
     NEVER_NS,
     BatchSealed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from oracle_tape import Tape
 
-from trireme.engine.config.rate_limiter import RateLimit, ResourceDemand
+from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
 from trireme.engine.scheduling.rate_limiter import RateLimiter
 from trireme.engine.scheduling.resources import ExplicitResource
 from trireme.simulations.history import Recorder

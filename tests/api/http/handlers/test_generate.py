@@ -25,10 +25,10 @@ from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.handlers import generate as handlers_generate
 from trireme.api.http.service import HttpService
-from trireme.engine.answer_window import AnswerWindow
 from trireme.engine.errors import TriremeError
+from trireme.engine.instances.answer_window import AnswerWindow
 from trireme.engine.options import ServerOptions
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceResponse
 
 WRONG_COUNT = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "

@@ -13,7 +13,7 @@ from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.handlers.load_metrics import load_metrics_headers
-from trireme.engine.custom_metrics import CustomMetrics, MetricKind
+from trireme.engine.metrics.custom import CustomMetrics, MetricKind
 from trireme.engine.options import ServerOptions
 
 NAME = b"endpoint-load-metrics"

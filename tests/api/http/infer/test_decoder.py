@@ -16,7 +16,7 @@ from trireme.api.http.infer.decoder import InferDecoder
 from trireme.api.http.infer.request import DecodedInfer, decode_infer
 from trireme.engine.datatypes import DATATYPES
 from trireme.engine.errors import TriremeError
-from trireme.engine.shared_memory import Regions
+from trireme.engine.memory.regions import Regions
 from trireme.engine.tensor_limits import DEFAULT_LIMITS
 
 LIMIT_BYTES = 1 << 20

@@ -22,7 +22,7 @@ from trireme.api.http.json.pieces import LargeArray, LargeString, OddTextError, 
 from trireme.api.http.json.scan import scan
 from trireme.api.request_parameters import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError, TriremeError
-from trireme.engine.shared_memory import Regions
+from trireme.engine.memory.regions import Regions
 from trireme.engine.tensor import Tensor
 from trireme.engine.tensor_limits import DEFAULT_LIMITS
 

@@ -18,7 +18,7 @@ from trireme.api.http.json import pieces as json_pieces
 from trireme.api.http.json.scan import DEFAULT_MAX_VALUES
 from trireme.api.request_parameters import MAX_PARTS, MAX_TEXT_BYTES
 from trireme.engine.errors import TriremeError
-from trireme.engine.shared_memory import Regions
+from trireme.engine.memory.regions import Regions
 
 MIB = 1 << 20
 TEXT_BYTES = 3 * MIB

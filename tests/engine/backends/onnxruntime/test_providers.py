@@ -8,7 +8,7 @@ import pytest
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
-from trireme.engine.backends.onnxruntime.providers import providers
+from trireme.engine.backends.onnxruntime.session import providers
 from trireme.engine.config.model import Accelerator, InstanceGroup, ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InvalidArgumentError, UnavailableError

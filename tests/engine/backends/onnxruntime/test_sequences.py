@@ -22,8 +22,7 @@ from trireme.engine.datatypes import BF16, BYTES, INT32, DataType
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.job import Job
-from trireme.engine.request import InferenceRequest
-from trireme.engine.response import InferenceResponse
+from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.scheduling.sequence.controls import Controls
 from trireme.engine.scheduling.sequence.initial_state import state_layout
 from trireme.engine.scheduling.sequence.padding import NullJob

@@ -19,7 +19,7 @@ from trireme.engine.datatypes import BYTES, FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
 from trireme.engine.execution import Phase
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
-from trireme.engine.shared_memory import RegionKind
+from trireme.engine.memory.regions import RegionKind
 from trireme.engine.tensor import Tensor
 
 # Batches

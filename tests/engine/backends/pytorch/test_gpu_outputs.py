@@ -13,9 +13,9 @@ from torch_modules import Moody, Scale
 
 from trireme.engine.errors import TriremeError
 from trireme.engine.gpu.device import SickDeviceError
-from trireme.engine.region_tensor import RegionTensor
-from trireme.engine.response import InferenceResponse
-from trireme.engine.shared_memory import RegionKind
+from trireme.engine.memory.regions import RegionKind
+from trireme.engine.memory.tensors import RegionTensor
+from trireme.engine.request import InferenceResponse
 
 
 def floats(allocation: Allocation) -> list[float]:

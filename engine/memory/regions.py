@@ -1,0 +1,387 @@
+"""Memory that clients and the server share: named regions of POSIX shared-memory segments
+(docs/reference/shared-memory.md#tensors-in-regions, docs/reference/shared-memory.md#regions).
+
+Rules:
+ 1. A region is a part of a segment in ``/dev/shm`` that a client has registered under a name. The server reads inputs
+    from regions and writes outputs to them, always through a `RegionSlice`, which lies inside its region.
+ 2. A slice is read and written through the segment's descriptor, which reports what is wrong. Nothing is mapped: where
+    a segment was cut short, or memory has run out, a mapping would end the process with SIGBUS.
+ 3. The client owns the segment and may cut it short at any time. So its real size counts whenever a slice is read or
+    written.
+ 4. What was read is a copy, so what has been checked stays as it is, whatever the client writes. It
+    takes about 60 us a MiB; 64 KiB take no longer than to ask for the segment's size. What is known of a tensor without
+    its data is checked before (`region_tensor`).
+ 5. A region's name is free as soon as it is unregistered. Its memory stays as long as anyone holds a slice of it: that
+    is, until the last request that writes an output there is over.
+ 6. A region may be a part of a GPU's memory as well, where there is one (`cuda_memory`). A model on that GPU may copy
+    it there by itself, later; then rule 4 holds for what was checked, its shape and size, and not for the data.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import mmap
+import os
+import stat
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError, UnavailableError
+from ..tensor import Buffer
+from .cuda import CudaDriver, CudaRegion, find_cuda
+
+MAX_REGIONS = 1_024
+"""Regions that may be registered at a time; each has a descriptor of the process."""
+
+_DIRECTORY = "/dev/shm"  # where Linux keeps POSIX shared memory
+_RESERVED_PREFIX = "triton_python_backend_shm_region_"
+_UINT64_MAX = 2**64 - 1
+
+
+class RegionKind(enum.Enum):
+    """Whose memory a region is in."""
+
+    SYSTEM = "system"
+    CUDA = "cuda"
+
+
+class Region:
+    """A part of a segment.
+
+    Args:
+        name: what the client calls it.
+        key: the segment's name as the client gave it.
+        offset, byte_size: which part of the segment it is, in bytes.
+        descriptor: of the segment; the region closes it.
+        largest_bytes: most that is copied at a time.
+
+    Raises:
+        OSError: it is empty, or does not begin where a page does, and so could not be mapped.
+    """
+
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, descriptor: int, largest_bytes: int) -> None:
+        self.name = name
+        self.key = key
+        self.offset = offset
+        self.byte_size = byte_size
+        self._descriptor = descriptor
+        self._largest_bytes = largest_bytes
+        weakref.finalize(self, os.close, descriptor)
+        if not byte_size or offset % mmap.ALLOCATIONGRANULARITY:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    def read(self, start: int, end: int) -> memoryview:
+        """A copy of the bytes from `start` to `end`.
+
+        Raises:
+            InvalidArgumentError: the segment does not reach there any more; or it is more than may be copied.
+            UnavailableError: there is no memory for the copy.
+        """
+        self.check_size(end - start)
+        try:
+            copied = os.pread(self._descriptor, end - start, self.offset + start)
+            if len(copied) == end - start:
+                return memoryview(copied)
+            return memoryview(self._read_in_pieces(start, end)).toreadonly()
+        except (MemoryError, OverflowError) as error:
+            raise UnavailableError(
+                f"there is no memory for {end - start} bytes of shared memory region '{self.name}'"
+            ) from error
+
+    def check_size(self, nbytes: int) -> None:
+        """Refuse to copy more than may be copied.
+
+        Raises:
+            InvalidArgumentError: it is more.
+        """
+        if nbytes > self._largest_bytes:
+            raise InvalidArgumentError(
+                f"{nbytes} bytes of shared memory region '{self.name}' are more than an input may have: "
+                f"{self._largest_bytes}, which --max-inflight-bytes sets"
+            )
+
+    def _read_in_pieces(self, start: int, end: int) -> bytearray:
+        """What one call does not read: Linux stops at 2 GiB, or where the segment ends."""
+        self._check_segment(end)
+        data = bytearray(end - start)
+        rest = memoryview(data)
+        at = self.offset + start
+        while rest:
+            count = os.preadv(self._descriptor, [rest], at)
+            if not count:
+                self._check_segment(end)
+            rest = rest[count:]
+            at += count
+        return data
+
+    def write(self, start: int, data: Buffer) -> None:
+        """Put bytes into the segment.
+
+        Raises:
+            InvalidArgumentError: the segment does not reach there any more.
+            OSError: there is no memory for them.
+        """
+        self._check_segment(start + len(data))
+        rest = memoryview(data)
+        at = self.offset + start
+        while rest:
+            written = os.pwrite(self._descriptor, rest, at)
+            rest = rest[written:]
+            at += written
+
+    def _check_segment(self, end: int) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size < self.offset + end:
+            raise InvalidArgumentError(
+                f"shared memory region '{self.name}' has lost its memory: '{self.key}' was cut to {size} bytes, but "
+                f"byte {self.offset + end - 1} of it is needed"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Region {self.name}: {self.byte_size} bytes from {self.offset} of {self.key}>"
+
+
+_CLASSES = {RegionKind.SYSTEM: Region, RegionKind.CUDA: CudaRegion}
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSlice:
+    """A part of a region, inside its bounds: where a tensor is, or is to go. `Regions.slice` makes them.
+
+    Attributes:
+        offset, byte_size: which part of the region it is, in bytes.
+    """
+
+    region: Region | CudaRegion
+    offset: int
+    byte_size: int
+
+    def check_size(self) -> None:
+        """Refuse what is more than an input may have, without looking at it.
+
+        Raises:
+            InvalidArgumentError: it is.
+        """
+        if isinstance(self.region, Region):
+            self.region.check_size(self.byte_size)
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU in whose memory it is; None in the machine's."""
+        return self.region.device_id if isinstance(self.region, CudaRegion) else None
+
+    def copy_to(self, stream: int, target: int) -> None:
+        """Enqueue a copy to an address on the GPU in whose memory it is, on one of its streams.
+
+        Raises:
+            InternalError: CUDA does not enqueue it.
+        """
+        assert isinstance(self.region, CudaRegion)
+        self.region.copy_to(self.offset, self.byte_size, stream, target)
+
+    def copy_from(self, stream: int, source: int) -> None:
+        """Enqueue a copy, which fills it, from an address on the GPU in whose memory it is, on one of its streams.
+
+        Raises:
+            InternalError: CUDA does not enqueue it.
+        """
+        assert isinstance(self.region, CudaRegion)
+        self.region.copy_from(self.offset, self.byte_size, stream, source)
+
+    def first(self, nbytes: int) -> RegionSlice:
+        """Its first bytes, of which it has so many."""
+        return RegionSlice(self.region, self.offset, nbytes)
+
+    def view(self) -> memoryview:
+        """A copy of what is there.
+
+        Raises:
+            InvalidArgumentError: the segment was cut short, or it is too much.
+            UnavailableError: there is no memory for a copy.
+            InternalError: the GPU's memory cannot be read.
+        """
+        return self.region.read(self.offset, self.offset + self.byte_size)
+
+    def write(self, output: str, data: Buffer) -> None:
+        """Put the data of an output there, from the start.
+
+        Raises:
+            InternalError: it does not fit, or there is no memory for it.
+            InvalidArgumentError: the segment was cut short.
+        """
+        if len(data) > self.byte_size:
+            raise InternalError(
+                f"shared memory size specified with the request for output '{output}' ({self.byte_size} bytes) should "
+                f"be at least {len(data)} bytes to hold the results"
+            )
+        try:
+            self.region.write(self.offset, data)
+        except OSError as error:
+            raise InternalError(
+                f"unable to write output '{output}' to shared memory region '{self.region.name}': {error.strerror}"
+            ) from error
+
+
+class Regions:
+    """The regions that are registered, of all protocols together.
+
+    Args:
+        find_cuda: looks for GPUs, when a client first registers memory of one; None for none.
+        largest_input_bytes: most that an input in system memory may have. It is copied before anybody knows whether
+            its model wants it, and a segment takes no memory until it is written to.
+    """
+
+    def __init__(
+        self, find_cuda: Callable[[], CudaDriver | None] = find_cuda, largest_input_bytes: int = 4 << 30
+    ) -> None:
+        self._largest_input_bytes = largest_input_bytes
+        self._regions: dict[str, Region | CudaRegion] = {}
+        self._find_cuda = find_cuda
+        self._cuda: CudaDriver | None = None
+
+    def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Make a part of a segment known.
+
+        Args:
+            name: for requests to refer to it.
+            key: of the segment, as for ``shm_open``.
+            offset: where the part begins, in bytes; a multiple of the page size.
+            byte_size: how long it is.
+
+        Raises:
+            AlreadyExistsError: there is a region of that name.
+            InvalidArgumentError: the key is none, or the segment has no such part, or it cannot be mapped.
+            InternalError: there is no such segment, or it may not be opened for reading and writing.
+            UnavailableError: there are too many regions.
+        """
+        self._refuse(name)
+        descriptor = _open_segment(name, key)
+        if offset + byte_size > os.fstat(descriptor).st_size:
+            os.close(descriptor)
+            raise InvalidArgumentError(f"failed to register shared memory region '{name}': invalid args")
+        try:
+            self._regions[name] = Region(name, key, offset, byte_size, descriptor, self._largest_input_bytes)
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"failed to register shared memory region '{name}': unable to process address space{error.strerror}"
+            ) from error
+
+    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Make an allocation in a GPU's memory known.
+
+        Args:
+            name: for requests to refer to it.
+            handle: of the allocation, as ``cudaIpcGetMemHandle`` gives it.
+            device_id: the GPU, by its number in this process.
+            byte_size: how long the region is, from the beginning of the allocation.
+
+        Raises:
+            AlreadyExistsError: there is a region of that name.
+            InvalidArgumentError: there is no GPU, or no such allocation.
+            UnavailableError: there are too many regions.
+        """
+        self._refuse(name)
+        self._cuda = self._cuda or self._find_cuda()
+        if self._cuda is None:
+            raise InvalidArgumentError(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+        self._regions[name] = CudaRegion(self._cuda, name, handle, device_id, byte_size)
+
+    def unregister(self, kind: RegionKind, name: str = "") -> None:
+        """Forget a region, or all of a kind. One that is unknown, or of the other kind, is none of the caller's."""
+        for each in [name] if name else list(self._regions):
+            if isinstance(self._regions.get(each), _CLASSES[kind]):
+                del self._regions[each]
+
+    def system_status(self, name: str = "") -> list[Region]:
+        """One region of system memory, or all in the order of their names.
+
+        Raises:
+            NotFoundError: there is none of that name, or it is of the other kind.
+        """
+        return [region for region in self._status(RegionKind.SYSTEM, name) if isinstance(region, Region)]
+
+    def cuda_status(self, name: str = "") -> list[CudaRegion]:
+        """One region of CUDA memory, or all in the order of their names.
+
+        Raises:
+            NotFoundError: there is none of that name, or it is of the other kind.
+        """
+        return [region for region in self._status(RegionKind.CUDA, name) if isinstance(region, CudaRegion)]
+
+    def _status(self, kind: RegionKind, name: str) -> list[Region | CudaRegion]:
+        if not name:
+            return [self._regions[each] for each in sorted(self._regions)]
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFoundError(f"Unable to find {kind.value} shared memory region: '{name}'")
+        if not isinstance(region, _CLASSES[kind]):
+            texts = {RegionKind.SYSTEM: "system shared memory", RegionKind.CUDA: "CUDA shared memory"}
+            wanted = texts.pop(kind)
+            (actual,) = texts.values()
+            raise NotFoundError(f"The region named '{name}' is registered as {actual}, not {wanted}")
+        return [region]
+
+    def slice(self, name: str, offset: int, byte_size: int) -> RegionSlice:
+        """The part of a region where a tensor is, or is to go. As in Triton, no tensor is empty at offset 0.
+
+        Args:
+            offset, byte_size: which part of the region, in bytes, as unsigned numbers.
+
+        Raises:
+            NotFoundError: there is no such region.
+            InvalidArgumentError: it has no such part.
+        """
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFoundError(f"Unable to find shared memory region: '{name}'")
+        end = offset + byte_size
+        if offset >= region.byte_size:
+            raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
+        if end > _UINT64_MAX:
+            raise InvalidArgumentError(
+                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value "
+                f"({_UINT64_MAX}) for region '{name}'"
+            )
+        if not 0 < end <= region.byte_size:
+            raise InvalidArgumentError(f"Invalid offset + byte size for shared memory region: '{name}'")
+        return RegionSlice(region, offset, byte_size)
+
+    def _refuse(self, name: str) -> None:
+        """Names that are taken, and any name while there are too many."""
+        if name in self._regions:
+            raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+        if len(self._regions) >= MAX_REGIONS:
+            raise UnavailableError(
+                f"cannot register shared memory region '{name}': there are {MAX_REGIONS} regions already, which is the "
+                "most that there can be"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Regions: {', '.join(sorted(self._regions)) or 'none'}>"
+
+
+def _open_segment(name: str, key: str) -> int:
+    """A descriptor of the segment that `key` names, for the region `name`."""
+    segment = key.lstrip("/")
+    if segment.startswith(_RESERVED_PREFIX):
+        raise InvalidArgumentError(
+            f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix "
+            f"'{_RESERVED_PREFIX}'"
+        )
+    if not segment:
+        raise InvalidArgumentError(f"cannot register shared memory region '{name}' - invalid shm key '{key}'")
+    missing = InternalError(f"Unable to open shared memory region: '{key}'")
+    if "/" in segment or segment in (".", ".."):
+        raise missing
+    try:
+        # No links, which could lead anywhere; and no waiting for the other end of a pipe.
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(f"{_DIRECTORY}/{segment}", flags)
+    except (OSError, ValueError):  # a ValueError: no file can have such a name
+        raise missing from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise missing
+    return descriptor

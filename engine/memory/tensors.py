@@ -1,0 +1,136 @@
+"""Tensors whose data is in shared memory: read late, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..datatypes import DataType
+from ..tensor import Buffer, Tensor
+from .regions import RegionSlice
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePieces:
+    """An input of a batch that is in a GPU's memory already, piece by piece: to be copied there, and not read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    pieces: tuple[RegionSlice, ...]
+
+
+class _Source:
+    """Data that is shared by a tensor and what it was renamed or reshaped to."""
+
+    __slots__ = ("data", "place")
+
+    def __init__(self, place: RegionSlice) -> None:
+        self.place = place
+        self.data: memoryview | None = None
+
+    def read(self) -> memoryview:
+        if self.data is None:
+            self.data = self.place.view()
+        return self.data
+
+
+class RegionTensor(Tensor):
+    """A tensor that is still in shared memory.
+
+    What a client announces is cheap: its datatype, shape and size are checked before a byte is copied. Asking for its
+    data reads it, which may take long and raises what `RegionSlice.view` does; so it is exchanged for a plain tensor
+    (`loaded`) before the request is queued.
+
+    Args:
+        place: where it is.
+    """
+
+    __slots__ = ("_source",)
+
+    def __init__(self, name: str, datatype: DataType, shape: tuple[int, ...], place: RegionSlice | _Source) -> None:
+        super().__init__(name, datatype, shape)
+        self._source = place if isinstance(place, _Source) else _Source(place)
+
+    @property
+    def place(self) -> RegionSlice:
+        """Where it is."""
+        return self._source.place
+
+    @property
+    def buffer(self) -> Buffer:
+        self._buffer = self._source.read()
+        return self._buffer
+
+    @property
+    def array(self) -> np.ndarray:
+        self._buffer = self._source.read()
+        return super().array
+
+    @property
+    def nbytes(self) -> int:
+        return self._source.place.byte_size
+
+    def renamed(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return RegionTensor(name, self.datatype, shape, self._source)
+
+    def check_size(self) -> None:
+        """Refuse what is more than an input may have, before room is made for it.
+
+        Raises:
+            InvalidArgumentError: it is.
+        """
+        self._source.place.check_size()
+
+    def loaded(self) -> Tensor:
+        """The same tensor with its data, read.
+
+        Raises:
+            InvalidArgumentError, UnavailableError, InternalError: see `RegionSlice.view`.
+        """
+        return Tensor(self.name, self.datatype, self.shape, self._source.read())
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOutput:
+    """An output of a batch that a GPU copies to where the clients want it, in the same GPU's memory.
+
+    Attributes:
+        tensors: what each job gets of it, in batch order; each place is as long as its tensor.
+    """
+
+    tensors: tuple[RegionTensor, ...]
+
+    def copy_from(self, stream: int, source: int) -> None:
+        """Enqueue the copies, on a stream, from an address where the tensors lie one behind the other.
+
+        Raises:
+            InternalError: CUDA does not enqueue one.
+        """
+        for tensor in self.tensors:
+            tensor.place.copy_from(stream, source)
+            source += tensor.nbytes
+
+
+def places_on_gpus(places: Mapping[str, RegionSlice]) -> Mapping[str, RegionSlice] | None:
+    """Those of the places of outputs that are in GPUs' memory; None if there are none."""
+    return {name: place for name, place in places.items() if place.gpu is not None} or None
+
+
+def is_in_place(tensor: Tensor, place: RegionSlice) -> bool:
+    """Whether an output is where its client wants it."""
+    if not isinstance(tensor, RegionTensor):
+        return False
+    there = tensor.place
+    return there.region is place.region and there.offset == place.offset and there.byte_size <= place.byte_size
+
+
+def put_in_place(tensor: Tensor, place: RegionSlice) -> None:
+    """Put an output where its client wants it, unless it is there.
+
+    Raises:
+        InternalError, InvalidArgumentError: see `RegionSlice.write`.
+    """
+    if not is_in_place(tensor, place):
+        place.write(tensor.name, tensor.buffer)

@@ -1,0 +1,313 @@
+"""Metrics that models and backends define for themselves (docs/reference/metrics.md#custom-metrics,
+docs/reference/python-backend.md#metrics-and-the-log).
+
+Rule 1. A family is known by its name. A caller that creates one that exists already, of the same kind, shares it, and
+        keeps a hold of it; of another kind, is refused. It is gone when the last holder has deleted it.
+Rule 2. A series is known by its family and its labels. A caller that creates one that exists already shares it, with
+        the value and the buckets that it has. It is gone when the last holder has deleted it.
+Rule 3. A holder's metrics go with the holder's family. Using one afterwards is an error, and nothing else happens.
+Rule 4. A series is on the page from its creation on, at 0. A family without series is not.
+
+Holders are numbers, so that a backend can hand them to a process of its own. Callable from any thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+
+from prometheus_client.metrics_core import Metric
+
+from ..errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError
+from .families import add_histogram
+from .latencies import Histogram
+
+
+class MetricKind(enum.Enum):
+    """How a metric behaves. The value is how the page calls it."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+_Labels = tuple[tuple[str, str], ...]
+
+_FAMILY_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+_SERVERS_OWN = re.compile(
+    r"nv_inference_|nv_model_load_duration|nv_pinned_memory_pool_|nv_cache_|nv_gpu_|nv_energy_|nv_cpu_|trireme_"
+)
+_DELETED = (
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
+    "be deleted AFTER its corresponding 'Metric' objects have been deleted."
+)
+
+
+@dataclass(slots=True)
+class _Series:
+    """Attributes: `value` of a counter or gauge, `histogram` of a histogram; `holders`, how many metrics share it."""
+
+    labels: _Labels
+    histogram: Histogram | None
+    value: float = 0.0
+    holders: int = 0
+
+
+@dataclass(slots=True)
+class _Family:
+    name: str
+    description: str
+    kind: MetricKind
+    series: dict[_Labels, _Series] = field(default_factory=dict)
+    holders: int = 0
+
+
+@dataclass(slots=True)
+class _HeldFamily:
+    family: _Family
+    metrics: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldMetric:
+    family: _Family
+    held_by: int
+    series: _Series
+
+
+class CustomMetrics:
+    """All custom metrics of a server."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = count(1)
+        self._families: dict[str, _Family] = {}
+        self._held_families: dict[int, _HeldFamily] = {}
+        self._held_metrics: dict[int, _HeldMetric] = {}
+
+    def create_family(self, name: str, description: str, kind: MetricKind) -> int:
+        """Create a family, or take hold of the one of that name and kind (rule 1); its description stays as it is.
+
+        Raises:
+            InvalidArgumentError: it is of another kind, or no family of a model can have that name.
+        """
+        if not _FAMILY_NAME.fullmatch(name):
+            raise InvalidArgumentError(f"'{name}' is no name for a metric family: expected {_FAMILY_NAME.pattern}")
+        _check_text("the description of a metric family", description)
+        if _SERVERS_OWN.match(name):
+            raise InvalidArgumentError(f"Family name '{name}' is reserved for metrics of the server")
+        with self._lock:
+            family = self._families.get(name)
+            if family is None:
+                family = self._families[name] = _Family(name, description, kind)
+            elif family.kind is not kind:
+                raise InvalidArgumentError("Family name already exists with different type")
+            family.holders += 1
+            number = next(self._numbers)
+            self._held_families[number] = _HeldFamily(family)
+            return number
+
+    def delete_family(self, family: int) -> None:
+        """Let go of a family, and of the metrics that were created by it (rule 3).
+
+        Raises:
+            InvalidArgumentError: it is not held.
+        """
+        with self._lock:
+            held = self._find_family(family)
+            for metric in held.metrics:
+                self._let_go(self._held_metrics.pop(metric))
+            del self._held_families[family]
+            held.family.holders -= 1
+            if not held.family.holders:
+                del self._families[held.family.name]
+
+    def create_metric(
+        self, family: int, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
+    ) -> int:
+        """Create a series, or take hold of the one with the same labels (rule 2).
+
+        Args:
+            buckets: upper bounds, increasing, of a histogram's; infinity is added.
+
+        Raises:
+            InvalidArgumentError: the family is not held, or labels or buckets are not what it needs.
+        """
+        identity = _checked_labels(labels or {})
+        with self._lock:
+            held = self._find_family(family)
+            bounds = _checked_buckets(held.family.kind, identity, buckets)
+            series = held.family.series.get(identity)
+            if series is None:
+                series = _Series(identity, None if bounds is None else Histogram(bounds))
+                held.family.series[identity] = series
+            series.holders += 1
+            number = next(self._numbers)
+            self._held_metrics[number] = _HeldMetric(held.family, family, series)
+            held.metrics.add(number)
+            return number
+
+    def delete_metric(self, metric: int) -> None:
+        """Let go of a series. Nothing happens if it went with its family."""
+        with self._lock:
+            held = self._held_metrics.pop(metric, None)
+            if held is not None:
+                self._held_families[held.held_by].metrics.remove(metric)
+                self._let_go(held)
+
+    def increment(self, metric: int, value: float) -> None:
+        """Add to a counter or gauge.
+
+        Raises:
+            InvalidArgumentError: a counter would fall.
+            UnsupportedError: it is a histogram.
+            InternalError: it was deleted.
+        """
+        with self._lock:
+            held = self._find_metric(metric)
+            if held.family.kind is MetricKind.HISTOGRAM:
+                raise _unsupported(held, "Increment")
+            if held.family.kind is MetricKind.COUNTER and value < 0:
+                raise InvalidArgumentError(
+                    "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+                )
+            held.series.value += value
+
+    def set(self, metric: int, value: float) -> None:
+        """Set a gauge.
+
+        Raises:
+            UnsupportedError: it is none.
+            InternalError: it was deleted.
+        """
+        with self._lock:
+            held = self._find_metric(metric)
+            if held.family.kind is not MetricKind.GAUGE:
+                raise _unsupported(held, "Set")
+            held.series.value = value
+
+    def observe(self, metric: int, value: float) -> None:
+        """Count a value in a histogram.
+
+        Raises:
+            UnsupportedError: it is none.
+            InternalError: it was deleted.
+        """
+        with self._lock:
+            held = self._find_metric(metric)
+            if held.series.histogram is None:
+                raise _unsupported(held, "Observe")
+            held.series.histogram.add(value)
+
+    def value(self, metric: int) -> float:
+        """What a counter or gauge stands at.
+
+        Raises:
+            UnsupportedError: it is a histogram.
+            InternalError: it was deleted.
+        """
+        with self._lock:
+            held = self._find_metric(metric)
+            if held.family.kind is MetricKind.HISTOGRAM:
+                raise UnsupportedError("Unsupported TRITONSERVER_MetricKind")
+            return held.series.value
+
+    def values(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and values of all series of a counter or gauge family; none if there is no such family."""
+        with self._lock:
+            family = self._families.get(name)
+            if family is None:
+                return []
+            return [(dict(series.labels), series.value) for series in family.series.values()]
+
+    def families(self) -> Iterator[Metric]:
+        """What is to be printed, in the order of creation."""
+        with self._lock:
+            printed = [_printed(family) for family in self._families.values()]
+        yield from printed
+
+    def _find_family(self, family: int) -> _HeldFamily:
+        held = self._held_families.get(family)
+        if held is None:
+            raise InvalidArgumentError(f"there is no metric family {family}: it was deleted, or never created")
+        return held
+
+    def _find_metric(self, metric: int) -> _HeldMetric:
+        held = self._held_metrics.get(metric)
+        if held is None:
+            raise InternalError(_DELETED)
+        return held
+
+    def _let_go(self, held: _HeldMetric) -> None:
+        held.series.holders -= 1
+        if not held.series.holders:
+            del held.family.series[held.series.labels]
+
+    def __repr__(self) -> str:
+        return f"<CustomMetrics: {len(self._families)} families, held {len(self._held_families)} times>"
+
+
+def _checked_labels(labels: Mapping[str, str]) -> _Labels:
+    """The labels in a form that equal ones share.
+
+    Raises:
+        InvalidArgumentError: a name or a value cannot be printed.
+    """
+    for name, value in labels.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise InvalidArgumentError("attempt to access JSON non-string as string")
+        if not _LABEL_NAME.fullmatch(name):
+            raise InvalidArgumentError(f"'{name}' is no name for a label: expected {_LABEL_NAME.pattern}")
+        _check_text(f"the value of label '{name}'", value)
+    return tuple(sorted(labels.items()))
+
+
+def _check_text(what: str, text: str) -> None:
+    """Refuse what the page could not be encoded with.
+
+    Raises:
+        InvalidArgumentError: there is a lone surrogate in it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"{what} is no valid Unicode: {text!a}") from error
+
+
+def _checked_buckets(kind: MetricKind, labels: _Labels, buckets: Sequence[float] | None) -> Sequence[float] | None:
+    """The bounds for a series of this kind; None where there are none.
+
+    Raises:
+        InvalidArgumentError: there are none but should be, or the other way round, or they do not increase.
+    """
+    if kind is not MetricKind.HISTOGRAM:
+        if buckets is not None:
+            raise InvalidArgumentError("Failed to create metric. Unexpected buckets found.")
+        return None
+    if buckets is None:
+        raise InvalidArgumentError("Failed to create metric. Missing required buckets.")
+    if not all(lower < upper for lower, upper in pairwise(buckets)):
+        raise InvalidArgumentError(f"the bounds of a histogram must increase, got {list(buckets)}")
+    if any(name == "le" for name, _ in labels):
+        raise InvalidArgumentError("'le' is no name for a label of a histogram: its buckets have it")
+    return buckets
+
+
+def _unsupported(held: _HeldMetric, operation: str) -> TriremeError:
+    return UnsupportedError(f"TRITONSERVER_METRIC_KIND_{held.family.kind.name} does not support {operation}")
+
+
+def _printed(family: _Family) -> Metric:
+    metric = Metric(family.name, family.description, family.kind.value)
+    for series in family.series.values():
+        labels = dict(series.labels)
+        if series.histogram is None:
+            metric.add_sample(family.name, labels, series.value)
+        else:
+            add_histogram(metric, labels, series.histogram)
+    return metric

@@ -1,0 +1,151 @@
+"""Where other parts of the server put families of their own among Triton's
+(docs/reference/metrics.md#families-of-a-model, docs/reference/response-cache.md#metrics-of-the-local-cache,
+docs/reference/metrics.md#custom-metrics).
+
+A family source is called at every scrape, on the event loop, and must not wait for anything. Within a section,
+sources stand in the order in which they were added.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
+
+from .statistics import ModelStatisticsEntry
+
+DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """What all families of one scrape are made from, so that they agree.
+
+    Attributes:
+        entries: the statistics of every model version that serves.
+        now_ns: when it is, for what is forgotten with time.
+        counter_latencies: False where durations and cache counters are left out (docs/reference/metrics.md#settings).
+        quantiles: what summaries show.
+    """
+
+    entries: Sequence[ModelStatisticsEntry] = ()
+    now_ns: int = 0
+    counter_latencies: bool = True
+    quantiles: Sequence[float] = DEFAULT_QUANTILES
+
+
+class Section(enum.Enum):
+    """Where on the page added families stand."""
+
+    MODEL_COUNTERS = "after the pinned memory pool, before the histograms and summaries"
+    SUMMARIES = "after the summaries of latencies"
+    LAST = "after the CPU's families: backends, caches, custom metrics"
+
+
+FamilySource = Callable[[Scrape], Iterable[Metric]]
+
+
+class MetricsRegistry:
+    """The families that a server has besides those that every server has."""
+
+    def __init__(self) -> None:
+        self._sources: dict[Section, list[FamilySource]] = {section: [] for section in Section}
+
+    def add(self, section: Section, source: FamilySource) -> None:
+        """Print what `source` makes, in every scrape from now on."""
+        self._sources[section].append(source)
+
+    def remove(self, section: Section, source: FamilySource) -> None:
+        """Print it no more.
+
+        Raises:
+            ValueError: it was not added there.
+        """
+        self._sources[section].remove(source)
+
+    def families(self, section: Section, scrape: Scrape) -> Iterator[Metric]:
+        """What all sources of a section make."""
+        for source in self._sources[section]:
+            yield from source(scrape)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{section.name} {len(sources)}" for section, sources in self._sources.items())
+        return f"<MetricsRegistry: {counts}>"
+
+
+# Metric families as text, the way Triton's library writes them (docs/reference/metrics.md).
+#
+# Differences from prometheus-client's own writer, which is why this one exists: counters keep their names (no
+# ``_total``, no ``_created``), labels are sorted, whole numbers have no decimals, a family without series is left out,
+# and summaries and histograms begin with ``_count`` and ``_sum``.
+
+
+_LAST_LABELS = ("quantile", "le")
+_ORDER = ("_count", "_sum")
+_LARGEST_PLAIN = 2**64
+
+
+def write_text(families: Iterable[Metric]) -> str:
+    """The families in the text format, in the order given."""
+    lines: list[str] = []
+    for family in families:
+        samples = _series_in_order(family)
+        if samples:
+            lines.append(f"# HELP {family.name} {_escape_help(family.documentation)}")
+            lines.append(f"# TYPE {family.name} {family.type}")
+            lines += samples
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _series_in_order(family: Metric) -> list[str]:
+    if family.type == "counter":
+        return [
+            _line(family.name, sample.labels, sample.value)
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        ]
+    if family.type in ("summary", "histogram"):
+        return [_line(sample.name, sample.labels, sample.value) for sample in _grouped(family)]
+    return [_line(sample.name, sample.labels, sample.value) for sample in family.samples]
+
+
+def _grouped(family: Metric) -> Iterable[Sample]:
+    """Samples series by series, each with its count and sum first."""
+    series: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
+    for sample in family.samples:
+        if not sample.name.endswith("_created"):
+            identity = tuple(sorted(item for item in sample.labels.items() if item[0] not in _LAST_LABELS))
+            series.setdefault(identity, []).append(sample)
+    for samples in series.values():
+        yield from sorted(samples, key=lambda sample: _position(sample.name.removeprefix(family.name)))
+
+
+def _position(suffix: str) -> int:
+    return _ORDER.index(suffix) if suffix in _ORDER else len(_ORDER)
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    names = sorted(labels, key=lambda label: (label in _LAST_LABELS, label))
+    written = ",".join(f'{label}="{_escape_value(labels[label])}"' for label in names)
+    return f"{name}{{{written}}} {number_text(value)}" if written else f"{name} {number_text(value)}"
+
+
+def number_text(value: float) -> str:
+    """A number as it is printed: without decimals if it is whole."""
+    if math.isnan(value):
+        return "Nan"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) and abs(value) < _LARGEST_PLAIN else repr(float(value))
+
+
+def _escape_value(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _escape_help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

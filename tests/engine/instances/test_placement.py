@@ -1,0 +1,159 @@
+"""Where batches are executed: the rules of `Placement`, one by one, and what holds whatever is measured."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trireme.engine.instances import placement as rules
+from trireme.engine.instances.placement import SHORT_NS, STEADY, TRIALS, Placement
+
+LONG_NS = SHORT_NS + 1
+
+
+def measure(placement: Placement, times: int, nbytes: int = 100, took_ns: int = SHORT_NS) -> None:
+    for _ in range(times):
+        placement.measured(nbytes, took_ns)
+
+
+def trusted(nbytes: int = 100) -> Placement:
+    placement = Placement()
+    measure(placement, TRIALS, nbytes)
+    assert placement.in_place(min(nbytes, rules.MOST_BYTES))
+    return placement
+
+
+def trials_needed(placement: Placement, nbytes: int = 100) -> int:
+    """Short batches until the next one is executed in place."""
+    count = 0
+    while not placement.in_place(nbytes):
+        placement.measured(nbytes, SHORT_NS)
+        count += 1
+    return count
+
+
+class TestRule1:
+    @pytest.mark.parametrize("nbytes", [0, 1, 1 << 40])
+    def test_an_instance_begins_on_its_thread(self, nbytes: int) -> None:
+        assert not Placement().in_place(nbytes)
+
+
+class TestRule2:
+    def test_trust_needs_a_number_of_short_batches(self) -> None:
+        assert trials_needed(Placement()) == TRIALS
+
+    def test_large_batches_stay_on_the_thread(self) -> None:
+        """However short they are: their inputs are copied, and much copying is not for the event loop."""
+        placement = trusted(1 << 30)
+        assert placement.in_place(rules.MOST_BYTES)
+        assert not placement.in_place(rules.MOST_BYTES + 1)
+
+    def test_they_must_come_in_a_row(self) -> None:
+        placement = Placement()
+        measure(placement, TRIALS - 1)
+        measure(placement, 1, took_ns=LONG_NS)
+        assert trials_needed(placement) == TRIALS
+
+    def test_up_to_the_largest_of_them_and_no_further(self) -> None:
+        placement = Placement()
+        measure(placement, 1, nbytes=500)
+        measure(placement, TRIALS - 1, nbytes=10)
+        assert placement.in_place(0)
+        assert placement.in_place(500)
+        assert not placement.in_place(501)
+
+    def test_a_large_batch_before_a_long_one_does_not_count(self) -> None:
+        placement = Placement()
+        measure(placement, 1, nbytes=500)
+        measure(placement, 1, nbytes=500, took_ns=LONG_NS)
+        measure(placement, TRIALS, nbytes=10)
+        assert placement.in_place(10)
+        assert not placement.in_place(11)
+
+    def test_batches_without_bytes_can_be_trusted(self) -> None:
+        placement = trusted(0)
+        assert not placement.in_place(1)
+
+    def test_a_larger_batch_that_was_short_on_the_thread_widens_the_trust(self) -> None:
+        placement = trusted(100)
+        measure(placement, 1, nbytes=200)
+        assert placement.in_place(200)
+        assert not placement.in_place(201)
+
+    def test_a_larger_batch_that_was_long_on_the_thread_costs_no_trust(self) -> None:
+        placement = trusted(100)
+        measure(placement, 5, nbytes=200, took_ns=LONG_NS)
+        assert placement.in_place(100)
+        assert not placement.in_place(200)
+
+
+class TestRule3:
+    def test_a_long_batch_in_place_sends_the_instance_back(self) -> None:
+        placement = trusted(100)
+        measure(placement, 1, nbytes=50, took_ns=LONG_NS)
+        assert not placement.in_place(0)
+
+    def test_soon_after_it_takes_twice_as_many_trials_each_time(self) -> None:
+        placement = trusted()
+        for factor in (2, 4, 8):
+            measure(placement, STEADY - 1)
+            measure(placement, 1, took_ns=LONG_NS)
+            assert trials_needed(placement) == factor * TRIALS
+
+    def test_but_no_more_than_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rules, "MOST_TRIALS", 3 * TRIALS)
+        placement = trusted()
+        for expected in (2 * TRIALS, 3 * TRIALS, 3 * TRIALS):
+            measure(placement, 1, took_ns=LONG_NS)
+            assert trials_needed(placement) == expected
+
+    def test_an_instance_that_was_trusted_for_long_is_forgiven(self) -> None:
+        placement = trusted()
+        measure(placement, 1, took_ns=LONG_NS)
+        assert trials_needed(placement) == 2 * TRIALS
+        measure(placement, STEADY)
+        measure(placement, 1, took_ns=LONG_NS)
+        assert trials_needed(placement) == TRIALS
+
+    def test_what_was_trusted_before_is_forgotten(self) -> None:
+        placement = trusted(1000)
+        measure(placement, 1, took_ns=LONG_NS)
+        assert trials_needed(placement, 10) == 2 * TRIALS
+        assert not placement.in_place(11)
+
+
+RUNS = st.lists(
+    st.tuples(st.integers(1, 3 * TRIALS), st.integers(0, 5), st.sampled_from([0, SHORT_NS, LONG_NS])), max_size=12
+)
+"""(batches, bytes of each, time of each)."""
+
+
+@given(RUNS)
+def test_in_place_is_only_what_was_proved(runs: list[tuple[int, int, int]]) -> None:
+    """Whatever is measured: what is executed in place is no larger than a batch that was short, and came after so many
+    short batches in a row as a long one in place asks for at least."""
+    placement = Placement()
+    largest_short = -1
+    short_in_a_row = 0
+    for times, nbytes, took_ns in runs:
+        for _ in range(times):
+            in_place = placement.in_place(nbytes)
+            if in_place:
+                assert nbytes <= largest_short
+                assert short_in_a_row >= TRIALS
+            placement.measured(nbytes, took_ns)
+            if took_ns <= SHORT_NS:
+                largest_short = max(largest_short, nbytes)
+                short_in_a_row += 1
+            elif in_place or placement.trusted_bytes < 0:
+                largest_short = -1
+                short_in_a_row = 0
+            assert not placement.in_place(largest_short + 1)
+
+
+def test_what_it_says_of_itself() -> None:
+    placement = Placement()
+    assert repr(placement) == f"<Placement on its thread, 0 short batches, {TRIALS} trials>"
+    measure(placement, TRIALS + 3)
+    assert repr(placement) == f"<Placement in place up to 100 bytes, 3 short batches, {TRIALS} trials>"

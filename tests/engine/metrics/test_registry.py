@@ -1,0 +1,33 @@
+"""Other parts of the server can add families, each in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from trireme.engine.metrics.page import MetricsRegistry, Scrape, Section
+
+
+def entries_counted(scrape: Scrape) -> Iterator[Metric]:
+    yield GaugeMetricFamily("second", "help", value=len(scrape.entries))
+
+
+def test_sources_of_a_section_are_asked_in_the_order_in_which_they_were_added() -> None:
+    registry = MetricsRegistry()
+    registry.add(Section.LAST, lambda _scrape: [GaugeMetricFamily("first", "help", value=1)])
+    registry.add(Section.LAST, entries_counted)
+    registry.add(Section.SUMMARIES, lambda _scrape: [GaugeMetricFamily("elsewhere", "help", value=1)])
+    assert [family.name for family in registry.families(Section.LAST, Scrape())] == ["first", "second"]
+    assert [family.name for family in registry.families(Section.SUMMARIES, Scrape())] == ["elsewhere"]
+    assert list(registry.families(Section.MODEL_COUNTERS, Scrape())) == []
+
+
+def test_a_source_that_was_removed_is_asked_no_more() -> None:
+    registry = MetricsRegistry()
+    registry.add(Section.LAST, entries_counted)
+    registry.remove(Section.LAST, entries_counted)
+    assert list(registry.families(Section.LAST, Scrape())) == []
+    with pytest.raises(ValueError, match="not in list"):
+        registry.remove(Section.LAST, entries_counted)
