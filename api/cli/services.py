@@ -16,8 +16,7 @@ from ...engine.gpu.pinned_pool import GpuLimits
 from ...engine.metrics.page import DEFAULT_QUANTILES
 from ..grpc.compression import CompressionLevel
 from ..grpc.context import GrpcOptions
-from ..grpc.delays import read_delays
-from ..grpc.options import GrpcServiceOptions
+from ..grpc.options import GrpcServiceOptions, read_delays
 from ..http.exchange import HttpOptions
 from ..http2.limits import Http2Limits, KeepaliveOptions
 from ..sockets.limits import Limits

@@ -5,17 +5,54 @@ It knows no connections: it is what the gRPC service hosts, as the ASGI applicat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ..restrictions import Restriction
 from .context import GrpcContext, GrpcOptions
-from .health import Health
-from .inference import InferenceService
+from .inference import InferenceService, paths_of
 from .reflection import with_reflection
-from .restricted import RestrictedProtocols
+from .server import Health
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ..logging import Log
+    from .call_head import CallHead
+
+_KEY_PREFIX = "triton-grpc-protocol-"
+
+
+class RestrictedProtocols:
+    """A guard: it looks at every call when it begins, so at a stream once."""
+
+    __slots__ = ("_needed",)
+
+    def __init__(self, restrictions: Sequence[Restriction]) -> None:
+        self._needed = {
+            path: (_KEY_PREFIX + restriction.key, restriction)
+            for restriction in restrictions
+            for category in restriction.categories
+            for path in paths_of(category)
+        }
+
+    def __call__(self, head: CallHead) -> None:
+        """Let the call pass.
+
+        Raises:
+            GRPCError: it lacks the key, or has it with another value.
+        """
+        needed = self._needed.get(head.path)
+        if needed is not None:
+            key, restriction = needed
+            given = head.metadata.get(key.lower())
+            if given is None or not restriction.admits(str(given).encode("utf-8", "surrogateescape")):
+                raise GRPCError(Status.UNAVAILABLE, f"This protocol is restricted, expecting header '{key}'")
+
+    def __repr__(self) -> str:
+        return f"<RestrictedProtocols: {len(self._needed)} methods>"
 
 
 class GrpcApplication:

@@ -1,4 +1,5 @@
-"""The header blocks of answers. What does not change is made once."""
+"""The header blocks of answers, and which gRPC status an error becomes (docs/reference/errors.md#error-kinds). What
+does not change is made once."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 from grpclib.const import Status
 from grpclib.metadata import encode_grpc_message
 
+from ...engine.errors import ErrorKind, TriremeError
 from ..http2.headers import encode_block
 from .compression import ALGORITHMS, IDENTITY
 
@@ -78,3 +80,21 @@ def _encode(message: str) -> bytes:
         whole = unquote_to_bytes(cut if escape < 0 else cut[:escape]).decode("utf-8", "ignore")
         encoded = encode_grpc_message(whole)
     return encoded.encode("ascii")
+
+
+_STATUS = {
+    ErrorKind.INVALID_ARGUMENT: Status.INVALID_ARGUMENT,
+    ErrorKind.NOT_FOUND: Status.NOT_FOUND,
+    ErrorKind.UNAVAILABLE: Status.UNAVAILABLE,
+    ErrorKind.ALREADY_EXISTS: Status.ALREADY_EXISTS,
+    ErrorKind.UNSUPPORTED: Status.UNIMPLEMENTED,
+    ErrorKind.CANCELLED: Status.CANCELLED,
+    ErrorKind.DEADLINE: Status.DEADLINE_EXCEEDED,
+    ErrorKind.INTERNAL: Status.INTERNAL,
+    ErrorKind.UNKNOWN: Status.UNKNOWN,
+}
+
+
+def grpc_error(error: TriremeError) -> tuple[Status, str]:
+    """The status and the text with which a call ends that ended with `error`."""
+    return _STATUS[error.kind], error.message

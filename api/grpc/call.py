@@ -32,6 +32,7 @@ from . import blocks
 from .compression import IDENTITY, LARGE_BYTES, Unpacking, unpack
 from .deadlines import TOO_SLOW, Entry, Patience
 from .framing import PREFIX_BYTES, MessageReader, prefix
+from .wire import UNPARSABLE
 
 if TYPE_CHECKING:
     from ...actors.lease import Lease
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from .host import CallHost
 
 DEADLINE_EXCEEDED = "Deadline Exceeded"
-UNPARSABLE = "Unable to parse request"
-"""What gRPC's server says of a unary call without a complete message."""
-
 _COPIED_BYTES = 4096
 
 

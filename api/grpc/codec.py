@@ -13,21 +13,14 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 from grpclib.encoding.base import CodecBase
 
-from ...engine.errors import InternalError, InvalidArgumentError
+from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
 from ...proto.descriptors import message_class
 from ...proto.messages.message_pool import default_message_pool
-from .wire import MalformedMessageError, fields
+from .wire import UnreadableError, fields
 
 MAX_FIELDS = 8_192
 """Of a message that is not about inference: entries of its maps, and all else that stands in it."""
-
-
-class UnreadableError(InternalError):
-    """A request that is no valid protobuf."""
-
-    def __init__(self) -> None:
-        super().__init__("Unable to parse request")
 
 
 class RawMessage:
@@ -75,7 +68,7 @@ class MessageCodec(CodecBase):
         try:
             known = self._strict[message_type].FromString(bytes(data))
         except DecodeError:
-            raise UnreadableError from None
+            raise UnreadableError("protobuf cannot parse it") from None
         known.DiscardUnknownFields()
         text = known.SerializeToString()
         del known
@@ -88,7 +81,7 @@ def _count_fields(data: Buffer) -> None:
         for count, _ in enumerate(fields(data, 0, len(data))):
             if count == MAX_FIELDS:
                 raise InvalidArgumentError(f"request has more than {MAX_FIELDS} fields, which is the most")
-    except MalformedMessageError:
+    except UnreadableError:
         return
 
 

@@ -9,8 +9,8 @@ from ...engine.errors import UnavailableError
 from ..pipeline import Pipeline
 from ..request_parameters import compile_forward_pattern
 from ..restrictions import Restriction
-from .delays import NO_DELAYS, GrpcDelays
 from .infer_reader import InferReader
+from .options import NO_DELAYS, GrpcDelays
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer

@@ -19,13 +19,13 @@ from ..http2.events import RequestReceived
 from ..sockets.roster import Roster
 from ..sockets.transport import PlainTransport, TlsTransport
 from . import blocks, call_log
+from .blocks import grpc_error
 from .call import DEADLINE_EXCEEDED, Method, UnaryCall
 from .call_head import CallHead
 from .call_log import CallStory
-from .delays import NO_DELAYS, GrpcDelays, delay
 from .framing import INT32_MAX
 from .host import CallHost, Surroundings
-from .statuses import grpc_error
+from .options import NO_DELAYS, GrpcDelays, delay
 from .streaming import StreamingCall
 
 log = logging.getLogger(__name__)

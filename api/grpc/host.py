@@ -27,8 +27,8 @@ from .call_head import CallHead, parse_head
 from .call_log import CallStory
 from .compression import CompressionLevel, UnpackLimits
 from .deadlines import Deadlines, Entry, Patience
-from .delays import delay
 from .framing import MessageReader
+from .options import delay
 
 if TYPE_CHECKING:
     from ...actors.lease import Lease

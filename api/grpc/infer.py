@@ -18,12 +18,12 @@ from ...engine.errors import TriremeError
 from ...engine.logs.context import about
 from ...engine.tensor import Buffer
 from ..pipeline import CallbackAnswer, Encoder
+from .blocks import grpc_error
 from .call import UnaryCall
 from .context import GrpcContext
-from .delays import delay
 from .infer_adapter import UnaryInferRequest
 from .infer_writer import takes_long, write_infer_response
-from .statuses import grpc_error
+from .options import delay
 from .streaming import StreamingCall
 
 _log = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from ...engine.datatypes import BY_NAME, INVALID, DataType
 from ...engine.errors import InvalidArgumentError
 from ...engine.tensor import Buffer
-from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
+from ...engine.tensor_limits import TensorLimits
 from ..request_parameters import MAX_PARTS
-from .wire import FIXED64, LENGTH, MAX_SIZE_BYTES, VARINT, MalformedMessageError, fields, read_text, read_varint, tag
+from .wire import FIXED64, LENGTH, MAX_SIZE_BYTES, VARINT, UnreadableError, fields, read_text, read_varint, tag
 from .wire_contents import NUMBERS, WireContents
 
 _DOUBLE = struct.Struct("<d")
@@ -40,7 +40,7 @@ class WireInput:
     """An input.
 
     Attributes:
-        prepared: what `contents` are when sent raw, or why they cannot be; None if it has not been made yet.
+        prepared: what `contents` are when sent raw, or why they cannot be; None as long as they are not unpacked.
     """
 
     name: str = ""
@@ -93,18 +93,8 @@ class WireRequest:
             )
 
     def unpacked_bytes(self) -> int:
-        """What `unpack` will take that is not in the message."""
+        """What unpacking it will take that is not in the message."""
         return sum(each.contents.unpacked_bytes(datatype_of(each)) for each in self.inputs if each.contents is not None)
-
-    def unpack(self) -> None:
-        """Unpack the numbers of typed contents.
-
-        Raises:
-            MalformedMessageError: a number is too long.
-        """
-        for tensor in self.inputs:
-            if tensor.contents is not None:
-                tensor.contents.unpack(datatype_of(tensor))
 
 
 _MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (tag(n, LENGTH) for n in range(1, 8))
@@ -118,23 +108,12 @@ _DOUBLE_PARAM, _UINT64_PARAM = tag(4, FIXED64), tag(5, VARINT)
 _BYTES_CONTENTS = tag(8, LENGTH)
 
 
-def read_infer_message(message: Buffer, limits: TensorLimits = DEFAULT_LIMITS) -> WireRequest:
-    """The request that `message` holds.
+def scan_infer_request(message: Buffer, limits: TensorLimits) -> WireRequest:
+    """The request that `message` holds. The numbers of typed contents are not unpacked yet.
 
     Raises:
-        MalformedMessageError: it holds none.
+        UnreadableError: it holds none.
         InvalidArgumentError: it has more of something than there may be.
-    """
-    request = scan_infer_message(message, limits)
-    request.unpack()
-    return request
-
-
-def scan_infer_message(message: Buffer, limits: TensorLimits) -> WireRequest:
-    """The same, but the numbers of typed contents are not unpacked yet.
-
-    Raises:
-        MalformedMessageError, InvalidArgumentError: as `read_infer_message`.
     """
     data = memoryview(message)
     request = WireRequest()
@@ -204,7 +183,7 @@ def _read_dims(data: memoryview, at: int, end: int, tensor: WireInput, limits: T
         if len(shape) > limits.max_rank:
             limits.check_rank(tensor.name, len(shape))
     if at > end:
-        raise MalformedMessageError("packed numbers are cut off")
+        raise UnreadableError("packed numbers are cut off")
 
 
 def _read_parameter(data: memoryview, at: int, end: int, parameters: Parameters) -> None:
@@ -253,7 +232,7 @@ def _read_contents(
                 continue
             cut = data[stop - 1] >= 0x80 if element_type == VARINT else (stop - start) % dtype.itemsize
             if cut:
-                raise MalformedMessageError("packed numbers are cut off")
+                raise UnreadableError("packed numbers are cut off")
             contents.add_numbers(number, data[start:stop])
 
 
@@ -270,14 +249,14 @@ def _read_strings(
                 size, start = read_varint(data, at + 1, MAX_SIZE_BYTES)
             at = start + size
             if at > end:
-                raise MalformedMessageError("a message is cut off")
+                raise UnreadableError("a message is cut off")
             elements += _LENGTH.pack(size)
             elements += data[start:at]
             count += 1
             if count > most:
                 limits.check_elements(tensor.name, count)
     except IndexError:
-        raise MalformedMessageError("a message is cut off") from None
+        raise UnreadableError("a message is cut off") from None
     contents.element_count = count
     return at
 
@@ -286,4 +265,4 @@ def _number(data: memoryview, at: int) -> tuple[int, int]:
     try:
         return read_varint(data, at)
     except IndexError:
-        raise MalformedMessageError("packed numbers are cut off") from None
+        raise UnreadableError("packed numbers are cut off") from None

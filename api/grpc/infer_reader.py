@@ -19,17 +19,16 @@ from ...engine.request import InferenceRequest
 from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ..memo import Memo
-from .infer_messages import WireInput, WireRequest
+from .infer_messages import WireInput, WireRequest, scan_infer_request
 from .infer_parameters import REGION
 from .infer_request import (
     DecodedGrpcInfer,
     Describe,
     decode_infer,
     read_infer_request,
-    scan_infer_request,
     unpack_infer_request,
 )
-from .wire import LENGTH, MAX_SIZE_BYTES, MalformedMessageError, read_varint, tag
+from .wire import LENGTH, MAX_SIZE_BYTES, UnreadableError, read_varint, tag
 
 if TYPE_CHECKING:
     from ...actors.lease import Lease
@@ -222,6 +221,6 @@ def _split(data: Buffer) -> tuple[bytes, str, _Spans] | None:
             raw.append((start, at))
             if len(raw) > _MAX_RAW:
                 return None
-    except (IndexError, UnicodeDecodeError, MalformedMessageError):
+    except (IndexError, UnicodeDecodeError, UnreadableError):
         return None
     return (key, request_id, raw) if at == end else None

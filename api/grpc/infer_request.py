@@ -1,24 +1,91 @@
-"""Decodes infer requests: from a protobuf message to an `InferenceRequest` (docs/reference/grpc.md#input-tensors)."""
+"""Decodes infer requests: from the fields of a protobuf message to an `InferenceRequest`
+(docs/reference/grpc.md#input-tensors). Faults are found in the order in which Triton finds them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from ...engine.datatypes import BYTES
 from ...engine.description import ModelDescription
 from ...engine.errors import InvalidArgumentError
 from ...engine.memory.regions import Regions, RegionSlice
 from ...engine.memory.tensors import RegionTensor, places_on_gpus
 from ...engine.request import InferenceRequest
-from ...engine.tensor import Buffer
+from ...engine.tensor import Buffer, Tensor
 from ...engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ...engine.validation import refuse_duplicates
-from .codec import UnreadableError
-from .infer_contents import prepare_contents, read_inputs
-from .infer_messages import WireOutput, WireRequest, read_infer_message, scan_infer_message
-from .infer_parameters import find_slice, names_region, read_class_count, read_parameters
-from .versions import parse_version
-from .wire import MalformedMessageError
+from .infer_messages import WireInput, WireOutput, WireRequest, datatype_of, scan_infer_request
+from .infer_parameters import find_slice, names_region, parse_version, read_class_count, read_parameters
+from .wire_contents import FIELDS, WireContents
+
+
+def read_inputs(request: WireRequest, regions: Regions) -> list[Tensor]:
+    """The tensors of a request, in order. Raw ones are views on the message, and so are FP32 and FP64 contents;
+    those in shared memory are read later.
+
+    Raises:
+        InvalidArgumentError: no data, several sources of data, contents that do not fit the datatype, or a region that
+            has no such part.
+        NotFoundError: an input is in a region that is not registered.
+    """
+    tensors: list[Tensor] = []
+    raw = iter(request.raw)
+    for given in request.inputs:
+        datatype = datatype_of(given)
+        if given.parameters and names_region(given.parameters, given.name):
+            if given.contents is not None:
+                where = _where(given, request)
+                raise InvalidArgumentError(f"unexpected 'content' provided when using shared memory {where}")
+            place = find_slice(given.parameters, regions)
+            tensors.append(RegionTensor(given.name, datatype, tuple(given.shape), place))
+            continue
+        data: Buffer | InvalidArgumentError | None
+        if given.contents is None:
+            data = next(raw, None)
+            if data is None:
+                raise InvalidArgumentError(f"unable to find data {_where(given, request)} in request.")
+        elif request.raw:
+            raise InvalidArgumentError(
+                f"contents field must not be specified when using raw_input_contents for '{given.name}' for model "
+                f"'{request.model_name}'"
+            )
+        else:
+            data = given.prepared
+            assert data is not None, "it has been unpacked"
+            if isinstance(data, InvalidArgumentError):
+                raise data
+        tensors.append(Tensor(given.name, datatype, tuple(given.shape), data))
+    return tensors
+
+
+def _pack(contents: WireContents, given: WireInput, request: WireRequest) -> Buffer:
+    """Typed contents as they would be sent raw: at most one field may have elements, the one for the datatype.
+
+    Raises:
+        InvalidArgumentError: it is otherwise.
+    """
+    datatype = datatype_of(given)
+    data: Buffer | None = None
+    for number, kind, datatypes_allowed in FIELDS:
+        if not (contents.element_count if kind == "BYTES" else number in contents.numbers):
+            continue
+        where = _where(given, request)
+        if data is not None:
+            raise InvalidArgumentError(f"unexpected explicit tensor data {where}, binary data was already supplied.")
+        if datatype not in datatypes_allowed:
+            raise InvalidArgumentError(
+                f"unexpected explicit tensor data {where} of type '{kind}', expected datatype '{datatype.name}'"
+            )
+        data = contents.elements if datatype is BYTES else contents.numbers[number].view(np.uint8).data
+    return b"" if data is None else data
+
+
+def _where(given: WireInput, request: WireRequest) -> str:
+    return f"for input tensor '{given.name}' for model '{request.model_name}'"
+
 
 Describe = Callable[[str, int], ModelDescription]
 """Finds the model that a request is for, by name and version; raises `TriremeError` if requests for it are refused."""
@@ -52,31 +119,24 @@ def read_infer_request(message: Buffer, limits: TensorLimits = DEFAULT_LIMITS) -
         UnreadableError: the message is no ``ModelInferRequest``.
         InvalidArgumentError: it has more of something than there may be.
     """
-    try:
-        return read_infer_message(message, limits)
-    except MalformedMessageError:
-        raise UnreadableError from None
-
-
-def scan_infer_request(message: Buffer, limits: TensorLimits) -> WireRequest:
-    """The same, except that nothing is unpacked yet: for `unpack_infer_request`."""
-    try:
-        return scan_infer_message(message, limits)
-    except MalformedMessageError:
-        raise UnreadableError from None
+    request = scan_infer_request(message, limits)
+    unpack_infer_request(request)
+    return request
 
 
 def unpack_infer_request(request: WireRequest) -> None:
-    """Make of typed contents what they would be if they were sent raw.
+    """Make of typed contents what they would be if they were sent raw. That may take long.
 
     Raises:
         UnreadableError: a number is too long.
     """
-    try:
-        request.unpack()
-    except MalformedMessageError:
-        raise UnreadableError from None
-    prepare_contents(request)
+    for given in request.inputs:
+        if given.contents is not None:
+            given.contents.unpack(datatype_of(given))
+            try:
+                given.prepared = _pack(given.contents, given, request)
+            except InvalidArgumentError as error:
+                given.prepared = error.with_traceback(None)
 
 
 def decode_infer(wire: WireRequest, describe: Describe, regions: Regions) -> DecodedGrpcInfer:

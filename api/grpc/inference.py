@@ -1,17 +1,19 @@
-"""`inference.GRPCInferenceService` of an `InferenceServer`: every RPC, and where its body is.
+"""`inference.GRPCInferenceService` of an `InferenceServer`: every RPC, and the function that answers it.
 
-The two infer RPCs read and write their messages themselves; all others get and give betterproto2's.
+The two infer RPCs and RepositoryModelLoad read their messages themselves; all others get and give betterproto2's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Final
 
 from grpclib.const import Cardinality, Handler
 
 from ...proto.messages import inference as pb
-from . import log_settings, models, repository, server, shared_memory, trace_settings
+from . import models, repository, server, settings, shared_memory
 from .codec import RawMessage
 from .context import GrpcContext
 from .infer import UnaryInfer
@@ -24,12 +26,43 @@ if TYPE_CHECKING:
     from .call import UnaryCall
     from .streaming import StreamingCall
 
-MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
-MODEL_LOAD: Final = "/inference.GRPCInferenceService/RepositoryModelLoad"
-MODEL_STREAM_INFER: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
+_PREFIX = "/inference.GRPCInferenceService/"
+MODEL_INFER: Final = f"{_PREFIX}ModelInfer"
+MODEL_STREAM_INFER: Final = f"{_PREFIX}ModelStreamInfer"
+
+_ANSWERS: Mapping[str, tuple[str, Callable[[GrpcContext, Any], Any]]] = {
+    "ServerLive": ("health", server.live),
+    "ServerReady": ("health", server.ready),
+    "ServerMetadata": ("metadata", server.metadata),
+    "ModelReady": ("health", models.ready),
+    "ModelMetadata": ("metadata", models.metadata),
+    "ModelConfig": ("model-config", models.config),
+    "ModelStatistics": ("statistics", models.statistics),
+    "RepositoryIndex": ("model-repository", repository.index),
+    "RepositoryModelLoad": ("model-repository", repository.load),
+    "RepositoryModelUnload": ("model-repository", repository.unload),
+    "SystemSharedMemoryStatus": ("shared-memory", shared_memory.system_status),
+    "SystemSharedMemoryRegister": ("shared-memory", shared_memory.register_system),
+    "SystemSharedMemoryUnregister": ("shared-memory", shared_memory.unregister_system),
+    "CudaSharedMemoryStatus": ("shared-memory", shared_memory.cuda_status),
+    "CudaSharedMemoryRegister": ("shared-memory", shared_memory.register_cuda),
+    "CudaSharedMemoryUnregister": ("shared-memory", shared_memory.unregister_cuda),
+    "TraceSetting": ("trace", settings.change_trace),
+    "LogSettings": ("logging", settings.change_log),
+}
+"""Calls with one message each way: the category that a restriction names them by, and what answers them. That takes the
+message of the request, and gives that of the response, or an awaitable of it."""
 
 
-class InferenceService(pb.GrpcInferenceServiceBase):
+def paths_of(category: str) -> list[str]:
+    """The paths of the calls that belong to a category of `restrictions.RESTRICTABLE`."""
+    if category == "inference":
+        return [MODEL_INFER, MODEL_STREAM_INFER]
+    paths = [_PREFIX + name for name, (its_category, _) in _ANSWERS.items() if its_category == category]
+    return [*paths, "/grpc.health.v1.Health/Check"] if category == "health" else paths
+
+
+class InferenceService:
     """The inference service.
 
     Attributes:
@@ -50,89 +83,20 @@ class InferenceService(pb.GrpcInferenceServiceBase):
         self.client_accounts: ClientAccounts = context.server.client_accounts
 
     def __mapping__(self) -> dict[str, Handler]:
-        mapping = super().__mapping__()
+        mapping: dict[str, Handler] = {}
+        for path, promised in pb.GrpcInferenceServiceBase().__mapping__().items():
+            name = path.removeprefix(_PREFIX)
+            request_type = RawMessage if name == "RepositoryModelLoad" else promised.request_type
+            if name in _ANSWERS:
+                answer = partial(self._answer, _ANSWERS[name][1])
+                mapping[path] = Handler(answer, promised.cardinality, request_type, promised.reply_type)
         mapping[MODEL_INFER] = Handler(self._unary.handle, Cardinality.UNARY_UNARY, RawMessage, RawMessage)
-        mapping[MODEL_LOAD] = Handler(self._load, Cardinality.UNARY_UNARY, RawMessage, pb.RepositoryModelLoadResponse)
         mapping[MODEL_STREAM_INFER] = Handler(self._infer_stream, Cardinality.STREAM_STREAM, RawMessage, RawMessage)
         return mapping
 
+    async def _answer(self, answer: Callable[[GrpcContext, Any], Any], stream: StreamingCall) -> None:
+        message = answer(self._context, await stream.recv_message())
+        await stream.send_message(await message if isawaitable(message) else message)
+
     async def _infer_stream(self, stream: StreamingCall) -> None:
         await InferStream(self._context, stream).serve()
-
-    # The server.
-
-    async def server_live(self, message: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
-        return server.live(self._context)
-
-    async def server_ready(self, message: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
-        return await server.ready(self._context)
-
-    async def server_metadata(self, message: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
-        return server.metadata(self._context)
-
-    # Its models.
-
-    async def model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        return await models.ready(self._context, message)
-
-    async def model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        return models.metadata(self._context, message)
-
-    async def model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        return models.config(self._context, message)
-
-    async def model_statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        return models.statistics(self._context, message)
-
-    # Its repository.
-
-    async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
-        return await repository.index(self._context, message)
-
-    async def _load(self, stream: StreamingCall) -> None:
-        await stream.send_message(await repository.load(self._context, await stream.recv_message()))
-
-    async def repository_model_unload(
-        self, message: pb.RepositoryModelUnloadRequest
-    ) -> pb.RepositoryModelUnloadResponse:
-        return await repository.unload(self._context, message)
-
-    # Memory that client and server share.
-
-    async def system_shared_memory_status(
-        self, message: pb.SystemSharedMemoryStatusRequest
-    ) -> pb.SystemSharedMemoryStatusResponse:
-        return shared_memory.system_status(self._context, message)
-
-    async def system_shared_memory_register(
-        self, message: pb.SystemSharedMemoryRegisterRequest
-    ) -> pb.SystemSharedMemoryRegisterResponse:
-        return shared_memory.register_system(self._context, message)
-
-    async def system_shared_memory_unregister(
-        self, message: pb.SystemSharedMemoryUnregisterRequest
-    ) -> pb.SystemSharedMemoryUnregisterResponse:
-        return shared_memory.unregister_system(self._context, message)
-
-    async def cuda_shared_memory_status(
-        self, message: pb.CudaSharedMemoryStatusRequest
-    ) -> pb.CudaSharedMemoryStatusResponse:
-        return shared_memory.cuda_status(self._context, message)
-
-    async def cuda_shared_memory_register(
-        self, message: pb.CudaSharedMemoryRegisterRequest
-    ) -> pb.CudaSharedMemoryRegisterResponse:
-        return shared_memory.register_cuda(self._context, message)
-
-    async def cuda_shared_memory_unregister(
-        self, message: pb.CudaSharedMemoryUnregisterRequest
-    ) -> pb.CudaSharedMemoryUnregisterResponse:
-        return shared_memory.unregister_cuda(self._context, message)
-
-    # What it records.
-
-    async def trace_setting(self, message: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
-        return trace_settings.change(self._context, message)
-
-    async def log_settings(self, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
-        return log_settings.change(self._context, message)

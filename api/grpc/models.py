@@ -26,7 +26,7 @@ from ...proto.messages.inference import (
     StatisticDuration,
 )
 from .context import GrpcContext
-from .versions import parse_version
+from .infer_parameters import parse_version
 
 
 async def ready(context: GrpcContext, message: ModelReadyRequest) -> ModelReadyResponse:

@@ -1,8 +1,13 @@
-"""The RPCs about the model repository: index, load, unload (docs/reference/grpc.md#repository-calls)."""
+"""The RPCs about the model repository: index, load, unload (docs/reference/grpc.md#repository-calls).
+
+A ``RepositoryModelLoadRequest`` may bring along files of gigabytes, which stay where they were received: protobuf's own
+reader copies all of a message in one piece, and holds the interpreter's lock meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from ...actors.offload import LARGE_BYTES
 from ...engine.errors import InvalidArgumentError, UnsupportedError
@@ -16,8 +21,102 @@ from ...proto.messages.inference import (
     RepositoryModelUnloadRequest,
     RepositoryModelUnloadResponse,
 )
+from .codec import MAX_FIELDS
 from .context import GrpcContext
-from .load_request import Choice, read_load_request
+from .wire import LENGTH, VARINT, fields, read_text, tag
+
+Choice = tuple[str, str | memoryview | None]
+"""Which choice a parameter has made, and the value, if that is a text or bytes; an empty name for none."""
+
+_REPOSITORY_NAME, _MODEL_NAME, _PARAMETERS = (tag(n, LENGTH) for n in range(1, 4))
+_KEY, _VALUE = tag(1, LENGTH), tag(2, LENGTH)
+_BOOL_PARAM, _INT64_PARAM, _STRING_PARAM, _BYTES_PARAM = (
+    tag(1, VARINT),
+    tag(2, VARINT),
+    tag(3, LENGTH),
+    tag(4, LENGTH),
+)
+_FIELDS_AN_ENTRY = 4  # the entry, its key and its value, and what that holds
+
+
+@dataclass(slots=True)
+class WireLoad:
+    """The fields of a ``RepositoryModelLoadRequest``.
+
+    Attributes:
+        parameters: by name. Bytes are views on the message.
+    """
+
+    repository_name: str = ""
+    model_name: str = ""
+    parameters: dict[str, Choice] = field(default_factory=dict)
+
+
+def read_load_request(message: Buffer) -> WireLoad:
+    """The request that a message holds. Of a field, map entry or choice that is there twice, the last one counts.
+
+    Raises:
+        UnreadableError: it holds none.
+        InvalidArgumentError: it has too many fields, or a text is too long.
+    """
+    return _Reader(memoryview(message)).read()
+
+
+class _Reader:
+    """Reads one message, and counts its fields, however deep they are: a few bytes may be one."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._left = MAX_FIELDS * _FIELDS_AN_ENTRY
+
+    def read(self) -> WireLoad:
+        load = WireLoad()
+        for count, (key, start, stop) in enumerate(self._fields(0, len(self._data))):
+            if count == MAX_FIELDS:
+                raise _too_many()
+            if key == _PARAMETERS:
+                name, choice = self._read_entry(start, stop)
+                load.parameters[name] = choice
+            elif key == _REPOSITORY_NAME:
+                load.repository_name = read_text(self._data, start, stop)
+            elif key == _MODEL_NAME:
+                load.model_name = read_text(self._data, start, stop)
+        return load
+
+    def _fields(self, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+        for found in fields(self._data, at, end):
+            self._left -= 1
+            if self._left < 0:
+                raise _too_many()
+            yield found
+
+    def _read_entry(self, at: int, end: int) -> tuple[str, Choice]:
+        name = ""
+        choice: Choice = ("", None)
+        for key, start, stop in self._fields(at, end):
+            if key == _KEY:
+                name = read_text(self._data, start, stop)
+            elif key == _VALUE:
+                choice = self._read_choice(start, stop, choice)
+        return name, choice
+
+    def _read_choice(self, at: int, end: int, choice: Choice) -> Choice:
+        """The choice made between `at` and `end`; `choice` if none is."""
+        for key, start, stop in self._fields(at, end):
+            if key == _BYTES_PARAM:
+                choice = ("bytes_param", self._data[start:stop])
+            elif key == _STRING_PARAM:
+                choice = ("string_param", read_text(self._data, start, stop))
+            elif key == _BOOL_PARAM:
+                choice = ("bool_param", None)
+            elif key == _INT64_PARAM:
+                choice = ("int64_param", None)
+        return choice
+
+
+def _too_many() -> InvalidArgumentError:
+    return InvalidArgumentError(f"request has more than {MAX_FIELDS} fields, which is the most")
+
 
 _UNLOAD_DEPENDENTS = "unload_dependents"
 

@@ -21,10 +21,9 @@ from . import call_log
 from .codec import MessageCodec
 from .compression import CompressionLevel
 from .deadlines import Deadlines
-from .delays import NO_DELAYS
 from .dispatch import Dispatcher, GrpcConnection, Guard, Servable
 from .host import Surroundings, WaitingRoom
-from .options import GrpcServiceOptions
+from .options import NO_DELAYS, GrpcServiceOptions
 
 _OWN_REQUESTS = 1 << 16
 _OWN_BYTES = 1 << 32

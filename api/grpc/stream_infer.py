@@ -27,15 +27,15 @@ from ...engine.request import InferenceResponse
 from ...engine.tensor import Buffer
 from ..unread import UnreadAnswers, answer_bytes
 from . import call_log
-from .codec import UnreadableError
 from .context import GrpcContext
-from .delays import delay
 from .infer_adapter import GrpcInfer
 from .infer_messages import WireRequest
+from .infer_parameters import parse_version
 from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
+from .options import delay
 from .stream_order import StreamOrder, Turn, TurnState
 from .streaming import StreamingCall
-from .versions import parse_version
+from .wire import UnreadableError
 
 _log = logging.getLogger(__name__)
 

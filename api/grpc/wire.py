@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...engine.errors import InvalidArgumentError
+from ...engine.errors import InternalError, InvalidArgumentError
 from ...engine.tensor import Buffer
 from ..request_parameters import MAX_TEXT_BYTES
 
@@ -19,14 +19,25 @@ VARINT, FIXED64, LENGTH, START_GROUP, END_GROUP, FIXED32 = range(6)
 MAX_SIZE_BYTES = 5
 """How many bytes a tag may take, or the size of a payload."""
 
+UNPARSABLE = "Unable to parse request"
+"""What gRPC's server says of a call without a readable message."""
+
 _MAX_VARINT_BYTES = 10
 _MAX_TAG = 2**32 - 1
 _MAX_DEPTH = 100
 _UINT64_MASK = 2**64 - 1
 
 
-class MalformedMessageError(Exception):
-    """Bytes that are no protobuf message, or not one of the type expected."""
+class UnreadableError(InternalError):
+    """A request that is no valid protobuf message, or not one of the type expected. Clients are told no more than that.
+
+    Args:
+        reason: for people.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(UNPARSABLE)
+        self.reason = reason
 
 
 def tag(number: int, wire_type: int) -> int:
@@ -41,7 +52,7 @@ def read_varint(data: Buffer, at: int, limit: int = _MAX_VARINT_BYTES) -> tuple[
         limit: how many bytes it may take.
 
     Raises:
-        MalformedMessageError: it takes more bytes than that.
+        UnreadableError: it takes more bytes than that.
         IndexError: the data ends before it does.
     """
     value = data[at]
@@ -53,14 +64,14 @@ def read_varint(data: Buffer, at: int, limit: int = _MAX_VARINT_BYTES) -> tuple[
         value |= (octet & 0x7F) << 7 * count
         if octet < 0x80:
             return value & _UINT64_MASK, at + count + 1
-    raise MalformedMessageError("a number is too long")
+    raise UnreadableError("a number is too long")
 
 
 def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """The fields between `at` and `end`: (tag, start of the payload, end of the payload). Groups are left out.
 
     Raises:
-        MalformedMessageError: the bytes are not a sequence of whole fields.
+        UnreadableError: the bytes are not a sequence of whole fields.
     """
     try:
         while at < end:
@@ -71,7 +82,7 @@ def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int]]:
                 key, start = read_varint(data, at, MAX_SIZE_BYTES)
             wire_type = key & 7
             if key < 8 or key > _MAX_TAG:
-                raise MalformedMessageError("no field has this number")
+                raise UnreadableError("no field has this number")
             if wire_type == LENGTH:
                 at = data[start]
                 if at < 0x80:
@@ -90,9 +101,9 @@ def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int]]:
                     break
                 yield key, start, at
     except IndexError:
-        raise MalformedMessageError("a message is cut off") from None
+        raise UnreadableError("a message is cut off") from None
     if at != end:
-        raise MalformedMessageError("a message is cut off")
+        raise UnreadableError("a message is cut off")
 
 
 def read_text(data: memoryview, start: int, stop: int) -> str:
@@ -100,7 +111,7 @@ def read_text(data: memoryview, start: int, stop: int) -> str:
 
     Raises:
         InvalidArgumentError: it is longer than a text may be.
-        MalformedMessageError: it is not UTF-8.
+        UnreadableError: it is not UTF-8.
     """
     if stop - start > MAX_TEXT_BYTES:
         raise InvalidArgumentError(
@@ -109,7 +120,7 @@ def read_text(data: memoryview, start: int, stop: int) -> str:
     try:
         return str(data[start:stop], "utf-8")
     except UnicodeDecodeError:
-        raise MalformedMessageError("a text is not UTF-8") from None
+        raise UnreadableError("a text is not UTF-8") from None
 
 
 def _skip_scalar(data: Buffer, start: int, wire_type: int) -> int:
@@ -120,7 +131,7 @@ def _skip_scalar(data: Buffer, start: int, wire_type: int) -> int:
         return start + 4
     if wire_type == FIXED64:
         return start + 8
-    raise MalformedMessageError("a field has no known wire type, or ends a group that was not begun")
+    raise UnreadableError("a field has no known wire type, or ends a group that was not begun")
 
 
 def _skip_group(data: Buffer, at: int, end: int, number: int) -> int:
@@ -128,16 +139,16 @@ def _skip_group(data: Buffer, at: int, end: int, number: int) -> int:
     open_groups = [number]
     while open_groups:
         if at >= end or len(open_groups) > _MAX_DEPTH:
-            raise MalformedMessageError("a group is cut off, or nested too deeply")
+            raise UnreadableError("a group is cut off, or nested too deeply")
         key, at = read_varint(data, at, MAX_SIZE_BYTES)
         if key < 8 or key > _MAX_TAG:
-            raise MalformedMessageError("no field has this number")
+            raise UnreadableError("no field has this number")
         wire_type = key & 7
         if wire_type == START_GROUP:
             open_groups.append(key >> 3)
         elif wire_type == END_GROUP:
             if open_groups.pop() != key >> 3:
-                raise MalformedMessageError("a group ends that was not begun")
+                raise UnreadableError("a group ends that was not begun")
         elif wire_type == LENGTH:
             length, at = read_varint(data, at, MAX_SIZE_BYTES)
             at += length

@@ -18,11 +18,12 @@ from scripted_server import ScriptedServer, scripted_server
 
 from trireme.actors.budget import InflightBudget
 from trireme.actors.offload import Offload
-from trireme.api.grpc.codec import MessageCodec, UnreadableError
-from trireme.api.grpc.infer_messages import MAX_PARTS, read_infer_message
+from trireme.api.grpc.codec import MessageCodec
+from trireme.api.grpc.infer_messages import MAX_PARTS
 from trireme.api.grpc.infer_reader import InferReader
 from trireme.api.grpc.infer_request import decode_infer, read_infer_request
-from trireme.api.grpc.packed import count_varints, unpack_varints
+from trireme.api.grpc.wire import UnreadableError
+from trireme.api.grpc.wire_contents import count_varints, unpack_varints
 from trireme.api.request_parameters import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.memory.regions import Regions
@@ -40,7 +41,7 @@ def refused(message: bytes, limits: TensorLimits = DEFAULT_LIMITS) -> str:
     tracemalloc.start()
     try:
         with pytest.raises(InvalidArgumentError) as caught:
-            read_infer_message(message, limits)
+            read_infer_request(message, limits)
         assert tracemalloc.get_traced_memory()[1] < 16 * MIB
     finally:
         tracemalloc.stop()
@@ -68,7 +69,7 @@ def test_parts_are_counted_before_they_are_made(message: bytes) -> None:
 
 
 def test_as_many_parts_as_there_may_be_are_read() -> None:
-    request = read_infer_message(field(5, b"") * MAX_PARTS)
+    request = read_infer_request(field(5, b"") * MAX_PARTS)
     assert len(request.inputs) == MAX_PARTS
 
 
@@ -79,7 +80,7 @@ def test_strings_are_counted_and_are_no_objects() -> None:
     most = field(5, field(1, b"IN") + field(5, field(8, b"") * 50_000))
     tracemalloc.start()
     try:
-        contents = read_infer_message(most, limits).inputs[0].contents
+        contents = read_infer_request(most, limits).inputs[0].contents
         assert tracemalloc.get_traced_memory()[1] < 3 * 4 * 50_000
     finally:
         tracemalloc.stop()
@@ -104,7 +105,7 @@ def test_texts_have_a_largest_size() -> None:
         assert refused(message.SerializeToString()) == (
             f"a name, id or string of the request has {MAX_TEXT_BYTES + 1} bytes, expected at most {MAX_TEXT_BYTES}"
         )
-    assert read_infer_message(Request(id=text[1:]).SerializeToString()).id == text[1:]
+    assert read_infer_request(Request(id=text[1:]).SerializeToString()).id == text[1:]
 
 
 @pytest.mark.parametrize("dtype", ["<u4", "<u8"])
@@ -126,7 +127,7 @@ def test_numbers_that_come_one_by_one_are_no_objects() -> None:
     message = field(5, field(5, b"\x35\x01\x02\x03\x04" * 50_000))
     tracemalloc.start()
     try:
-        contents = read_infer_message(message).inputs[0].contents
+        contents = read_infer_request(message).inputs[0].contents
         assert tracemalloc.get_traced_memory()[1] < 4 * len(message)
     finally:
         tracemalloc.stop()

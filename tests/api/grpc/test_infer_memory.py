@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from triton_messages import MESSAGES as PB
 
-from trireme.api.grpc.infer_contents import read_inputs
-from trireme.api.grpc.infer_request import scan_infer_request, unpack_infer_request
+from trireme.api.grpc.infer_request import read_inputs, scan_infer_request, unpack_infer_request
 from trireme.engine.datatypes import BOOL, BY_NAME
 from trireme.engine.memory.regions import Regions
 from trireme.engine.tensor_limits import TensorLimits
@@ -62,7 +61,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_reading_takes_no_more_than_four_times_what_is_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trireme.api.grpc.packed._PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr("trireme.api.grpc.wire_contents._PIECE_BYTES", PIECE_BYTES)
     datatype, contents = KINDS[kind]
     text = message(datatype, contents)
     gc.collect()

@@ -10,15 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from infer_wire_strategies import Request, RequestWithoutMaps, requests, said_by_protobuf, said_by_us, varint, wires
 
-from trireme.api.grpc.infer_messages import read_infer_message
-from trireme.api.grpc.wire import MalformedMessageError
+from trireme.api.grpc.infer_request import read_infer_request
+from trireme.api.grpc.wire import UnreadableError
 
 
 def ours(message: bytes) -> tuple[Any, ...] | None:
     """None if it is refused."""
     try:
-        return said_by_us(read_infer_message(message))
-    except MalformedMessageError:
+        return said_by_us(read_infer_request(message))
+    except UnreadableError:
         return None
 
 
@@ -34,7 +34,7 @@ def theirs(message: bytes) -> tuple[Any, ...] | None:
 def test_what_protobuf_writes_is_read_as_it_was_meant(request: Any) -> None:
     message = request.SerializeToString()
     assert ours(message) == said_by_protobuf(request)
-    assert said_by_us(read_infer_message(memoryview(message))) == said_by_protobuf(request)
+    assert said_by_us(read_infer_request(memoryview(message))) == said_by_protobuf(request)
 
 
 @settings(max_examples=1000, deadline=None)
@@ -75,7 +75,7 @@ def test_messages_one_behind_the_other_are_merged(first: Any, second: Any) -> No
 
 
 def test_unknown_fields_of_a_map_entry_do_not_cost_the_entry() -> None:
-    assert read_infer_message(b"\x22\x0b\x0a\x03foo\x12\x02\x10\x05\x48\x01").parameters == {"foo": 5}
+    assert read_infer_request(b"\x22\x0b\x0a\x03foo\x12\x02\x10\x05\x48\x01").parameters == {"foo": 5}
 
 
 @pytest.mark.parametrize("depth", [1, 98, 99, 100, 101, 5000])
@@ -87,6 +87,6 @@ def test_groups_are_skipped_to_the_depth_that_protobuf_allows(depth: int) -> Non
 
 def test_raw_contents_are_views_on_the_message() -> None:
     message = bytearray(Request(raw_input_contents=[b"1234"]).SerializeToString())
-    (raw,) = read_infer_message(message).raw
+    (raw,) = read_infer_request(message).raw
     message[-4:] = b"5678"
     assert raw == b"5678"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from infer_wire_strategies import uint64s, varint
 
-from trireme.api.grpc.packed import unpack_varints
-from trireme.api.grpc.wire import MalformedMessageError
+from trireme.api.grpc.wire import UnreadableError
+from trireme.api.grpc.wire_contents import unpack_varints
 
 
 @settings(deadline=None)
@@ -29,7 +29,7 @@ def test_bits_beyond_64_are_dropped() -> None:
 
 @pytest.mark.parametrize("data", [b"\x80", b"\x01\x80", b"\xff" * 3, b"\xff" * 10 + b"\x01", b"\x01" + b"\x80" * 11])
 def test_what_is_cut_off_or_too_long_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedMessageError):
+    with pytest.raises(UnreadableError):
         unpack_varints(data, np.dtype("<u8"))
 
 

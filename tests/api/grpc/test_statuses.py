@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from grpclib.const import Status
 
-from trireme.api.grpc.statuses import grpc_error
+from trireme.api.grpc.blocks import grpc_error
 from trireme.engine.errors import ErrorKind, TriremeError
 
 

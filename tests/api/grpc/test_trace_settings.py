@@ -10,7 +10,7 @@ from http_fakes import FakeServer
 from trace_setting_calls import CONFIG, OVER_GRPC, SHOWN
 from traces import Collected
 
-from trireme.api.grpc.statuses import grpc_error
+from trireme.api.grpc.blocks import grpc_error
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import TriremeError
 from trireme.engine.tracing import TraceConfig, TraceMode, Tracer

@@ -1,0 +1,124 @@
+"""TraceSetting and LogSettings: what is traced and what is logged, and how, seen and changed
+(docs/reference/grpc.md#settings)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...engine.errors import InvalidArgumentError
+from ...engine.tracing.settings import CLEAR, Clear, SettingsChange
+from ...proto.messages.inference import (
+    LogSettingsRequest,
+    LogSettingsRequestSettingValue,
+    LogSettingsResponse,
+    LogSettingsResponseSettingValue,
+    TraceSettingRequest,
+    TraceSettingResponse,
+    TraceSettingResponseSettingValue,
+)
+from ..logging import FORMATS, Log, log_file_refused, log_unreachable, verbose_level
+from ..trace_settings import check_model, file_refused, read_count, read_level, read_number, show_settings
+from .context import GrpcContext
+
+
+def change_trace(context: GrpcContext, message: TraceSettingRequest) -> TraceSettingResponse:
+    """TraceSetting: all that the message asks for, or, if something in it is wrong, nothing."""
+    check_model(context.server, message.model_name)
+    wanted = _read_change({name: value.value for name, value in message.settings.items()})
+    if wanted != SettingsChange():
+        context.server.tracer.change(wanted, message.model_name)
+    shown: dict[str, list[str]] = {}
+    for name, value in show_settings(context.server, message.model_name):
+        shown.setdefault(name, []).extend(value if isinstance(value, list) else [value])
+    return TraceSettingResponse(
+        settings={name: TraceSettingResponseSettingValue(value=values) for name, values in shown.items()}
+    )
+
+
+def _read_change(given: Mapping[str, Sequence[str]]) -> SettingsChange:
+    """No value clears a setting; settings of other names are ignored.
+
+    Raises:
+        UnsupportedError: the file is among them.
+        InvalidArgumentError: a value that cannot be, or several where one is expected.
+    """
+    if "trace_file" in given:
+        raise file_refused()
+    wanted = SettingsChange()
+    if (levels := given.get("trace_level")) is not None:
+        wanted.level = read_level(levels) if levels else CLEAR
+    if (rate := _only(given, "trace_rate")) is not None:
+        wanted.rate = read_number("trace_rate", rate) if rate is not CLEAR else CLEAR
+    if (count := _only(given, "trace_count")) is not None:
+        wanted.count = read_count(count, gap=" ") if count is not CLEAR else CLEAR
+    if (every := _only(given, "log_frequency")) is not None:
+        wanted.log_frequency = read_number("log_frequency", every) if every is not CLEAR else CLEAR
+    return wanted
+
+
+def _only(given: Mapping[str, Sequence[str]], name: str) -> str | Clear | None:
+    """The only value of a setting; None if it is not among them."""
+    values = given.get(name)
+    if values is None:
+        return None
+    if len(values) > 1:
+        raise InvalidArgumentError(f"expect only 1 value for '{name}'")
+    return values[0] if values else CLEAR
+
+
+_SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
+"""Settings that are on or off, and the fields of `LogSettings` that they are."""
+
+
+def change_log(context: GrpcContext, message: LogSettingsRequest) -> LogSettingsResponse:
+    """LogSettings: all that the message asks for, or, if something in it is wrong, nothing."""
+    log = context.log
+    if log is None:
+        raise log_unreachable()
+    log.change(**_changes(message.settings))
+    return _answer(log)
+
+
+def _answer(log: Log) -> LogSettingsResponse:
+    now = log.settings
+    value = LogSettingsResponseSettingValue
+    return LogSettingsResponse(
+        settings={
+            "log_file": value(string_param=now.file),
+            "log_info": value(bool_param=now.info),
+            "log_warning": value(bool_param=now.warning),
+            "log_error": value(bool_param=now.error),
+            "log_verbose_level": value(uint32_param=max(0, now.verbose)),
+            "log_format": value(string_param=now.format),
+        }
+    )
+
+
+def _changes(given: Mapping[str, LogSettingsRequestSettingValue]) -> dict[str, Any]:
+    """Fields of `LogSettings`; settings of other names are ignored.
+
+    Raises:
+        UnsupportedError: the file is among them.
+        InvalidArgumentError: a value of the wrong type, or no such format.
+    """
+    if "log_file" in given:
+        raise log_file_refused()
+    changes: dict[str, Any] = {}
+    for name, field in _SWITCHES.items():
+        if name in given:
+            changes[field] = _expect("boolean", name, given[name].bool_param)
+    if (level := given.get("log_verbose_level")) is not None:
+        changes["verbose"] = verbose_level(_expect("int32", "log_verbose_level", level.uint32_param))
+    if (form := given.get("log_format")) is not None:
+        changes["format"] = _expect("string", "log_format", form.string_param)
+        if changes["format"] not in FORMATS:
+            raise InvalidArgumentError(f"invalid argument for log_format, got: {changes['format']}")
+    return changes
+
+
+def _expect(kind: str, name: str, value: Any) -> Any:
+    """`value`, unless it is None: then the message has none of that kind."""
+    if value is None:
+        raise InvalidArgumentError(f"expect {kind} for '{name}'")
+    return value
