@@ -16,8 +16,13 @@ from .child import protocol
 from .child.channel import Channel, ChannelClosedError
 from .child.codec import MessageError
 from .instance import unhealthy
-from .launching import Interpreter, Process
+from .launching import Interpreter, Process, describe_status
 from .output import OutputLog, Pace, log_line
+
+logger = logging.getLogger("trireme.python")
+
+_LAST_WORD_S = 1.0
+"""Between the end of what a process says and its own end."""
 
 _END_S = 10.0
 """A process that was killed is gone within this time, or is beyond help."""
@@ -64,6 +69,9 @@ def completed_config(
             raise InternalError(
                 f"auto_complete_config of model '{name}' has not returned within {limit_s:g} s"
             ) from None
+        process.wait(_LAST_WORD_S)
+        how = describe_status(process.status)
+        logger.error("the process that was asked about the configuration of model '%s' is gone: %s", name, how)
         raise unhealthy(name) from None
     finally:
         watchdog.cancel()

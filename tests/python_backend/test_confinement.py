@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,11 +46,22 @@ def own_score() -> int:
     return int(Path("/proc/self/oom_score_adj").read_text())
 
 
+@pytest.fixture
+def core_files() -> Iterator[None]:
+    """This process may leave a core file, of a byte, unless the system forbids them all."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
 NOBODY = Account("nobody", 65534, 65534, (65534,), "/nonexistent")
 MEMORY = 1 << 30
 
 
-async def test_a_process_has_a_session_of_its_own_and_cannot_gain_privileges(tmp_path: Path, own_score: int) -> None:
+async def test_a_process_has_a_session_of_its_own_and_cannot_gain_privileges(
+    tmp_path: Path, own_score: int, core_files: None
+) -> None:
     write_model(tmp_path, "m", TELLS, TEXT)
     async with open_repository(tmp_path, confinement=Confinement(memory_bytes=MEMORY)) as server:
         told = json.loads(await answer(server, "m", 0))

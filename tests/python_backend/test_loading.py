@@ -204,6 +204,20 @@ async def test_a_model_that_does_not_come_to_an_end_with_its_configuration_is_gi
     assert found == "Internal: auto_complete_config of model 'm' has not returned within 1 s"
 
 
+async def test_how_a_process_ended_that_completes_a_configuration_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Too little memory, for one, is seen by nothing else; the reason that clients see is Triton's."""
+    code = in_class(
+        "        @staticmethod\n        def auto_complete_config(config):\n"
+        "            import os, signal\n            os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    write_model(tmp_path, "m", code)
+    assert await reason(tmp_path) == "Internal: Stub process 'm' is not healthy."
+    said = "the process that was asked about the configuration of model 'm' is gone: killed by SIGSEGV"
+    assert said in caplog.messages
+
+
 async def test_a_model_fills_in_what_its_configuration_leaves_open(tmp_path: Path) -> None:
     """Also inputs besides those that are there, and the transaction policy."""
     code = (

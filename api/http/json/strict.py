@@ -26,6 +26,9 @@ MAX_NESTING = 100
 
 NESTING_ERROR = f"JSON nesting depth exceeds maximum allowed limit ({MAX_NESTING})"
 
+_TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit (about 1000, and {MAX_NESTING} in the data of tensors)"
+"""Wherever it is: the reader uses the stack of the interpreter, which its callers have some part of already."""
+
 _PIECE_BYTES = 65_536
 _MANY_MEMBERS = 4_096
 _NUMBERS = rapidjson.NM_NATIVE | rapidjson.NM_NAN  # rounding as Triton's; integers beyond 64 bits become doubles
@@ -131,7 +134,7 @@ def parse_strictly(body: bytes | memoryview) -> Any:
         match = _REASON.match(str(error))
         offset, reason = (int(match[1]), match[2]) if match else (0, str(error))
     except RecursionError:
-        raise InvalidArgumentError(NESTING_ERROR) from None
+        raise InvalidArgumentError(_TOO_DEEP) from None
     if reason == "Invalid encoding in string.":  # a control character; Triton's RapidJSON has this word for it
         reason = "Invalid escape character in string."
     raise _syntax_error(reason, text.place(offset) if decoder is _BytesDecoder else skipped + offset)

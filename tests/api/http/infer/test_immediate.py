@@ -18,6 +18,7 @@ from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.infer import immediate
+from trireme.api.http.json.large import ON_LOOP_BYTES
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions
@@ -108,6 +109,31 @@ async def test_what_is_unusual_goes_the_long_way(gated: GatedServer, long_way: l
             await stream.send_all(request)
             assert (await responses.next()).status == 200
             assert long_way == [b"/v2/models/gated/infer"]
+
+
+async def test_json_that_takes_long_to_read_goes_the_long_way(gated: GatedServer, long_way: list[bytes]) -> None:
+    """It is read off the event loop, though it came in one piece."""
+    gated.gate.set()
+    async with await connect(gated.http) as stream:
+        responses = await warm(stream)
+        for size, expected in ((ON_LOOP_BYTES - 1024, []), (ON_LOOP_BYTES, [b"/v2/models/gated/infer"])):
+            long_way.clear()
+            await stream.send_all(infer(1, "a" * size))
+            assert (await responses.next()).status == 200
+            assert long_way == expected
+
+
+async def test_a_host_that_is_not_named_is_refused_without_a_task_too(tmp_path: Path, long_way: list[bytes]) -> None:
+    front = HttpOptions(allowed_hosts=("x",))
+    async with gated_server(tmp_path, front=front) as gated, await connect(gated.http) as stream:
+        gated.gate.set()
+        responses = await warm(stream)
+        long_way.clear()
+        await stream.send_all(infer(1))
+        assert (await responses.next()).status == 200
+        assert not long_way
+        await stream.send_all(infer(1).replace(b"Host: x", b"Host: evil"))
+        assert (await responses.next()).status == 403
 
 
 async def test_forwarded_headers_take_no_task(tmp_path: Path, long_way: list[bytes]) -> None:

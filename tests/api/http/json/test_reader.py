@@ -203,6 +203,14 @@ def test_nesting_beyond_reason_is_an_error_not_a_crash(opening: bytes, levels: i
     assert caught.value.kind in (ErrorKind.INTERNAL, ErrorKind.INVALID_ARGUMENT)
 
 
+@pytest.mark.parametrize("number", [b"1", b"NaN"])
+def test_the_error_of_nesting_names_the_limit_that_was_exceeded(number: bytes) -> None:
+    """Not that of tensor data, which this is not."""
+    assert json_reader.parse(b'{"x":' + b"[" * 500 + number + b"]" * 500 + b"}")
+    with pytest.raises(InvalidArgumentError, match=r"exceeds maximum allowed limit \(about 1000, and 100 in the data"):
+        json_reader.parse(b'{"x":' + b"[" * 2_000 + number + b"]" * 2_000 + b"}")
+
+
 def test_a_memoryview_is_as_good_as_bytes() -> None:
     assert json_reader.parse(memoryview(b'xx{"a":1}')[2:]) == {"a": 1}
 
