@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ..engine.admission.large_requests import is_large, read_regions_now, strings_in_regions
+from ..engine.admission.shares import ModelShare
 from ..engine.clock import Clock
 from ..engine.description import ModelDescription
 from ..engine.errors import UnavailableError, request_prefix
@@ -12,9 +14,7 @@ from ..engine.request import InferenceRequest
 from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
 from ..engine.tracing.following import TracedReply
-from .budget import InflightBudget
-from .large_requests import is_large, read_regions_now, strings_in_regions
-from .lease import Lease, ModelShare
+from .budget import InflightBudget, Lease
 from .members import refuse_recursion
 from .messages import Admit
 from .model import Model

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..engine.admission.shares import ModelShare
 from ..engine.description import IndexEntry, ModelDescription, ModelState
 from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from ..engine.metrics.statistics import ModelStatisticsEntry
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import LATEST, InferenceRequest
-from .lease import ModelShare
 from .model import UNLOADED, Model
 from .readiness import ReadinessCheck, all_pass
 

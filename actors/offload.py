@@ -14,14 +14,12 @@ from typing import TypeVar, TypeVarTuple
 import numpy as np
 import trio
 
+from ..engine.admission.large_requests import LARGE_BYTES
 from ..engine.errors import TriremeError, unframed
 from ..engine.tensor import Buffer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-LARGE_BYTES = 256 * 1024
-"""Work on more than this leaves the event loop."""
 
 _THREADS = 4
 

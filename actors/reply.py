@@ -26,11 +26,12 @@ from functools import partial
 
 import trio
 
+from ..engine.admission.shares import ModelShare
 from ..engine.errors import InternalError, TriremeError
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceResponse
-from .lease import Lease, ModelShare
+from .budget import Lease
 from .messages import Cancel
 from .turn import Recipient, Turn
 

@@ -20,6 +20,9 @@ from typing import Self
 
 import trio
 
+from ..engine.admission.budget import BudgetStatistics
+from ..engine.admission.client_bytes import ClientAccounts
+from ..engine.admission.shares import part_of_bodies
 from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
@@ -38,15 +41,12 @@ from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest, InferenceResponse
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from ..engine.tensor import Buffer
-from .address_share import part_of_bodies
 from .admission import Admission
-from .budget import BudgetStatistics, InflightBudget
+from .budget import InflightBudget, Lease
 from .cache_access import CacheAccess
-from .client_bytes import ClientAccounts
 from .clock import TrioClock
 from .exception_groups import is_cancelled
 from .executors import Executors, ThreadExecutors
-from .lease import Lease
 from .messages import Stop
 from .model_calls import ModelCalls
 from .model_control import ModelControl

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from ..actors import InferenceServer
-from ..actors.lease import Lease
+from ..actors.budget import Lease
 from ..actors.offload import Offload
 from ..actors.reply import Reply
 from ..engine.description import ModelDescription

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..actors.client_bytes import ClientBytes
+from ..engine.admission.client_bytes import ClientBytes
 from ..engine.job import Outcome
 from ..engine.request import InferenceResponse
 

@@ -51,7 +51,7 @@ NOT_DECIDING = {
     "engine/scheduling/sequence/initial_state.py": "reads configurations and files",
     "engine/ensemble/agreement.py": "checks configurations",
     "engine/ensemble/plan.py": "reads configurations",
-    "actors/budget.py": "counts bytes that arrive on sockets",
+    "engine/admission/budget.py": "counts bytes that arrive on sockets",
     "actors/cache_access.py": "reaches caches, by threads",
     "actors/clock.py": "reads the clock",
     "actors/exception_groups.py": "takes exceptions apart",

@@ -35,7 +35,7 @@ from .framing import PREFIX_BYTES, MessageReader, prefix
 from .wire import UNPARSABLE
 
 if TYPE_CHECKING:
-    from ...actors.lease import Lease
+    from ...actors.budget import Lease
     from .call_head import CallHead
     from .host import CallHost
 

@@ -21,7 +21,7 @@ from ...engine.tensor import Buffer
 from .framing import INT32_MAX, prefix, too_large
 
 if TYPE_CHECKING:
-    from ...actors.lease import Lease
+    from ...actors.budget import Lease
     from ...actors.offload import Offload
 
 IDENTITY = "identity"

@@ -18,7 +18,7 @@ from typing import Protocol
 import trio
 from grpclib.metadata import Deadline
 
-from ...actors.address_share import HURRY_S
+from ...engine.admission.shares import HURRY_S
 from ..sockets.limits import Limits
 from .framing import MessageReader
 

@@ -43,7 +43,7 @@ class Servable(Protocol):
     """A grpclib service. It may also have ``immediate``, a mapping of paths to functions that begin a `UnaryCall`:
     True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have,
     one of them for all, ``lease``, which makes what a message takes of the server's budget, ``offload``, which does on
-    a thread what takes long (`actors.offload`), ``client_accounts`` (`actors.client_bytes`), and ``delays``."""
+    a thread what takes long (`actors.offload`), ``client_accounts`` (`ClientAccounts`), and ``delays``."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
 

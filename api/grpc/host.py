@@ -31,7 +31,7 @@ from .framing import MessageReader
 from .options import delay
 
 if TYPE_CHECKING:
-    from ...actors.lease import Lease
+    from ...actors.budget import Lease
     from ...actors.offload import Offload
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...actors.lease import Lease
+from ...actors.budget import Lease
 from ...engine.description import ModelDescription
 from ...engine.errors import UnsupportedError
 from ...engine.request import InferenceRequest

@@ -31,7 +31,7 @@ from .infer_request import (
 from .wire import LENGTH, MAX_SIZE_BYTES, UnreadableError, read_varint, tag
 
 if TYPE_CHECKING:
-    from ...actors.lease import Lease
+    from ...actors.budget import Lease
 
 _HEADS = 512
 _HEAD_BYTES = 2_048

@@ -20,9 +20,9 @@ from .infer import UnaryInfer
 from .stream_infer import InferStream
 
 if TYPE_CHECKING:
-    from ...actors.client_bytes import ClientAccounts
-    from ...actors.lease import Lease
+    from ...actors.budget import Lease
     from ...actors.offload import Offload
+    from ...engine.admission.client_bytes import ClientAccounts
     from .call import UnaryCall
     from .streaming import StreamingCall
 

@@ -19,7 +19,7 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...actors.lease import Lease
+from ...actors.budget import Lease
 from ...actors.reply import Reply
 from ...engine.errors import TriremeError, UnavailableError
 from ...engine.job import Outcome

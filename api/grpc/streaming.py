@@ -39,7 +39,7 @@ from .deadlines import TOO_SLOW, CallDeadline, Entry, Patience
 from .framing import PREFIX_BYTES, MessageReader, prefix
 
 if TYPE_CHECKING:
-    from ...actors.lease import Lease
+    from ...actors.budget import Lease
     from .call_head import CallHead, Metadata
     from .host import CallHost, Peer
 

@@ -25,9 +25,9 @@ from .tracing import WatchedSend, is_watched
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
-    from ...actors.client_bytes import ClientAccounts
-    from ...actors.lease import Lease
+    from ...actors.budget import Lease
     from ...actors.socket_readiness import Readiness
+    from ...engine.admission.client_bytes import ClientAccounts
     from ..logging import Log
 
 _log = logging.getLogger(__name__)

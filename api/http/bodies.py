@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import trio
 
-from ...actors.address_share import HURRY_S
+from ...engine.admission.shares import HURRY_S
 from ...engine.tensor import Buffer
 from .asgi import Headers, Receive
 from .errors import error_body
@@ -36,7 +36,7 @@ from .json import reader as json_reader
 from .json.large import ON_LOOP_BYTES, read_text
 
 if TYPE_CHECKING:
-    from ...actors.lease import Lease
+    from ...actors.budget import Lease
     from .exchange import Context, HttpRequest
 
 

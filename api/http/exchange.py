@@ -22,7 +22,7 @@ from .json.scan import DEFAULT_MAX_VALUES
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
-    from ...actors.lease import Lease
+    from ...actors.budget import Lease
     from ..logging import Log
 
 

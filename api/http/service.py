@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...actors.client_bytes import ClientAccounts
 from ...actors.turn import Turn
+from ...engine.admission.client_bytes import ClientAccounts
 from ..sockets.roster import Roster
 from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import PlainTransport, TlsTransport

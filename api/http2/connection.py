@@ -19,8 +19,8 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from ...actors.client_bytes import ClientBytes
 from ...actors.turn import Turn
+from ...engine.admission.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
 from ..sockets.roster import Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, linger

@@ -29,7 +29,7 @@ from typing import Protocol
 
 import trio
 
-from ...actors.client_bytes import ClientAccounts, ClientBytes
+from ...engine.admission.client_bytes import ClientAccounts, ClientBytes
 from .limits import Limits
 from .shares import has_room
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ...actors.client_bytes import ClientAccounts
 from ...actors.socket_readiness import Readiness
 from ...actors.turn import Turn
+from ...engine.admission.client_bytes import ClientAccounts
 from .limits import Limits, open_file_limit, within_open_files
 from .listener import BindError, Listener, endpoint, listen
 from .roster import Connection, Roster, ServiceStatistics

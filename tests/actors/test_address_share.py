@@ -10,9 +10,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.actors.address_share import part_of_bodies
-from trireme.actors.budget import InflightBudget
-from trireme.actors.lease import Lease
+from trireme.actors.budget import InflightBudget, Lease
+from trireme.engine.admission.shares import part_of_bodies
 
 BYTES = 256
 SHARE = 112

@@ -11,8 +11,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.actors.budget import InflightBudget
-from trireme.actors.lease import Lease, ModelShare
+from trireme.actors.budget import InflightBudget, Lease
+from trireme.engine.admission.shares import ModelShare
 from trireme.engine.errors import UnavailableError
 
 

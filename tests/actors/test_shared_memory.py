@@ -13,7 +13,7 @@ from segments import Segment, open_segments
 from valued_server import until
 
 from trireme.actors import InferenceServer
-from trireme.actors.large_requests import FEW_STRINGS
+from trireme.engine.admission.large_requests import FEW_STRINGS
 from trireme.engine.datatypes import BYTES, FP32, INT32, DataType
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.memory.regions import Region, RegionKind

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from trireme.actors import InferenceServer
-from trireme.actors.lease import Lease
+from trireme.actors.budget import Lease
 from trireme.actors.reply import Reply
 from trireme.api.pipeline import CallbackAnswer, Pipeline
 from trireme.api.request_parameters import HeaderPattern

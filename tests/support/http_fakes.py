@@ -11,13 +11,13 @@ import orjson
 import trio
 from traces import silent_tracer
 
-from trireme.actors.budget import InflightBudget
-from trireme.actors.client_bytes import ClientAccounts
-from trireme.actors.lease import Lease, ModelShare
+from trireme.actors.budget import InflightBudget, Lease
 from trireme.actors.offload import Offload
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import HEADER_NAMES
 from trireme.api.http.exchange import HttpOptions
+from trireme.engine.admission.client_bytes import ClientAccounts
+from trireme.engine.admission.shares import ModelShare
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BF16, BYTES, FP16, FP32, INT32, DataType
 from trireme.engine.description import IndexEntry, ModelDescription, ServerMetadata

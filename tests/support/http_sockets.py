@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import httptools
 import trio
 
-from trireme.actors.client_bytes import ClientAccounts
 from trireme.api.http.asgi import AsgiApp, Message, Receive, Scope, Send
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions
 from trireme.api.sockets.tls import TlsOptions
+from trireme.engine.admission.client_bytes import ClientAccounts
 
 PATIENCE_S = 60.0
 """How long a test waits for what must happen; only a broken test or server gets there."""

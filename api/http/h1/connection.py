@@ -31,7 +31,7 @@ import numpy as np
 import orjson
 import trio
 
-from ....actors.client_bytes import ClientBytes
+from ....engine.admission.client_bytes import ClientBytes
 from ....engine.tensor import Buffer
 from ...http2.frames import PREFACE
 from ...sockets.limits import Limits

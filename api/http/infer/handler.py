@@ -10,7 +10,7 @@ from functools import partial
 from typing import ClassVar
 
 from ....actors import InferenceServer
-from ....actors.lease import Lease
+from ....actors.budget import Lease
 from ....engine.description import ModelDescription
 from ....engine.errors import TriremeError, UnsupportedError
 from ....engine.request import LATEST, InferenceRequest

@@ -15,13 +15,12 @@ from grpc_peer import GrpcPeer, connect, frame
 from http_sockets import UNHURRIED, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from trireme.actors.address_share import HURRY_S
-from trireme.actors.budget import InflightBudget
-from trireme.actors.lease import Lease
+from trireme.actors.budget import InflightBudget, Lease
 from trireme.api.grpc.deadlines import Deadlines, Patience
 from trireme.api.grpc.framing import MessageReader, prefix
 from trireme.api.http2.limits import Http2Limits
 from trireme.api.sockets.limits import Limits
+from trireme.engine.admission.shares import HURRY_S
 
 UNARY = SERVICE + "Unary"
 EACH = SERVICE + "Each"

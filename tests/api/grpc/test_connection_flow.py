@@ -15,9 +15,9 @@ from grpc_peer import connect, frame
 from http_sockets import LONG_S, QUICK, UNHURRIED, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from trireme.actors.client_bytes import ClientAccounts, ClientBytes
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.http2.limits import Http2Limits
+from trireme.engine.admission.client_bytes import ClientAccounts, ClientBytes
 
 EACH = SERVICE + "Each"
 UNARY = SERVICE + "Unary"

@@ -14,9 +14,9 @@ import pytest
 from grpc_stub import OpenStream, final_flag, infer_request, stub_for, values_of
 from scripted_server import ScriptedServer, scripted_server
 
-from trireme.actors.client_bytes import ClientAccounts, ClientBytes
 from trireme.actors.reply import WINDOW
 from trireme.api.grpc import stream_infer
+from trireme.engine.admission.client_bytes import ClientAccounts, ClientBytes
 
 OK = (grpc.StatusCode.OK, "")
 DRAINING = "GRPC server is shutting down and has stopped accepting new requests."

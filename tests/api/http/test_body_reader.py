@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from trireme.actors.address_share import HURRY_S
 from trireme.actors.budget import InflightBudget
 from trireme.api.http.asgi import Message
 from trireme.api.http.bodies import UNCOUNTED_BYTES, BodyReader, BodyRefusedError, BodyTerms
+from trireme.engine.admission.shares import HURRY_S
 
 
 class Client:

@@ -16,13 +16,13 @@ from h2.settings import SettingCodes
 from http2_client import http2
 from http_sockets import UNHURRIED, Responses, connect, echo, read_body, read_to_end, reply, serving, until
 
-from trireme.actors.client_bytes import ClientAccounts, ClientBytes
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.h1 import connection as http_connection
 from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.transport import PlainTransport
+from trireme.engine.admission.client_bytes import ClientAccounts, ClientBytes
 from trireme.engine.tensor import Buffer
 
 KIB = 1024

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from ..engine.datatypes import BYTES
-from ..engine.memory.tensors import RegionTensor
-from ..engine.request import InferenceRequest
-from ..engine.tensor import Tensor, count_elements
-from ..engine.validation import RequestValidator
-from .offload import LARGE_BYTES
+from ..datatypes import BYTES
+from ..memory.tensors import RegionTensor
+from ..request import InferenceRequest
+from ..tensor import Tensor, count_elements
+from ..validation import RequestValidator
+
+LARGE_BYTES = 256 * 1024
+"""Work on more than this leaves the event loop."""
 
 FEW_STRINGS = 4_096
 """So many elements of type BYTES are counted on the event loop, in half a millisecond."""

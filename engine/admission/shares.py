@@ -1,7 +1,8 @@
-"""How much of what still arrives one address may hold of the server-wide budget, so that slow senders cannot hold all.
+"""What each model, and each client's address, holds of the server-wide budget (`budget` has its rules).
 
-What counts is what a lease has taken while its body arrives. A body that is complete waits for the server, and not for
-its client, so it counts no more.
+An address may hold a part of what still arrives, so that slow senders cannot hold all. What counts is what a lease has
+taken while its body arrives. A body that is complete waits for the server, and not for its client, so it counts no
+more.
 
 Rules:
  1. A lease that begins, of an address of which other bodies arrive, gets its bytes when the address then holds no more
@@ -16,16 +17,12 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
-import trio
-
-if TYPE_CHECKING:
-    from .lease import Lease
+from ..errors import UnavailableError
 
 HURRY_S = 30.0
-
-_Waiter = tuple[trio.lowlevel.Task, "Lease", int]
 
 
 def part_of_bodies(address_share: float) -> float:
@@ -36,6 +33,63 @@ def part_of_bodies(address_share: float) -> float:
         address_share: see `ServerOptions`.
     """
     return address_share / 2 if address_share < 1 else 1.0
+
+
+class ModelShare:
+    """What one model has in flight. The budget alone changes it.
+
+    Args:
+        name: of the model, for refusals.
+        give_back: takes the share, and the bytes of a plain request that has its final answer.
+
+    Attributes:
+        requests: in flight.
+        plain_bytes: of its plain requests.
+        lease_bytes: of its leases, those included that still grow.
+        overdrawn: the one of its leases that rule 4 lets pass.
+    """
+
+    __slots__ = ("_give_back", "lease_bytes", "name", "overdrawn", "plain_bytes", "requests")
+
+    def __init__(self, name: str, give_back: Callable[[ModelShare, int], None]) -> None:
+        self._give_back = give_back
+        self.name = name
+        self.requests = 0
+        self.plain_bytes = 0
+        self.lease_bytes = 0
+        self.overdrawn: object = None
+
+    def release(self, nbytes: int) -> None:
+        """A plain request of `nbytes` has its final answer."""
+        self._give_back(self, nbytes)
+
+    def refusal(self) -> UnavailableError:
+        """What a request is told that rule 5 refuses."""
+        return UnavailableError(
+            f"model '{self.name}' has too many requests in flight: {self.requests} requests, "
+            f"{self.plain_bytes + self.lease_bytes} bytes; try again later"
+        )
+
+    def __repr__(self) -> str:
+        return f"<ModelShare of {self.name}: {self.requests} requests, {self.plain_bytes + self.lease_bytes} bytes>"
+
+
+class Arriving(Protocol):
+    """A lease, as the share of its address sees it (`budget.LeaseCore`)."""
+
+    arriving_bytes: int
+
+    @property
+    def overdraws(self) -> bool:
+        """Whether it is the one that may overdraw the budget, or its model's share."""
+        ...
+
+    def want(self) -> None:
+        """Others wait."""
+        ...
+
+
+_Waiting = tuple[Arriving, int, Callable[[], None]]
 
 
 class AddressShares:
@@ -52,7 +106,7 @@ class AddressShares:
 
     def __init__(self, limit_bytes: int | None) -> None:
         self.limit_bytes = limit_bytes
-        self.oversized: set[Lease] = set()
+        self.oversized: dict[Arriving, None] = {}
         self._shares: dict[str, AddressShare] = {}
 
     def join(self, address: str) -> AddressShare | None:
@@ -67,7 +121,7 @@ class AddressShares:
 
     def forget(self, address: str) -> None:
         """Nothing arrives of an address any more."""
-        del self._shares[address]
+        self._shares.pop(address, None)  # what goes on may have done so already
 
     def want(self) -> None:
         """A request waits for the budget (rule 4)."""
@@ -93,13 +147,13 @@ class AddressShare:
         self._shares = shares
         self._address = address
         self._limit_bytes = limit_bytes
-        self._growing: deque[_Waiter] = deque()
-        self._starting: deque[_Waiter] = deque()
+        self._growing: deque[_Waiting] = deque()
+        self._starting: deque[_Waiting] = deque()
         self.leases = 0
         self.nbytes = 0
-        self.oversized: Lease | None = None
+        self.oversized: Arriving | None = None
 
-    def take_nowait(self, lease: Lease, nbytes: int) -> bool:
+    def take_nowait(self, lease: Arriving, nbytes: int) -> bool:
         """Let a lease have so many bytes more of the share, if it may and none waits that comes first."""
         if lease.arriving_bytes:
             first = not self._growing or lease is self.oversized or lease.overdraws
@@ -110,22 +164,23 @@ class AddressShare:
         self._grant(lease, nbytes)
         return True
 
-    async def take(self, lease: Lease, nbytes: int) -> None:
-        """The same, waiting if need be. Cancelled, it has taken nothing."""
-        if self.take_nowait(lease, nbytes):
-            return
+    def wait(self, lease: Arriving, nbytes: int, go_on: Callable[[], None]) -> Callable[[], None]:
+        """Wait for what `take_nowait` did not give; then `go_on` is called.
+
+        Returns:
+            What gives up waiting; it has taken nothing then.
+        """
         queue = self._growing if lease.arriving_bytes else self._starting
-        waiter = (trio.lowlevel.current_task(), lease, nbytes)
-        queue.append(waiter)
+        waiting = (lease, nbytes, go_on)
+        queue.append(waiting)
 
-        def leave(_raise_cancel: object) -> trio.lowlevel.Abort:
-            queue.remove(waiter)
+        def give_up() -> None:
+            queue.remove(waiting)
             self._serve()
-            return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(leave)
+        return give_up
 
-    def give(self, lease: Lease, nbytes: int) -> None:
+    def give(self, lease: Arriving, nbytes: int) -> None:
         """A lease did not get so many bytes of the budget, after all."""
         self.nbytes -= nbytes
         lease.arriving_bytes -= nbytes
@@ -133,7 +188,7 @@ class AddressShare:
             self._settle(lease)
         self._serve()
 
-    def leave(self, lease: Lease) -> None:
+    def leave(self, lease: Arriving) -> None:
         """A lease's body is complete, or the lease is closed."""
         self.leases -= 1
         self.nbytes -= lease.arriving_bytes
@@ -144,30 +199,30 @@ class AddressShare:
         if not self.leases:
             self._shares.forget(self._address)
 
-    def _may(self, lease: Lease, nbytes: int) -> bool:
+    def _may(self, lease: Arriving, nbytes: int) -> bool:
         if self.nbytes + nbytes <= self._limit_bytes or self.nbytes == lease.arriving_bytes:
             return True
         return lease.arriving_bytes > 0 and (self.oversized is None or self.oversized is lease or lease.overdraws)
 
-    def _grant(self, lease: Lease, nbytes: int) -> None:
+    def _grant(self, lease: Arriving, nbytes: int) -> None:
         self.nbytes += nbytes
         lease.arriving_bytes += nbytes
         if self.nbytes > self._limit_bytes and self.oversized is None:
             self.oversized = lease
-            self._shares.oversized.add(lease)
+            self._shares.oversized[lease] = None
 
-    def _settle(self, lease: Lease) -> None:
+    def _settle(self, lease: Arriving) -> None:
         self.oversized = None
-        self._shares.oversized.discard(lease)
+        self._shares.oversized.pop(lease, None)
 
     def _serve(self) -> None:
         while queue := self._growing or self._starting:
-            task, lease, nbytes = queue[0]
+            lease, nbytes, go_on = queue[0]
             if not self._may(lease, nbytes):
                 return
             queue.popleft()
             self._grant(lease, nbytes)
-            trio.lowlevel.reschedule(task)
+            go_on()
 
     def __repr__(self) -> str:
         return f"<AddressShare of {self._address}: {self.nbytes} of {self._limit_bytes} bytes, {self.leases} leases>"

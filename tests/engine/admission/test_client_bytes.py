@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.actors.client_bytes import ClientAccounts, ClientBytes
+from trireme.engine.admission.client_bytes import ClientAccounts, ClientBytes
 
 
 class Holder:
