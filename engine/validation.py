@@ -130,13 +130,36 @@ class RequestValidator:
         return found, rows
 
     def _check_inputs(self, request: InferenceRequest, inputs: Sequence[Tensor]) -> tuple[dict[str, Tensor], int]:
+        batching = self._max_batch_size > 0
         batch_size = 0
-        if self._max_batch_size:
-            batch_size = self._batch_size(request, inputs)
-        else:
-            for tensor in inputs:  # all names are looked at before anything else of an input
-                self._rule(tensor)
-        return {tensor.name: self._check_input(request, tensor, batch_size) for tensor in inputs}, batch_size or 1
+        for tensor in inputs:  # all names and batch sizes are looked at before anything else of an input
+            if tensor.name not in self._inputs:
+                raise InvalidArgumentError(f"unexpected inference input '{tensor.name}' for model '{self._name}'")
+            if not batching:
+                continue
+            shape = tensor.shape
+            if not shape:
+                raise InvalidArgumentError(
+                    f"{request_prefix(request.id)}input '{tensor.name}' has no shape but model requires batch "
+                    f"dimension for '{self._name}'"
+                )
+            if not batch_size:  # a 0 gives way to what the next input says
+                batch_size = shape[0]
+            elif shape[0] != batch_size:
+                raise InvalidArgumentError(
+                    f"{request_prefix(request.id)}input '{tensor.name}' batch size does not match other inputs for "
+                    f"'{self._name}'"
+                )
+        if not 0 <= batch_size <= self._max_batch_size:
+            raise InvalidArgumentError(
+                f"{request_prefix(request.id)}inference request batch-size must be <= {self._max_batch_size} for "
+                f"'{self._name}'"
+            )
+        rows = batch_size or 1
+        found = {}
+        for tensor in inputs:
+            found[tensor.name] = self._check_input(request, tensor, self._inputs[tensor.name], rows)
+        return found, rows
 
     def _wrong_count(self, request: InferenceRequest, inputs: Sequence[Tensor]) -> InvalidArgumentError:
         names = [tensor.name for tensor in inputs]
@@ -154,39 +177,7 @@ class RequestValidator:
             "Please provide all required input(s)."
         )
 
-    def _rule(self, tensor: Tensor) -> _InputRule:
-        rule = self._inputs.get(tensor.name)
-        if rule is None:
-            raise InvalidArgumentError(f"unexpected inference input '{tensor.name}' for model '{self._name}'")
-        return rule
-
-    def _batch_size(self, request: InferenceRequest, inputs: Iterable[Tensor]) -> int:
-        """The batch size that the inputs agree on; a 0 gives way to what the next input says."""
-        batch_size = 0
-        for tensor in inputs:
-            self._rule(tensor)
-            shape = tensor.shape
-            if not shape:
-                raise InvalidArgumentError(
-                    f"{request_prefix(request.id)}input '{tensor.name}' has no shape but model requires batch "
-                    f"dimension for '{self._name}'"
-                )
-            if not batch_size:
-                batch_size = shape[0]
-            elif shape[0] != batch_size:
-                raise InvalidArgumentError(
-                    f"{request_prefix(request.id)}input '{tensor.name}' batch size does not match other inputs for "
-                    f"'{self._name}'"
-                )
-        if not 0 <= batch_size <= self._max_batch_size:
-            raise InvalidArgumentError(
-                f"{request_prefix(request.id)}inference request batch-size must be <= {self._max_batch_size} for "
-                f"'{self._name}'"
-            )
-        return batch_size
-
-    def _check_input(self, request: InferenceRequest, tensor: Tensor, batch_size: int) -> Tensor:
-        rule = self._rule(tensor)
+    def _check_input(self, request: InferenceRequest, tensor: Tensor, rule: _InputRule, rows: int) -> Tensor:
         if tensor.datatype is not rule.datatype:
             raise InvalidArgumentError(
                 f"{request_prefix(request.id)}inference input '{tensor.name}' data-type is '{tensor.datatype.name}', "
@@ -199,11 +190,14 @@ class RequestValidator:
         count = rule.fixed_count
         if count is None:
             count = math.prod(dims)  # exact; `_check_dims` has seen as many as the configuration has, which are few
-        rows = batch_size or 1
         if rule.datatype is BYTES:
             self._check_elements(request, tensor, count * rows)
-        else:
-            self._check_size(request, tensor, count * rows * rule.datatype.size)
+        elif (nbytes := tensor.nbytes) != (expected := count * rows * rule.datatype.size):
+            name = tensor.name if request.raw_input is None else _RAW_NAME
+            raise InvalidArgumentError(
+                f"{request_prefix(request.id)}input byte size mismatch for input '{name}' for model '{self._name}'. "
+                f"Expected {expected}, got {nbytes}"
+            )
         seen = dims if rule.reshape is None else rule.reshaped(dims)
         if self._max_batch_size:
             seen = (rows, *seen)
@@ -233,14 +227,6 @@ class RequestValidator:
             raise InvalidArgumentError(
                 f"{request_prefix(request.id)}invalid shape for input '{tensor.name}': shape "
                 f"{_print_shape(tensor.shape)} contains one or more invalid dimensions"
-            )
-
-    def _check_size(self, request: InferenceRequest, tensor: Tensor, expected: int) -> None:
-        if tensor.nbytes != expected:
-            name = tensor.name if request.raw_input is None else _RAW_NAME
-            raise InvalidArgumentError(
-                f"{request_prefix(request.id)}input byte size mismatch for input '{name}' for model '{self._name}'. "
-                f"Expected {expected}, got {tensor.nbytes}"
             )
 
     def _check_elements(self, request: InferenceRequest, tensor: Tensor, expected: int) -> None:

@@ -83,7 +83,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     ): "answers inside a model's scheduler: a defect costs the call only",
     (errors_are_caught_by_name, "api/grpc/stream_infer.py"): "the same, for answers on a stream",
     (errors_are_caught_by_name, "api/http/app.py"): "a defect in a handler costs its request, not the connection",
-    (errors_are_caught_by_name, "api/http/infer/immediate.py"): "the same, for requests without a task",
+    (errors_are_caught_by_name, "api/http/infer/handler.py"): "the same, for requests without a task",
     (errors_are_caught_by_name, "api/http/h1/connection.py"): "a defect costs its connection, not the server",
     (server_has_no_asyncio, "python_backend/child/utils/event_loop.py"): "a model's process is not the server",
     (queues_are_bounded, "engine/admission/shares.py"): "requests that wait for their address's share, one each",

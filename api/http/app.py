@@ -19,7 +19,7 @@ from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits, Body
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
 from .exchange import Answer, Context, HttpOptions, HttpRequest, Match, StreamedAnswer, address_of, open_lease
 from .guards import OriginGuard, RestrictedApis
-from .infer.immediate import ImmediateInfer
+from .infer.handler import ImmediateInfer
 from .routes import Router
 from .tracing import WatchedSend, is_watched
 
@@ -58,7 +58,7 @@ class HttpApplication:
         self._body_limits = BodyLimits(
             options.max_input_bytes, options.max_management_bytes, server.options.max_inflight_bytes
         )
-        self.immediate = ImmediateInfer(self._context, self._router, self._inference_refusal())
+        self.immediate = ImmediateInfer(self._context, self._router.match, self._inference_refusal())
 
     @property
     def readiness(self) -> Readiness:

@@ -96,8 +96,6 @@ class BodyLimits:
         inflight_bytes: ``--max-inflight-bytes``.
     """
 
-    __slots__ = ("_inflight_bytes", "_input_bytes", "_management_bytes")
-
     def __init__(self, input_bytes: int, management_bytes: int, inflight_bytes: int) -> None:
         self._input_bytes = input_bytes
         self._management_bytes = management_bytes

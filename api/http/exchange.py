@@ -83,8 +83,6 @@ class Context:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    __slots__ = ("decoder", "log", "options", "pipeline", "server")
-
     def __init__(self, server: InferenceServer, options: HttpOptions, log: Log | None = None) -> None:
         self.server = server
         self.options = options
@@ -152,6 +150,7 @@ class HttpRequest:
         return dict(reversed(self.scope["headers"]))
 
 
+@dataclass(slots=True, eq=False)
 class Answer:
     """One complete answer.
 
@@ -163,23 +162,12 @@ class Answer:
         tail: what follows `body`, if it is too large to be copied behind it.
     """
 
-    __slots__ = ("body", "headers", "media", "reason", "status", "tail")
-
-    def __init__(
-        self,
-        status: int,
-        media: bytes,
-        body: bytes = b"",
-        headers: Headers = (),
-        reason: bytes | None = None,
-        tail: Buffer | None = None,
-    ) -> None:
-        self.status = status
-        self.media = media
-        self.body = body
-        self.headers = headers
-        self.reason = reason
-        self.tail = tail
+    status: int
+    media: bytes
+    body: bytes = b""
+    headers: Headers = ()
+    reason: bytes | None = None
+    tail: Buffer | None = None
 
 
 class StreamedAnswer(ABC):

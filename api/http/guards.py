@@ -41,8 +41,6 @@ class OriginGuard:
         hosts: what ``Host`` may be, in lower case; empty for anything.
     """
 
-    __slots__ = ("_any_origin", "_hosts", "_origins")
-
     def __init__(self, origins: Sequence[str] = (), hosts: Sequence[str] = ()) -> None:
         self._any_origin = ANY_ORIGIN in origins
         self._origins = frozenset(origin.encode() for origin in origins)
@@ -102,8 +100,6 @@ def _shown(value: bytes) -> str:
 
 class RestrictedApis:
     """A guard: it looks at every request as soon as its route is known, before its method and its body."""
-
-    __slots__ = ("_needed",)
 
     def __init__(self, restrictions: Sequence[Restriction]) -> None:
         self._needed = {

@@ -67,8 +67,6 @@ ROUTES = (
 class Router:
     """Finds the route of a path; remembers a bounded number of paths, since clients repeat theirs."""
 
-    __slots__ = ("_matches", "_routes")
-
     def __init__(self, routes: Sequence[Route] = ROUTES) -> None:
         self._routes = routes
         self._matches: Memo[Match] = Memo(_CACHED_PATHS, _CACHED_PATH_BYTES)

@@ -6,7 +6,7 @@ from ...actors.turn import Turn
 from ...engine.admission.client_bytes import ClientAccounts
 from ..sockets.roster import Roster
 from ..sockets.service import Service, ServiceOptions
-from ..sockets.transport import PlainTransport, TlsTransport
+from ..sockets.transport import Transport
 from .app import HttpApplication
 from .asgi import AsgiApp
 from .h1.connection import Connection
@@ -34,7 +34,7 @@ class HttpService(Service):
 
     def connection(
         self,
-        transport: PlainTransport | TlsTransport,
+        transport: Transport,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
         roster: Roster,

@@ -23,7 +23,7 @@ from ...actors.turn import Turn
 from ...engine.admission.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
 from ..sockets.roster import Phase, Roster
-from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, linger
+from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
 from .errors import ErrorCode
 from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
 from .headers import Field
@@ -127,7 +127,7 @@ class Http2Connection(ABC, Generic[H, C]):
     def __init__(
         self,
         group: Http2Group,
-        transport: PlainTransport | TlsTransport,
+        transport: Transport,
         roster: Roster,
         client: tuple[str, int] | None,
         parse_head: Callable[[Sequence[Field]], H],
@@ -270,13 +270,13 @@ class Http2Connection(ABC, Generic[H, C]):
         else:
             self.flush()
         if isinstance(transport, PlainTransport):
-            transport.listen(self._hear)
+            transport.watch.listener = self._hear
         with self._reading:
             if not await self._read():
                 self._lose_calls()
                 return
         if isinstance(transport, PlainTransport):
-            transport.listen(None)
+            transport.watch.listener = None
         await self._part()
 
     async def _read(self) -> bool:
@@ -319,12 +319,12 @@ class Http2Connection(ABC, Generic[H, C]):
         if self.core.has_unread:
             self.start(self._go_on, transport)
             return True
-        return not transport.has_more
+        return not transport.watch.ready
 
     async def _go_on(self, transport: PlainTransport) -> None:
         await self._take_in_rest()
-        if transport.has_more:
-            transport.wake()
+        if transport.watch.ready:
+            transport.watch.wake()
 
     async def _take_in_rest(self) -> None:
         """Takes in what was too much at once. In between, others have their turn."""

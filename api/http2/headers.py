@@ -50,8 +50,6 @@ class HeaderReader(Generic[H]):
         heads: what blocks mean, as long as the table stays as it is. Look here first, then `read_request`.
     """
 
-    __slots__ = ("_decoder", "_limits", "_parse_head", "_table", "_table_changed", "heads")
-
     def __init__(self, limits: Http2Limits, parse_head: Callable[[Sequence[Field]], H]) -> None:
         self._limits = limits
         self._parse_head = parse_head

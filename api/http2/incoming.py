@@ -28,39 +28,6 @@ _TINY_DATA_BYTES = 64
 class Incoming(Generic[H]):
     """The state of a connection, and the frames that change it. Arguments and attributes as for `Http2Server`."""
 
-    __slots__ = (
-        "_connection_left",
-        "_connection_returned",
-        "_empty_frames",
-        "_events",
-        "_half_connection",
-        "_half_stream",
-        "_headers",
-        "_keepalive",
-        "_leaving",
-        "_limits",
-        "_meaningless",
-        "_now_s",
-        "_open",
-        "_pings",
-        "_reader",
-        "_refused",
-        "_requests",
-        "_resets",
-        "_resets_received",
-        "_resets_sent",
-        "_sender",
-        "_settings",
-        "_shutdown",
-        "_streams",
-        "_table_lowered",
-        "_tiny_data",
-        "_unended",
-        "_unread",
-        "next_timer_s",
-        "terminated",
-    )
-
     def __init__(self, limits: Http2Limits, parse_head: Callable[[Sequence[Field]], H], now_s: float) -> None:
         self._limits = limits
         self._now_s = now_s
@@ -80,8 +47,6 @@ class Incoming(Generic[H]):
         self._tiny_data = Budget(limits.tiny_data, "too many tiny DATA frames", now_s)
         self._connection_left = limits.connection_window_bytes
         self._connection_returned = 0
-        self._half_connection = limits.connection_window_bytes // 2
-        self._half_stream = limits.stream_window_bytes // 2
         self._events: list[Event[H]] = []
         self._unread = b""
         self._unended = 0  # open streams whose requests are not complete
@@ -156,7 +121,7 @@ class Incoming(Generic[H]):
     def _give_back(self, nbytes: int) -> None:
         """The client may send so many bytes more on the connection; it is told in large numbers only."""
         self._connection_returned += nbytes
-        if self._connection_returned >= self._half_connection:
+        if self._connection_returned >= self._limits.connection_window_bytes // 2:
             self._queue(frames.window_update(0, self._connection_returned))
             self._connection_left += self._connection_returned
             self._connection_returned = 0
@@ -171,7 +136,7 @@ class Incoming(Generic[H]):
         else:
             self._give_back(nbytes)
         stream.returned += nbytes
-        if stream.returned >= self._half_stream and not stream.ended:
+        if stream.returned >= self._limits.stream_window_bytes // 2 and not stream.ended:
             self._queue(frames.window_update(stream.id, stream.returned))
             stream.receive_left += stream.returned
             stream.returned = 0

@@ -72,18 +72,6 @@ class Keepalive:
         peer: what is known of the client.
     """
 
-    __slots__ = (
-        "_age_due_s",
-        "_last_ping_s",
-        "_options",
-        "_overdue_s",
-        "_pings_sent",
-        "_quiet_due_s",
-        "_strikes",
-        "heard_s",
-        "peer",
-    )
-
     def __init__(self, options: KeepaliveOptions, now_s: float) -> None:
         self._options = options
         self.heard_s = now_s

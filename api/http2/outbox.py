@@ -29,8 +29,6 @@ class Outbox:
         unsent_bytes: what was to be written when it became full, all of which is in memory until the last of it is.
     """
 
-    __slots__ = ("_core", "_transport", "_unblocked", "blocked", "unsent_bytes")
-
     def __init__(self, transport: Transport, core: Http2Server[Any]) -> None:
         self._transport = transport
         self._core = core

@@ -105,26 +105,6 @@ class FrameReader:
         limits: of frames and header blocks.
     """
 
-    __slots__ = (
-        "_block",
-        "_block_bytes",
-        "_block_ends_stream",
-        "_block_frames",
-        "_block_stream",
-        "_expect",
-        "_extra",
-        "_flags",
-        "_held",
-        "_kind",
-        "_left",
-        "_limits",
-        "_max_frame",
-        "_padding",
-        "_plain",
-        "_settled",
-        "_stream_id",
-    )
-
     def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         self._max_frame = min(limits.max_frame_bytes, limits.header_block_bytes)  # of HEADERS on the short way

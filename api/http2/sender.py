@@ -44,22 +44,6 @@ class Sender:
             §4.2).
     """
 
-    __slots__ = (
-        "_backlog",
-        "_max_backlog",
-        "_ready",
-        "_tiny_frames",
-        "begun_bytes",
-        "block_prefix",
-        "initial_window",
-        "max_frame",
-        "out",
-        "out_bytes",
-        "pending_bytes",
-        "sent_payload",
-        "window",
-    )
-
     def __init__(self, preface: bytes, control_backlog_bytes: int, tiny_frames: Budget) -> None:
         self.out: list[Buffer] = [preface]
         self.out_bytes = 0

@@ -44,8 +44,6 @@ class Http2Server(Incoming[H]):
         next_timer_s: when to call `tick`; math.inf for never. Receiving never makes it earlier.
     """
 
-    __slots__ = ()
-
     # ---- bytes ----
 
     def receive(self, data: bytes | memoryview, now_s: float) -> list[Event[H]]:

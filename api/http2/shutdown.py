@@ -38,8 +38,6 @@ class Shutdown:
         due_s: when `confirm` is due without a sign from the client; math.inf if it is not.
     """
 
-    __slots__ = ("debug", "due_s", "last_stream_id", "phase")
-
     def __init__(self) -> None:
         self.phase = Phase.SERVING
         self.last_stream_id = MAX_STREAM_ID

@@ -103,8 +103,6 @@ class Streams:
         highest: the highest id that was used.
     """
 
-    __slots__ = ("_cut", "_max_cut", "highest", "open")
-
     def __init__(self, max_remembered: int) -> None:
         self.open: dict[int, Stream] = {}
         self.highest = 0

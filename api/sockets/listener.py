@@ -15,7 +15,7 @@ from ...actors.socket_readiness import Readiness
 from ...engine.errors import UnavailableError
 from .roster import Connection, Roster
 from .shares import shared_address
-from .transport import PlainTransport, TlsTransport
+from .transport import PlainTransport, TlsTransport, Transport
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _STARVED_S = 0.1
 _STARVED_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
-Connect = Callable[[PlainTransport | TlsTransport, tuple[str, int] | None, tuple[str, int] | None, Roster], Connection]
+Connect = Callable[[Transport, tuple[str, int] | None, tuple[str, int] | None, Roster], Connection]
 """Makes a connection of (transport, client's address, own address, roster)."""
 
 
@@ -140,7 +140,7 @@ class Listener:
         client.setblocking(False)
         with contextlib.suppress(OSError):  # a client that has left already; its connection will find out
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport: PlainTransport | TlsTransport
+        transport: Transport
         if self._context is None:
             transport = PlainTransport(client, self._readiness)
         else:

@@ -17,7 +17,7 @@ from .limits import Limits, open_file_limit, within_open_files
 from .listener import BindError, Listener, endpoint, listen
 from .roster import Connection, Roster, ServiceStatistics
 from .tls import TlsOptions, server_context
-from .transport import PlainTransport, TlsTransport
+from .transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Service(ABC):
     @abstractmethod
     def connection(
         self,
-        transport: PlainTransport | TlsTransport,
+        transport: Transport,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
         roster: Roster,

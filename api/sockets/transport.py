@@ -1,14 +1,14 @@
 """How a connection reads and writes: straight on a non-blocking socket, or through TLS.
 
-Both have the same few methods, so that there is one connection loop. The plain one skips trio's SocketStream: its
-conflict detectors, task-local checks and extra checkpoints cost more than the rest of a small request.
+Both have the same few methods, so that there is one connection loop. `receive` and `receive_into` return nothing at the
+end of the stream, however it ended. The sending methods raise `PeerGoneError`; they return what is still to be sent.
+The plain one skips trio's SocketStream: its conflict detectors, task-local checks and extra checkpoints cost more than
+the rest of a small request.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from typing import Protocol
 
 import trio
 from trio.lowlevel import wait_writable
@@ -25,52 +25,19 @@ class PeerGoneError(Exception):
     """The other side has closed or reset the connection, or broken TLS."""
 
 
-class Transport(Protocol):
-    """A byte stream with a client.
+class PlainTransport:
+    """A connected, non-blocking TCP socket.
 
-    `receive` and `receive_into` return nothing at the end of the stream, however it ended. The sending methods raise
-    `PeerGoneError`; they return what is still to be sent.
+    Attributes:
+        watch: tells when there may be something to read, or the end.
     """
 
-    scheme: str
-
-    def fileno(self) -> int: ...
-
-    async def receive(self, max_bytes: int) -> bytes: ...
-
-    async def receive_into(self, view: memoryview) -> int: ...
-
-    def send_now(self, buffers: list[Buffer]) -> list[Buffer]:
-        """Sends what goes without waiting."""
-        ...
-
-    async def send_some(self, buffers: list[Buffer]) -> list[Buffer]:
-        """Waits until something could be sent."""
-        ...
-
-    async def send_eof(self) -> None:
-        """Says that nothing more will be sent; receiving goes on."""
-        ...
-
-    async def close_gracefully(self) -> None:
-        """Closes in the protocol's manner, when everything has been said."""
-        ...
-
-    def close(self) -> None:
-        """Closes at once. Closing twice is fine."""
-        ...
-
-
-class PlainTransport:
-    """A connected, non-blocking TCP socket."""
-
-    __slots__ = ("_buffer", "_watch", "sock")
     scheme = "http"
 
     def __init__(self, sock: socket.socket, readiness: Readiness) -> None:
         self.sock = sock
         self._buffer = readiness.buffer
-        self._watch = readiness.watch(sock)
+        self.watch = readiness.watch(sock)
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -78,7 +45,7 @@ class PlainTransport:
     async def receive(self, max_bytes: int) -> bytes:
         # Into a buffer that all connections share, and out of it: far cheaper than a new large one for each read.
         # The loop stands here again, because a small request cannot afford one more coroutine.
-        watch = self._watch
+        watch = self.watch
         view = self._buffer[:max_bytes]
         while True:
             if not watch.ready:
@@ -95,7 +62,7 @@ class PlainTransport:
             return bytes(view[:count])
 
     async def receive_into(self, view: memoryview) -> int:
-        watch = self._watch
+        watch = self.watch
         while True:
             if not watch.ready:
                 await watch.wait()
@@ -110,24 +77,6 @@ class PlainTransport:
                 watch.drained()
             return count
 
-    def listen(self, listener: Callable[[], bool] | None) -> None:
-        """Have `listener` called when there is something to read and a task waits to receive; True says that it has
-        taken in everything (`readiness`, rule 2)."""
-        self._watch.listener = listener
-
-    @property
-    def listens(self) -> bool:
-        """Listeners are called here."""
-        return self._watch.listens
-
-    async def wait(self) -> None:
-        """Wait until there may be something to read, or `wake` is called."""
-        await self._watch.wait()
-
-    def wake(self) -> None:
-        """Wake the task in `wait`."""
-        self._watch.wake()
-
     def take_now(self, max_bytes: int) -> bytes | None:
         """Like `receive`, without waiting; None if there is nothing."""
         count = self.receive_now(self._buffer[:max_bytes])
@@ -138,20 +87,16 @@ class PlainTransport:
         try:
             count = self.sock.recv_into(view)
         except BlockingIOError:
-            self._watch.drained()
+            self.watch.drained()
             return -1
         except OSError:
             return 0
         if count < len(view):
-            self._watch.drained()
+            self.watch.drained()
         return count
 
-    @property
-    def has_more(self) -> bool:
-        """There may be more to read, or the end."""
-        return self._watch.ready
-
     def send_now(self, buffers: list[Buffer]) -> list[Buffer]:
+        """Sends what goes without waiting."""
         try:
             if len(buffers) == 1:
                 buffer = buffers[0]
@@ -170,21 +115,25 @@ class PlainTransport:
             raise PeerGoneError from error
 
     async def send_some(self, buffers: list[Buffer]) -> list[Buffer]:
+        """Waits until something could be sent."""
         await wait_writable(self.sock)
         return self.send_now(buffers)
 
     async def send_eof(self) -> None:
+        """Says that nothing more will be sent; receiving goes on."""
         try:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError as error:
             raise PeerGoneError from error
 
     async def close_gracefully(self) -> None:
+        """Closes in the protocol's manner, when everything has been said."""
         self.close()
 
     def close(self) -> None:
+        """Closes at once. Closing twice is fine."""
         if self.sock.fileno() != -1:
-            self._watch.close()
+            self.watch.close()
             trio.lowlevel.notify_closing(self.sock)
             self.sock.close()
 
@@ -192,7 +141,6 @@ class PlainTransport:
 class TlsTransport:
     """TLS over a trio socket stream. `handshake` comes first."""
 
-    __slots__ = ("stream",)
     scheme = "https"
 
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
@@ -243,6 +191,9 @@ class TlsTransport:
 
     def close(self) -> None:
         self.stream.transport_stream.socket.close()
+
+
+Transport = PlainTransport | TlsTransport
 
 
 async def linger(transport: Transport) -> None:

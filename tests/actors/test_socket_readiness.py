@@ -151,9 +151,9 @@ async def test_a_listener_takes_in_what_comes_and_the_waiting_task_sleeps_on(pai
     def listen() -> bool:
         count = transport.receive_now(view)
         heard.append(bytes(view[: max(0, count)]))
-        return not transport.has_more
+        return not transport.watch.ready
 
-    transport.listen(listen)
+    transport.watch.listener = listen
     received: list[bytes] = []
 
     async def receive() -> None:

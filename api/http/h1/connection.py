@@ -32,16 +32,17 @@ import orjson
 import trio
 
 from ....engine.admission.client_bytes import ClientBytes
+from ....actors.socket_readiness import Watch
 from ....engine.tensor import Buffer
 from ...http2.frames import PREFACE
 from ...sockets.limits import Limits
 from ...sockets.pace import BodyPace
 from ...sockets.roster import Phase, Roster
-from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, linger
+from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
 from ..asgi import AsgiApp
 from ..exchange import Answer
 from ..h2.connection import H2Front, first_bytes
-from ..infer.immediate import ImmediateCall, ImmediateInfer
+from ..infer.handler import ImmediateCall, ImmediateInfer
 from .exchange import READ_BYTES, Exchange
 from .parser import HeadMemory, Refusal, Request, RequestParser
 from .response import ResponseEncoder, ResponseState, error_response, whole_response
@@ -69,32 +70,10 @@ class Connection:
         heads: of requests that clients may repeat.
     """
 
-    __slots__ = (
-        "_app",
-        "_call",
-        "_client",
-        "_encoder",
-        "_farewell",
-        "_http2",
-        "_immediate",
-        "_pace",
-        "_parser",
-        "_roster",
-        "_scope",
-        "_server",
-        "_transport",
-        "_unfinished",
-        "_unfinished_account",
-        "_unread_account",
-        "_unsent",
-        "phase",
-        "since_s",
-    )
-
     def __init__(
         self,
         app: AsgiApp,
-        transport: PlainTransport | TlsTransport,
+        transport: Transport,
         roster: Roster,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
@@ -104,7 +83,10 @@ class Connection:
     ) -> None:
         self._app = app
         self._http2 = http2
-        self._immediate = immediate if isinstance(transport, PlainTransport) and transport.listens else None
+        plain = transport if isinstance(transport, PlainTransport) else None
+        self._watch = None if plain is None else plain.watch
+        self._heard = plain if plain is not None and plain.watch.listens else None  # whose listener is called
+        self._immediate = immediate if self._heard is not None else None
         self._call: ImmediateCall | None = None
         self._unsent: list[Buffer] = []
         self._unfinished = False  # the account has an entry
@@ -143,10 +125,7 @@ class Connection:
         self._end()
 
     def go_away(self) -> None:
-        transport = self._transport
-        if self.phase is Phase.HANDSHAKE or (
-            self.phase is Phase.IDLE and not (isinstance(transport, PlainTransport) and transport.has_more)
-        ):
+        if self.phase is Phase.HANDSHAKE or (self.phase is Phase.IDLE and not self._has_more):
             self._end()
         elif self._encoder is not None:
             self._encoder.keep_alive = False
@@ -175,6 +154,11 @@ class Connection:
     def _enter_head(self) -> None:
         if self.phase is not Phase.HEAD:
             self.enter(Phase.HEAD)
+
+    @property
+    def _has_more(self) -> bool:
+        """There may be more to read, or the end."""
+        return self._watch is not None and self._watch.ready
 
     @property
     def _read_bytes(self) -> int:
@@ -231,17 +215,17 @@ class Connection:
                 return None
             if parser.between_requests:
                 if not self._roster.accepting:
-                    if isinstance(self._transport, PlainTransport) and self._transport.has_more:
+                    if self._has_more:
                         await self._part(lingering=True)  # or a request that comes too late resets the last answer
                     return None
                 self.enter(Phase.IDLE)
             else:
                 self._enter_head()
-            transport = self._transport
-            if self._immediate is not None and isinstance(transport, PlainTransport) and not transport.has_more:
-                await self._listen(transport)
+            watch = self._watch
+            if self._immediate is not None and watch is not None and not watch.ready:
+                await self._listen(watch)
                 continue
-            data = await transport.receive(self._read_bytes)
+            data = await self._transport.receive(self._read_bytes)
             if not data:
                 return None
             self._take_in(data)
@@ -261,13 +245,13 @@ class Connection:
 
     # ---- requests without the task ----
 
-    async def _listen(self, transport: PlainTransport) -> None:
+    async def _listen(self, watch: Watch) -> None:
         """Waits while requests are answered without this task."""
-        transport.listen(self._hear)
+        watch.listener = self._hear
         try:
-            await transport.wait()
+            await watch.wait()
         finally:
-            transport.listen(None)
+            watch.listener = None
             call, self._call = self._call, None
             if call is not None:
                 call.cancel()
@@ -279,15 +263,15 @@ class Connection:
         """Takes in what comes while the task listens. False: the task is to go on."""
         if self._call is not None:
             return True  # its answer comes first; then this is looked at
-        transport = self._transport
-        assert isinstance(transport, PlainTransport), "only these have a listener"
+        transport = self._heard
+        assert transport is not None, "it has a listener"
         if not (data := transport.take_now(_TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES)):
             return data is None
         try:
             if self._pace is not None:
                 self._pace.arrived(len(data), self._roster.now_s)
             self._parser.feed(data)
-            return self._take_up() and not (transport.has_more and self._call is None)
+            return self._take_up() and not (transport.watch.ready and self._call is None)
         except Exception:
             # The same defect as in `run`, and the same price.
             log.exception("error while serving %s", self._client)
@@ -327,8 +311,8 @@ class Connection:
     def _respond(self, answer: Answer) -> None:
         """Sends the answer to the request that has been taken up."""
         self._call = None
-        transport = self._transport
-        assert isinstance(transport, PlainTransport), "only these have a listener"
+        transport = self._heard
+        assert transport is not None, "it has a listener"
         try:
             self._unsent = transport.send_now(whole_response(answer, self._roster.accepting))
         except PeerGoneError:
@@ -342,8 +326,8 @@ class Connection:
         else:
             self.enter(Phase.HEAD)
             self._count_unfinished()
-        if self._unsent or transport.has_more or not self._roster.accepting:
-            transport.wake()
+        if self._unsent or transport.watch.ready or not self._roster.accepting:
+            transport.watch.wake()
 
     async def _answer(self, request: Request) -> bool:
         """Runs the app with a request. Returns whether another request may follow."""

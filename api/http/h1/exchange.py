@@ -39,8 +39,6 @@ class ExchangeConnection(Protocol):
 class Exchange:
     """One request and its response: the app's `receive` and `send`."""
 
-    __slots__ = ("_connection", "_received_all", "_request", "encoder")
-
     def __init__(self, connection: ExchangeConnection, request: Request) -> None:
         self._connection = connection
         self._request = request

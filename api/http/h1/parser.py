@@ -12,7 +12,7 @@ Rule 5: An upgrade is ignored, as HTTP allows. To HTTP/2 in particular: a proxy 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httptools
 
@@ -48,28 +48,6 @@ class RequestParser:
         requests: requests whose head is complete, oldest first. The last one's body may still be arriving.
         failure: set when nothing more can be read.
     """
-
-    __slots__ = (
-        "_begun",
-        "_body_request",
-        "_chunk_begins",
-        "_chunks",
-        "_expects_continue",
-        "_fed_bytes",
-        "_head_bytes",
-        "_heads",
-        "_hosts",
-        "_limits",
-        "_parser",
-        "_progress",
-        "_raw_bytes",
-        "_received",
-        "_remaining",
-        "_stalled_bytes",
-        "_url",
-        "failure",
-        "requests",
-    )
 
     def __init__(self, limits: Limits, *, heads: HeadMemory | None = None) -> None:
         self._limits = limits
@@ -293,6 +271,7 @@ class RequestParser:
         self._progress = True
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One request: its head, and as much of its body as has arrived and was not taken yet.
 
@@ -307,45 +286,22 @@ class Request:
         complete: the whole body has arrived.
     """
 
-    __slots__ = (
-        "complete",
-        "expects_continue",
-        "header_names",
-        "headers",
-        "http_version",
-        "keep_alive",
-        "method",
-        "pieces",
-        "remaining",
-        "target",
-    )
-
-    def __init__(
-        self,
-        method: str,
-        target: bytes,
-        http_version: str,
-        headers: list[tuple[bytes, bytes]],
-        header_names: list[bytes],
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.http_version = http_version
-        self.headers = headers
-        self.header_names = header_names
-        self.keep_alive = True
-        self.expects_continue = False
-        self.remaining: int | None = 0
-        self.pieces: list[Buffer] = []
-        self.complete = False
+    method: str
+    target: bytes
+    http_version: str
+    headers: list[tuple[bytes, bytes]]
+    header_names: list[bytes]
+    keep_alive: bool = True
+    expects_continue: bool = False
+    remaining: int | None = 0
+    pieces: list[Buffer] = field(default_factory=list)
+    complete: bool = False
 
     def again(self, body: bytes) -> Request:
         """A complete request with the same head and another body."""
-        request = Request(self.method, self.target, self.http_version, self.headers.copy(), self.header_names.copy())
-        request.complete = True
-        if body:
-            request.pieces.append(body)
-        return request
+        headers, names = self.headers.copy(), self.header_names.copy()
+        pieces: list[Buffer] = [body] if body else []
+        return Request(self.method, self.target, self.http_version, headers, names, pieces=pieces, complete=True)
 
     def head(self, *, without: bytes = b"") -> bytes:
         """The head in HTTP/1.1's form again, leaving out the header `without`."""
@@ -371,8 +327,6 @@ class HeadMemory:
     Rule 2: The same head, followed by as many bytes as it announces and no more, is the same request with another body.
             Everything else is for the parser.
     """
-
-    __slots__ = ("_heads",)
 
     def __init__(self) -> None:
         self._heads: Memo[tuple[Request, int]] = Memo(_HEADS, _HEAD_BYTES)  # and how long the body is

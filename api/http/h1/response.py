@@ -46,18 +46,6 @@ class ResponseEncoder:
             the encoder clears it when the framing leaves no other way to end the body.
     """
 
-    __slots__ = (
-        "_body_allowed",
-        "_chunked",
-        "_headers",
-        "_http10",
-        "_reason",
-        "_remaining",
-        "_status",
-        "keep_alive",
-        "state",
-    )
-
     def __init__(self, *, http10: bool = False, head_only: bool = False, keep_alive: bool = True) -> None:
         self.state = ResponseState.START
         self.keep_alive = keep_alive

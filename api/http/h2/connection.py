@@ -15,7 +15,7 @@ from ...http2.frames import PREFACE
 from ...http2.limits import Http2Limits, KeepaliveOptions, Rate
 from ...sockets.limits import Limits
 from ...sockets.roster import Roster
-from ...sockets.transport import PlainTransport, TlsTransport
+from ...sockets.transport import Transport
 from ..asgi import AsgiApp, http_scope
 from ..h1.parser import Refusal
 from ..h1.response import ResponseState
@@ -63,7 +63,7 @@ class H2Front:
 
     def connection(
         self,
-        transport: PlainTransport | TlsTransport,
+        transport: Transport,
         roster: Roster,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
@@ -84,7 +84,7 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
     def __init__(
         self,
         front: H2Front,
-        transport: PlainTransport | TlsTransport,
+        transport: Transport,
         roster: Roster,
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
@@ -172,7 +172,7 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
         self.core.send_data(exchange.stream_id, [body], True)
 
 
-async def first_bytes(transport: PlainTransport | TlsTransport, max_bytes: int, in_part: Callable[[], None]) -> bytes:
+async def first_bytes(transport: Transport, max_bytes: int, in_part: Callable[[], None]) -> bytes:
     """What a client sends first: enough to tell HTTP/2's preface from a request; empty if it left.
 
     Args:

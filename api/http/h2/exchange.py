@@ -64,25 +64,6 @@ class Exchange:
         refusal: what to answer instead of the app, once it has unwound.
     """
 
-    __slots__ = (
-        "_body",
-        "_connection",
-        "_expects_continue",
-        "_headers",
-        "_held",
-        "_left",
-        "_news",
-        "_pending",
-        "_sends_since_s",
-        "_status",
-        "gone",
-        "head",
-        "refusal",
-        "scope",
-        "state",
-        "stream_id",
-    )
-
     def __init__(self, connection: ExchangeConnection, stream_id: int, head: RequestHead) -> None:
         self._connection = connection
         self._body = RequestBody(head.content_length, connection.limits, self._consumed)
@@ -254,24 +235,6 @@ class RequestBody:
         limits: of times.
         consumed: told how many received bytes the client may send anew.
     """
-
-    __slots__ = (
-        "_arrived",
-        "_buffer",
-        "_consumed",
-        "_dropping",
-        "_ended",
-        "_filled",
-        "_given",
-        "_length",
-        "_limits",
-        "_news",
-        "_over",
-        "_pace",
-        "_pieces",
-        "_unconsumed",
-        "_waits_since_s",
-    )
 
     def __init__(self, length: int | None, limits: Limits, consumed: Callable[[int], None]) -> None:
         self._length = length

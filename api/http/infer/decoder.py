@@ -8,12 +8,14 @@ errors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ....engine.datatypes import DataType
 from ....engine.memory.regions import Regions
+from ....engine.errors import InvalidArgumentError
 from ....engine.request import InferenceRequest
 from ....engine.tensor import Buffer, Tensor
 from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
@@ -23,6 +25,8 @@ from ..json.reader import members_of
 from ..json.scan import refuse_parts
 from .request import DecodedInfer, OutputForm, decode_document, decode_infer
 
+_INTEGER = re.compile(r"[ \t]*([+-]?[0-9]+)")
+_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _HEADS = 512
 _HEAD_BYTES = 2_048
 
@@ -63,8 +67,6 @@ class InferDecoder:
         regions: shared memory, where tensors may be.
         limits: what one tensor may be like.
     """
-
-    __slots__ = ("_heads", "_limit_bytes", "_limits", "_regions")
 
     def __init__(self, limit_bytes: int, regions: Regions, limits: TensorLimits = DEFAULT_LIMITS) -> None:
         self._regions = regions
@@ -123,3 +125,35 @@ class InferDecoder:
         # Copies, so as not to keep the body alive, nor to see what a model does to its parameters.
         request = replace(decoded.request, inputs=[], parameters=dict(decoded.request.parameters))
         self._heads.remember(text, _Head(nbytes, tuple(tensors), request, decoded.forms, decoded.default_form))
+
+
+def header_length(text: bytes | None, body_length: int) -> int:
+    """How many bytes of the body are JSON; 0 for a raw request.
+
+    Args:
+        text: the header ``Inference-Header-Content-Length``, None if there is none.
+
+    Raises:
+        InvalidArgumentError: it is not a number, or not one in range. As in Triton, what follows the number is ignored.
+    """
+    if text is None:
+        return body_length
+    if len(text) < 10 and text.isdigit():
+        length = int(text)
+        if length <= body_length:
+            return length
+    shown = text.decode("utf-8", "surrogateescape")
+    number = _INTEGER.match(shown)
+    if number is None:
+        raise InvalidArgumentError(f"Unable to parse Inference-Header-Content-Length, got: {shown}")
+    digits = number[1]
+    # int() refuses texts of thousands of digits, and such a number is out of range anyway.
+    length = int(digits) if len(digits) <= 4000 else _INT32_MAX + 1
+    if not _INT32_MIN <= length <= _INT32_MAX:
+        raise InvalidArgumentError(
+            "Unable to parse Inference-Header-Content-Length, value is out of range "
+            f"[ {_INT32_MIN}, {_INT32_MAX} ], got: {shown}"
+        )
+    if not 0 <= length <= body_length:
+        raise InvalidArgumentError(f"inference header size should be in range (0, {body_length}), got: {shown}")
+    return length

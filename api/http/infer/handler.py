@@ -4,28 +4,35 @@ line by line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import ClassVar
 
 from ....actors import InferenceServer
 from ....actors.budget import Lease
+from ....actors.reply import Reply
 from ....engine.description import ModelDescription
 from ....engine.errors import TriremeError, UnsupportedError
+from ....engine.log_context import about
 from ....engine.request import LATEST, InferenceRequest
 from ....engine.tensor import Buffer
 from ....engine.tracing import Tracer
-from ...pipeline import Encoder
+from ...pipeline import CallbackAnswer, Encoder
 from ...request_parameters import HeaderPattern
 from .. import compression
 from ..asgi import HEADER_NAMES, Headers
-from ..errors import error_answer
+from ..errors import error_answer, unexpected_failure
 from ..exchange import JSON, TEXT, Answer, Context, HttpRequest, Match
+from ..h1.parser import Request
 from ..json.large import ON_LOOP_BYTES
-from ..tracing import trace_of
-from .request import DecodedInfer, forward_headers, header_length
+from ..tracing import HttpTrace, trace_of
+from .decoder import header_length
+from .request import DecodedInfer, forward_headers
 from .response import encode_infer, takes_long
+
+_log = logging.getLogger(__name__)
 
 _FIRST_BYTES = 65_536
 _EXPANSION_BYTES = 1 << 20
@@ -35,7 +42,7 @@ go on meanwhile."""
 
 
 class HttpInfer(Encoder[Answer]):
-    """One infer request whose body has come.
+    """One infer request whose body has come, as the pipeline sees it (`api.pipeline`), with a task or without one.
 
     Args:
         name: of the model, as its path says.
@@ -44,28 +51,20 @@ class HttpInfer(Encoder[Answer]):
 
     Attributes:
         body: unpacked; empty once it has been decoded.
-        json_length: how much of it is JSON (`infer_request.header_length`).
+        json_length: how much of it is JSON (`decoder.header_length`).
     """
 
-    __slots__ = (
-        "_headers",
-        "_names",
-        "_values",
-        "_version",
-        "body",
-        "context",
-        "decoded",
-        "json_length",
-        "lease",
-        "model",
-        "name",
-        "offload",
-        "request",
-        "trace",
-    )
     encode = staticmethod(encode_infer)
     takes_long = staticmethod(takes_long)
     prompt: ClassVar[bool] = False
+    body: Buffer = b""
+    decoded: DecodedInfer | None = None
+    json_length = 0
+    lease: Lease | None = None
+    model: ModelDescription | None = None
+    request: InferenceRequest | None = None
+    trace = None
+    version = LATEST
 
     def __init__(
         self,
@@ -75,20 +74,12 @@ class HttpInfer(Encoder[Answer]):
         headers: Headers,
         names: Sequence[bytes] | None,
     ) -> None:
-        self.body: Buffer = b""
         self.context = context
-        self.decoded: DecodedInfer | None = None
-        self.json_length = 0
-        self.lease: Lease | None = None
-        self.model: ModelDescription | None = None
         self.name = name
         self.offload = context.server.offload
-        self.request: InferenceRequest | None = None
-        self.trace = None
         self._headers = headers
         self._names = names
         self._values = values
-        self._version = LATEST
 
     def look_up(self, version: int) -> None:
         """Find the model, in the version that the path says; it must be one that answers once.
@@ -100,7 +91,7 @@ class HttpInfer(Encoder[Answer]):
         model = self.model = self.context.server.describe(self.name, version)
         if model.config.decoupled:
             raise UnsupportedError("HTTP end point doesn't support models with decoupled transaction policy")
-        self._version = version
+        self.version = version
 
     # See `pipeline.Adapter`.
 
@@ -108,12 +99,14 @@ class HttpInfer(Encoder[Answer]):
         json_length = self.json_length
         if json_length > ON_LOOP_BYTES:
             return False
-        decoded = self.context.decoder.decode(self.body, json_length, self.name, self._version)
+        self._read(self.context.decoder.decode(self.body, json_length, self.name, self.version))
+        return True
+
+    def _read(self, decoded: DecodedInfer) -> None:
         decoded.model = self.model
         self.decoded = decoded
         self.request = decoded.request
         self.body = b""
-        return True
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         forward_headers(self._names, self._headers, pattern, request)
@@ -138,8 +131,9 @@ def admit_infer(context: Context, match: Match) -> Answer | None:
 async def infer(context: Context, request: HttpRequest) -> Answer:
     """Decode, admit, await, encode. Errors up to the header length are plain text, those up to the acceptance of the
     request are JSON, those of the execution are plain text again."""
-    headers = request.headers()
-    call = _InferTask(context, request, headers)
+    headers, scope = request.headers(), request.scope
+    call = _InferTask(context, request.match.name, headers, scope["headers"], scope.get(HEADER_NAMES))
+    call.http = request
     call.look_up(request.match.model_version())
     call.body = request.body
     encoding = headers.get(b"content-encoding")
@@ -163,28 +157,20 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
 class _InferTask(HttpInfer):
     """An infer request that the ASGI application answers, in a task."""
 
-    __slots__ = ("_http",)
-
-    def __init__(self, context: Context, request: HttpRequest, values: Mapping[bytes, bytes]) -> None:
-        scope = request.scope
-        super().__init__(context, request.match.name, values, scope["headers"], scope.get(HEADER_NAMES))
-        self._http = request
+    http: HttpRequest
 
     def received(self, tracer: Tracer) -> None:
-        trace = self.trace = trace_of(self._http.scope)
+        trace = self.trace = trace_of(self.http.scope)
         if trace is not None:
             trace.begin(self.name, self._values)
 
     async def decode_slowly(self) -> None:
-        context, http = self.context, self._http
+        context, http = self.context, self.http
         decoder, offload, body, json_length = context.decoder, self.offload, self.body, self.json_length
         text = await offload(decoder.large, body, json_length, context.options.max_json_values)
         await http.hold(context.server, text.cost_bytes)
-        decoded = self.decoded = await offload(decoder.decode_large, text, body, json_length, self.name, self._version)
-        decoded.model = self.model
-        self.request = decoded.request
-        self.lease = self._http.lease
-        self.body = b""
+        self._read(await offload(decoder.decode_large, text, body, json_length, self.name, self.version))
+        self.lease = http.lease
 
 
 async def _compress(server: InferenceServer, answer: Answer, accept_encoding: str) -> None:
@@ -216,3 +202,135 @@ async def expand(context: Context, request: HttpRequest, encoding: str) -> Buffe
         await request.hold(context.server, _EXPANSION_BYTES)
         await context.server.offload(expansion.step, _EXPANSION_BYTES)
     return expansion.plain
+
+
+class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
+    """An infer request without a task: decoded, admitted and answered by callbacks.
+
+    Attributes:
+        media: content type of a refusal.
+        over: it is answered, or the answer is not needed any more.
+        respond: gets the answer, from wherever it comes; does not raise.
+    """
+
+    prompt: ClassVar[bool] = True
+    media = TEXT
+    over = False
+    reply: Reply | None = None
+    respond: Callable[[Answer], None]
+
+    def received(self, tracer: Tracer) -> None:
+        trace = self.trace = HttpTrace(tracer)
+        trace.begin(self.name, self._values)
+
+    async def decode_slowly(self) -> None:
+        raise AssertionError("such a request has a task")
+
+    # See `pipeline.CallbackAnswer`.
+
+    def send(self, answer: Answer) -> None:
+        self.over = True
+        self.respond(answer)
+
+    def fail(self, failure: Answer) -> None:
+        self.send(failure)
+
+    def failure(self, error: TriremeError) -> Answer:
+        return error_answer(error, TEXT)
+
+    def refusal(self, error: TriremeError) -> Answer:
+        return error_answer(error, JSON)
+
+    def unexpected(self) -> Answer:
+        request_id = "" if self.request is None else self.request.id
+        _log.exception("unexpected failure while answering a request", extra=about(self.name, request_id))
+        return unexpected_failure(TEXT)
+
+
+class ImmediateInfer:
+    """Answers ``POST /v2/models/M[/versions/V]/infer`` without a task.
+
+    A small request spends most of its time on changes of tasks if it has one. So the connection offers every request
+    that came whole, in the task that noticed its data; the reply calls back when it has the answer, on the event loop,
+    and the answer is sent from there. Nothing else is different: what is not the usual case (other routes, compressed
+    bodies, a missing key, a server without room) goes the long way, through the ASGI application.
+
+    Args:
+        find: the route of a path.
+        refusal: says what to answer to a request that is not allowed, by its headers; None if all are.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        find: Callable[[bytes], Match | None],
+        refusal: Callable[[Headers], Answer | None] | None = None,
+    ) -> None:
+        self._context = context
+        self._limit_bytes = context.options.max_input_bytes
+        self._refusal = refusal
+        self._find = find
+
+    def wants(self, request: Request) -> bool:
+        """Whether it is worth waiting for the rest of a request, of which the head has come."""
+        return self._match(request) is not None
+
+    def begin(self, request: Request, respond: Callable[[Answer], None]) -> ImmediateCall | None:
+        """Take over a request that came whole. The answer may be given before this returns.
+
+        Args:
+            respond: sends an answer; does not raise.
+
+        Returns:
+            None if it is to go the long way: then nothing has happened yet.
+        """
+        match = self._match(request)
+        if match is None or (self._refusal is not None and self._refusal(request.headers) is not None):
+            return None
+        values = dict(reversed(request.headers))
+        if b"content-encoding" in values or b"accept-encoding" in values:
+            return None
+        context = self._context
+        call = ImmediateCall(context, match.name, values, request.headers, request.header_names)
+        call.respond = respond
+        try:
+            version = match.version
+            call.look_up(match.model_version() if version is None else version)
+            pieces = request.pieces
+            body = call.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if len(body) > self._limit_bytes:
+                return None
+            json_length = header_length(values.get(b"inference-header-content-length"), len(body))
+            if json_length > ON_LOOP_BYTES:
+                return None  # that is read off the event loop
+            call.json_length = json_length
+            call.media = JSON
+            reply = context.pipeline.begin(call)
+        except TriremeError as error:
+            _tell_of(request)
+            call.send(error_answer(error, call.media))
+            return call
+        except Exception:  # noqa: BLE001 - as in `app`: a defect must cost its own request, not the connection
+            _tell_of(request)
+            _log.exception("unexpected failure while handling %s", request.target, extra=about(match.name))
+            call.send(unexpected_failure(call.media))
+            return call
+        if reply is None:  # there is no room; the application waits for some, and tells of the request
+            if call.trace is not None:
+                call.trace.forget()
+            return None
+        if _log.isEnabledFor(logging.DEBUG):
+            _tell_of(request)
+        call.reply = reply
+        reply.notify(call.complete)
+        return call
+
+    def _match(self, request: Request) -> Match | None:
+        if request.method != "POST" or request.http_version != "1.1" or not request.keep_alive:
+            return None
+        match = self._find(request.target)
+        return match if match is not None and match.route.handlers.get("POST") is infer else None
+
+
+def _tell_of(request: Request) -> None:
+    _log.debug("HTTP request: %s %s", request.method, request.target.decode("utf-8", "replace"))

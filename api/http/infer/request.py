@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +19,6 @@ from ..asgi import Headers
 from ..json import reader as json_reader
 from ..json.reader import converted, members_of, read_member
 from ..json.tensor import tensor_from_json
-
-_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
-_INTEGER = re.compile(r"[ \t]*([+-]?[0-9]+)")
 
 
 @dataclass(slots=True)
@@ -43,38 +39,6 @@ class DecodedInfer:
     default_form: OutputForm
     in_regions: bool = False
     model: ModelDescription | None = None
-
-
-def header_length(text: bytes | None, body_length: int) -> int:
-    """How many bytes of the body are JSON; 0 for a raw request.
-
-    Args:
-        text: the header ``Inference-Header-Content-Length``, None if there is none.
-
-    Raises:
-        InvalidArgumentError: it is not a number, or not one in range. As in Triton, what follows the number is ignored.
-    """
-    if text is None:
-        return body_length
-    if len(text) < 10 and text.isdigit():
-        length = int(text)
-        if length <= body_length:
-            return length
-    shown = text.decode("utf-8", "surrogateescape")
-    number = _INTEGER.match(shown)
-    if number is None:
-        raise InvalidArgumentError(f"Unable to parse Inference-Header-Content-Length, got: {shown}")
-    digits = number[1]
-    # int() refuses texts of thousands of digits, and such a number is out of range anyway.
-    length = int(digits) if len(digits) <= 4000 else _INT32_MAX + 1
-    if not _INT32_MIN <= length <= _INT32_MAX:
-        raise InvalidArgumentError(
-            "Unable to parse Inference-Header-Content-Length, value is out of range "
-            f"[ {_INT32_MIN}, {_INT32_MAX} ], got: {shown}"
-        )
-    if not 0 <= length <= body_length:
-        raise InvalidArgumentError(f"inference header size should be in range (0, {body_length}), got: {shown}")
-    return length
 
 
 def decode_infer(

@@ -17,7 +17,7 @@ from http_sockets import Responses, connect, connect_now, read_to_end, until
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.asgi import Receive, Scope, Send
 from trireme.api.http.exchange import HttpOptions
-from trireme.api.http.infer import immediate
+from trireme.api.http.infer import handler
 from trireme.api.http.json.large import ON_LOOP_BYTES
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
@@ -327,7 +327,7 @@ async def test_a_defect_costs_its_own_request(
         responses = await warm(stream)
         for broken in ("look_up", "encode"):
             with monkeypatch.context() as patch:
-                patch.setattr(immediate.ImmediateCall, broken, staticmethod(lambda *_: 1 / 0))
+                patch.setattr(handler.ImmediateCall, broken, staticmethod(lambda *_: 1 / 0))
                 await stream.send_all(infer(1))
                 assert (await responses.next()).status == 500
                 assert "ZeroDivisionError" in caplog.text
