@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....engine.datatypes import DataType
-from ....engine.memory.regions import Regions
 from ....engine.errors import InvalidArgumentError
+from ....engine.memory.regions import Regions
 from ....engine.request import InferenceRequest
 from ....engine.tensor import Buffer, Tensor
 from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
