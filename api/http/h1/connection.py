@@ -31,8 +31,8 @@ import numpy as np
 import orjson
 import trio
 
-from ....engine.admission.client_bytes import ClientBytes
 from ....actors.socket_readiness import Watch
+from ....engine.admission.client_bytes import ClientBytes
 from ....engine.tensor import Buffer
 from ...http2.frames import PREFACE
 from ...sockets.limits import Limits
