@@ -133,6 +133,25 @@ async def test_small_responses_are_not_delayed() -> None:
     assert flags == [1]
 
 
+async def test_a_connection_notes_when_it_came_though_there_was_none_before(
+    leaping_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service's clock stands still while it has no connections. By that, the first one would have been silent for
+    long, and be given up before its client has said anything."""
+    async with serving(echo, limits=UNHURRIED) as service:
+        roster, noted_s = service._roster, []
+        add = roster.add
+        monkeypatch.setattr(roster, "add", lambda new, address: noted_s.append(new.since_s) or add(new, address))
+        for _ in range(2):
+            leaping_clock.jump(1.0)
+            now_s = trio.current_time()
+            async with await connect(service) as stream:
+                await stream.send_all(GET)
+                assert (await Responses(stream).next()).status == 200
+            assert noted_s.pop() >= now_s
+            await until(lambda: not service.statistics().connections)
+
+
 async def test_accepting_pauses_at_the_limit() -> None:
     """Who comes too many waits in the kernel's queue, and is served when a place is free."""
     async with serving(echo, limits=Limits(max_connections=2, address_share=1.0)) as service:
