@@ -109,6 +109,19 @@ async def test_memory_is_not_copied_for_requests_that_do_not_fit(
         assert server.budget_statistics().bytes == 0
 
 
+async def test_no_room_is_made_for_strings_that_are_more_than_an_input_may_have(
+    tmp_path: Path, segment: Segment, reads: list[tuple[int, bool]]
+) -> None:
+    """They would take all that there is, only to be refused."""
+    repository = link_models(tmp_path, "simple_identity")
+    async with InferenceServer(ServerOptions(model_repository=(repository,), max_inflight_bytes=1 << 19)) as server:
+        server.shared_memory.register_system("r", segment.key, 0, len(segment.data))
+        with pytest.raises(InvalidArgumentError, match="are more than an input may have: 524288, which --max-inflight"):
+            await server.admit(strings(server, len(segment.data), count=2))
+        assert reads == []
+        assert server.budget_statistics().bytes == 0
+
+
 @pytest.mark.parametrize(("nbytes", "on_loop"), [(9, True), ((1 << 20) + 13, False)])
 async def test_much_memory_is_copied_on_a_thread(
     tmp_path: Path, segment: Segment, reads: list[tuple[int, bool]], nbytes: int, on_loop: bool
