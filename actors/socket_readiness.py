@@ -17,6 +17,9 @@ Rules:
     that the system comes back to us. So the task looks again, and goes through trio's loop, which costs far more than
     looking, only if there is nothing, or when it has woken `_BURST` sockets, or one that had more to say than it could
     hear at once (`give_way`): others want their turn, too.
+ 5. When more than `_BURST` sockets have something to say at once, they take turns, `_PASS` in each pass of trio's loop,
+    and so do the addresses of their clients: a client waits for one socket of each other address, however many sockets
+    those have. A task that could go on without waiting asks for such a turn with `yield_turn`.
 """
 
 from __future__ import annotations
@@ -29,10 +32,13 @@ from typing import Protocol
 import outcome
 import trio
 
+from ..engine.fair_queue import FairQueue
 from .turn import Turn
 
 _READ_BYTES = 65_536
 _BURST = 16
+_PASS = 8
+"""In a pass of the loop. A task takes half a millisecond for a request, and others are to wait for 5 at most."""
 _EDGES = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLET", 0)
 _HUNG_UP = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
@@ -94,14 +100,17 @@ class Readiness:
         self._epoll = select.epoll() if use_epoll and start_soon is None else None
         self._opens = use_epoll and start_soon is not None
         self._watches: dict[int, _EpollWatch | _Hearer] = {}
+        self._queue: FairQueue[_EpollWatch | _Yield] = FairQueue()  # rule 5
+        self._yielding = 0  # tasks that go on in the next pass
+        self._idle: trio.lowlevel.Task | None = None  # `_keep_granting`, when there is nothing to grant
 
-    def watch(self, sock: socket.socket) -> Watch:
-        """Begin to watch a non-blocking socket."""
+    def watch(self, sock: socket.socket, address: str = "") -> Watch:
+        """Begin to watch a non-blocking socket of a client's address."""
         self._open()
         if self._epoll is None:
             return _TrioWatch(sock)
         descriptor = sock.fileno()
-        watch = self._watches[descriptor] = _EpollWatch(self, descriptor)
+        watch = self._watches[descriptor] = _EpollWatch(self, descriptor, address)
         self._epoll.register(descriptor, _EDGES)
         return watch
 
@@ -132,6 +141,42 @@ class Readiness:
         """Let other tasks have their turn before more is heard (rule 4)."""
         self._gives_way = True
 
+    async def yield_turn(self, address: str) -> None:
+        """Let others run before the calling task goes on, which works for a client of this address (rule 5)."""
+        if self._epoll is None or (self._yielding < _PASS and not self._queue):
+            self._yielding += 1
+            try:
+                await trio.lowlevel.checkpoint()
+            finally:
+                self._yielding -= 1
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            waiting = _Yield(trio.lowlevel.current_task())
+            self._put(address, waiting)
+            await trio.lowlevel.wait_task_rescheduled(waiting.abandon)
+
+    def _put(self, address: str, item: _EpollWatch | _Yield) -> None:
+        self._queue.put(address, item)
+        if self._idle is not None:
+            task, self._idle = self._idle, None
+            trio.lowlevel.reschedule(task)
+
+    async def _keep_granting(self) -> None:
+        """Give turns to what is queued, until cancelled (rule 5)."""
+        while True:
+            if self._queue:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._idle = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._stop_granting)
+            with self.turn:
+                for _ in range(min(_PASS, len(self._queue))):
+                    self._queue.pop().have_turn()
+
+    def _stop_granting(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._idle = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
     def _open(self) -> None:
         if self._opens and self._start_soon is not None:
             self._opens = False
@@ -143,16 +188,18 @@ class Readiness:
         if self._epoll is None:
             return
         try:
-            while True:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())
-                self._wake_burst(self._epoll)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_granting)
+                while True:
+                    await trio.lowlevel.wait_readable(self._epoll.fileno())
+                    self._wake_burst(self._epoll)
         finally:
             trio.lowlevel.notify_closing(self._epoll.fileno())
             self._epoll.close()
             self._epoll = None
 
     def _wake_burst(self, epoll: select.epoll) -> None:
-        """Rule 4."""
+        """Rules 4 and 5."""
         watches = self._watches
         woken = 0
         self._gives_way = False
@@ -161,10 +208,17 @@ class Readiness:
             if not events:
                 return
             woken += len(events)
+            crowded = len(events) > _BURST or bool(self._queue)
             with self.turn:
                 for descriptor, what in events:
                     watch = watches.get(descriptor)
-                    if watch is not None:
+                    if watch is None:
+                        continue
+                    if crowded and isinstance(watch, _EpollWatch):
+                        if not watch.queued_events:
+                            self._put(watch.address, watch)
+                        watch.queued_events |= what
+                    else:
                         watch.edge(what)
 
     def __repr__(self) -> str:
@@ -197,16 +251,47 @@ class _Hearer:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
+class _Yield:
+    """A task that waits for its turn (`Readiness.yield_turn`)."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        self._task: trio.lowlevel.Task | None = task
+
+    def have_turn(self) -> None:
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
 class _EpollWatch:
-    __slots__ = ("_descriptor", "_hung_up", "_readiness", "_task", "listener", "ready")
+    __slots__ = (
+        "_closed",
+        "_descriptor",
+        "_hung_up",
+        "_readiness",
+        "_task",
+        "address",
+        "listener",
+        "queued_events",
+        "ready",
+    )
     listens = True
 
-    def __init__(self, readiness: Readiness, descriptor: int) -> None:
+    def __init__(self, readiness: Readiness, descriptor: int, address: str) -> None:
         self.ready = False
+        self.address = address
+        self.queued_events = 0  # while it is queued (rule 5)
         self.listener: Callable[[], bool] | None = None
         self._readiness = readiness
         self._descriptor = descriptor
         self._hung_up = False
+        self._closed = False
         self._task: trio.lowlevel.Task | None = None
 
     def edge(self, events: int) -> None:
@@ -216,6 +301,11 @@ class _EpollWatch:
             self._hung_up = True
         if self._task is not None and (self.listener is None or not self.listener()):
             self.wake()
+
+    def have_turn(self) -> None:
+        events, self.queued_events = self.queued_events, 0
+        if not self._closed:
+            self.edge(events)
 
     async def wait(self) -> None:
         if not self.ready:
@@ -236,6 +326,7 @@ class _EpollWatch:
         self.ready = self._hung_up
 
     def close(self) -> None:
+        self._closed = True
         self.listener = None  # which leads back here: a cycle left over would be work for the garbage collector
         self._readiness.forget(self._descriptor)
 

@@ -86,6 +86,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "api/http/infer/handler.py"): "the same, for requests without a task",
     (errors_are_caught_by_name, "api/http/h1/connection.py"): "a defect costs its connection, not the server",
     (server_has_no_asyncio, "python_backend/child/utils/event_loop.py"): "a model's process is not the server",
+    (queues_are_bounded, "engine/fair_queue.py"): "each connection once",
     (queues_are_bounded, "engine/admission/shares.py"): "requests that wait for their address's share, one each",
     (queues_are_bounded, "engine/admission/budget.py"): "what waits for the budget, the bound of everything else",
     (queues_are_bounded, "actors/work_thread.py"): "batches that its instance has credits for, and the word to stop",

@@ -297,7 +297,7 @@ class Http2Connection(ABC, Generic[H, C]):
                 # There may be more at once, without end; others want to be served too. A large message is read in large
                 # pieces; but a lot of small things takes long to understand.
                 view = buffer if few else usual
-                await trio.lowlevel.checkpoint()
+                await self._transport.yield_turn()
         return True
 
     def _hear(self) -> bool:
@@ -329,7 +329,7 @@ class Http2Connection(ABC, Generic[H, C]):
     async def _take_in_rest(self) -> None:
         """Takes in what was too much at once. In between, others have their turn."""
         while self.core.has_unread:
-            await trio.lowlevel.checkpoint()
+            await self._transport.yield_turn()
             self._take_in(_NOTHING)
 
     def _take_in(self, data: memoryview) -> bool:

@@ -119,7 +119,7 @@ class Listener:
             elif not self._roster.make_room(shared):
                 client.close()
             else:
-                connection = self._connection(client, address)
+                connection = self._connection(client, address, shared)
                 self._roster.add(connection, shared)
                 start_soon(connection.run)
         return True
@@ -136,14 +136,15 @@ class Listener:
             )
         return False
 
-    def _connection(self, client: socket.socket, address: object) -> Connection:
+    def _connection(self, client: socket.socket, address: object, shared: str) -> Connection:
         client.setblocking(False)
         with contextlib.suppress(OSError):  # a client that has left already; its connection will find out
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport: Transport
         if self._context is None:
-            transport = PlainTransport(client, self._readiness)
+            transport = PlainTransport(client, self._readiness, shared)
         else:
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(client))
-            transport = TlsTransport(trio.SSLStream(stream, self._context, server_side=True, https_compatible=True))
+            tls = trio.SSLStream(stream, self._context, server_side=True, https_compatible=True)
+            transport = TlsTransport(tls, self._readiness, shared)
         return self._connect(transport, endpoint(address), self._server, self._roster)

@@ -28,19 +28,27 @@ class PeerGoneError(Exception):
 class PlainTransport:
     """A connected, non-blocking TCP socket.
 
+    Args:
+        address: of the client, as `shares.shared_address` says; addresses take turns.
+
     Attributes:
         watch: tells when there may be something to read, or the end.
     """
 
     scheme = "http"
 
-    def __init__(self, sock: socket.socket, readiness: Readiness) -> None:
+    def __init__(self, sock: socket.socket, readiness: Readiness, address: str = "") -> None:
         self.sock = sock
+        self._address = address
+        self._readiness = readiness
         self._buffer = readiness.buffer
-        self.watch = readiness.watch(sock)
+        self.watch = readiness.watch(sock, address)
 
     def fileno(self) -> int:
         return self.sock.fileno()
+
+    async def yield_turn(self) -> None:
+        await self._readiness.yield_turn(self._address)
 
     async def receive(self, max_bytes: int) -> bytes:
         # Into a buffer that all connections share, and out of it: far cheaper than a new large one for each read.
@@ -143,8 +151,13 @@ class TlsTransport:
 
     scheme = "https"
 
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream], readiness: Readiness, address: str = "") -> None:
         self.stream = stream
+        self._readiness = readiness
+        self._address = address
+
+    async def yield_turn(self) -> None:
+        await self._readiness.yield_turn(self._address)
 
     def fileno(self) -> int:
         return self.stream.transport_stream.socket.fileno()
@@ -206,7 +219,7 @@ async def linger(transport: Transport) -> None:
     await transport.send_eof()
     while data := await transport.receive(_LINGER_BYTES):
         if len(data) == _LINGER_BYTES:
-            await trio.lowlevel.checkpoint()  # a client that sends as fast as this reads lets others run, too
+            await transport.yield_turn()  # a client that sends as fast as this reads lets others run, too
 
 
 def drop_front(buffers: list[Buffer], count: int) -> list[Buffer]:

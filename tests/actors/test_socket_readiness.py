@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -229,3 +230,143 @@ async def test_what_listeners_cause_is_heard_in_the_same_turn_but_not_for_ever()
     in_each = [heard.count(turn) for turn in set(heard)]
     assert max(in_each) > 1
     assert max(in_each) <= 2 * 16  # the counting task may have its turn before the waking one, and then after it
+
+
+# Turns (rule 5)
+
+
+def connected(stack: contextlib.ExitStack, count: int) -> list[Pair]:
+    """So many pairs: (ours, non-blocking; the client's)."""
+    listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=count))
+    pairs = []
+    for _ in range(count):
+        client = stack.enter_context(socket.create_connection(listening.getsockname()))
+        ours = stack.enter_context(listening.accept()[0])
+        ours.setblocking(False)
+        pairs.append((ours, client))
+    return pairs
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
+async def test_many_sockets_of_one_address_do_not_keep_another_waiting() -> None:
+    heard: list[str] = []
+    readiness = Readiness()
+    with contextlib.ExitStack() as stack:
+        pairs = connected(stack, 101)
+        transports = []
+        for number, (ours, client) in enumerate(pairs):
+            address = "quiet" if number == 100 else "loud"
+            transport = PlainTransport(ours, readiness, address)
+            transports.append(transport)
+            client.sendall(b"hello")
+
+            def hear(transport: PlainTransport = transport, address: str = address) -> bool:
+                heard.append(address)
+                transport.take_now(100)
+                return True
+
+            transport.watch.listener = hear
+        async with trio.open_nursery() as nursery:
+            for transport in transports:
+                nursery.start_soon(transport.watch.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(readiness.keep_waking)
+            await until(lambda: len(heard) == 101)
+            nursery.cancel_scope.cancel()
+        for transport in transports:
+            transport.close()
+    assert heard.index("quiet") <= 1
+    assert heard.count("loud") == 100
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
+async def test_tasks_that_yield_go_on_few_at_a_time_and_addresses_in_turn() -> None:
+    readiness = Readiness()
+    order: list[str] = []
+    passes: list[int] = []
+    gone = 0
+
+    async def work(address: str) -> None:
+        nonlocal gone
+        for _ in range(3):
+            await readiness.yield_turn(address)
+            order.append(address)
+            gone += 1
+
+    async def count_passes() -> None:
+        nonlocal gone
+        while True:
+            await trio.lowlevel.checkpoint()
+            passes.append(gone)
+            gone = 0
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(readiness.keep_waking)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(count_passes)
+        async with trio.open_nursery() as working:
+            for _ in range(100):
+                working.start_soon(work, "loud")
+            working.start_soon(work, "quiet")
+        nursery.cancel_scope.cancel()
+    assert len(order) == 303
+    assert [at for at, address in enumerate(order) if address == "quiet"][-1] < 60
+    assert max(passes) <= 2 * 8  # those that found nobody before them, and those that waited
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
+async def test_a_task_that_waits_for_its_turn_can_be_cancelled() -> None:
+    readiness = Readiness()
+    went_on = 0
+
+    async def work() -> None:
+        nonlocal went_on
+        await readiness.yield_turn("one")
+        went_on += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(readiness.keep_waking)
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as working:
+            for _ in range(50):
+                working.start_soon(work)
+            working.cancel_scope.cancel()
+        assert went_on == 0
+        async with trio.open_nursery() as working:
+            for _ in range(50):
+                working.start_soon(work)
+        nursery.cancel_scope.cancel()
+    assert went_on == 50
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
+async def test_a_socket_closed_while_it_waits_for_its_turn_is_not_heard() -> None:
+    heard: list[int] = []
+    readiness = Readiness()
+    with contextlib.ExitStack() as stack:
+        transports: list[PlainTransport] = []
+        for number, (ours, client) in enumerate(connected(stack, 40)):
+            transport = PlainTransport(ours, readiness, "one")
+            transports.append(transport)
+            client.sendall(b"hello")
+
+            def hear(number: int = number, transport: PlainTransport = transport) -> bool:
+                heard.append(number)
+                transport.take_now(100)
+                if number == 0:
+                    for other in transports[1:]:
+                        other.close()
+                return True
+
+            transport.watch.listener = hear
+        async with trio.open_nursery() as nursery:
+            for transport in transports:
+                nursery.start_soon(transport.watch.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(readiness.keep_waking)
+            await until(lambda: heard == [0])
+            for _ in range(20):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        transports[0].close()
+    assert heard == [0]

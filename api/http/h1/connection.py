@@ -213,6 +213,8 @@ class Connection:
             if parser.failure is not None:
                 self._farewell = parser.failure
                 return None
+            if parser.read_on():
+                continue
             if parser.between_requests:
                 if not self._roster.accepting:
                     if self._has_more:
@@ -354,7 +356,7 @@ class Connection:
         self._pace = None
         if self._parser.requests:
             # Pipelined requests that are answered without waiting must not keep the other connections from running.
-            await trio.lowlevel.checkpoint()
+            await self._transport.yield_turn()
         return True
 
     async def _hand_over(self, received: bytes) -> None:
@@ -431,6 +433,8 @@ class Connection:
         """Reads more of a body into `request.pieces`."""
         if self._parser.failure is not None:  # it came with what has been read already
             await self.give_up(self._parser.failure)
+        if self._parser.read_on():
+            return
         self._wait_for_body()
         if request.remaining is not None and request.remaining > READ_BYTES:
             await self._read_large_body(request, request.remaining)
@@ -438,13 +442,14 @@ class Connection:
             data = await self._transport.receive(READ_BYTES)
             if not data:
                 await self.give_up()
-            self._note_body(len(data))
+            if self._pace is not None:
+                self._pace.arrived(len(data), self._roster.now_s)
             self._parser.feed(data)
             self._count_unfinished()
             if self._parser.failure is not None and not request.complete:
                 await self.give_up(self._parser.failure)
             if len(data) == READ_BYTES:
-                await trio.lowlevel.checkpoint()  # a client that sends as fast as this reads lets others run, too
+                await self._transport.yield_turn()  # a client that sends as fast as this reads lets others run, too
         self.enter(Phase.APP)
 
     def _wait_for_body(self) -> None:
@@ -452,10 +457,6 @@ class Connection:
         if self._pace is None:
             self._pace = BodyPace(self.limits)
         self._pace.wait(self.since_s)
-
-    def _note_body(self, nbytes: int) -> None:
-        if self._pace is not None:
-            self._pace.arrived(nbytes, self._roster.now_s)
 
     def handed_over(self) -> None:
         """The application has what has come of the body."""
@@ -472,11 +473,12 @@ class Connection:
             count = await self._transport.receive_into(buffer[filled : filled + _LARGE_READ_BYTES])
             if not count:
                 await self.give_up()
-            self._note_body(count)
+            if self._pace is not None:
+                self._pace.arrived(count, self._roster.now_s)
             self._wait_for_body()
             filled += count
             if count == _LARGE_READ_BYTES:
-                await trio.lowlevel.checkpoint()
+                await self._transport.yield_turn()
         request.pieces = [buffer]
         request.remaining = 0
         request.complete = True

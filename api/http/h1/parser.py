@@ -5,7 +5,8 @@ Rule 2: After a failure nothing more comes out. The requests before it stand and
 Rule 3: A malformed head fails silently (the connection closes with no bytes, docs/reference/http.md#transport). A head
         over the limit is 431. A body whose length is ambiguous, or whose chunks are malformed, is 400, and so is an
         HTTP/1.1 request without exactly one Host: that is how requests are smuggled past a proxy.
-Rule 4: Whatever a client sends, what is held for it is bounded by the head limit and the size of one feed.
+Rule 4: Whatever a client sends, what is held for it is bounded by the head limit and the size of one feed. Of many
+        small requests in one feed, few are read at once: the rest waits for `read_on`.
 Rule 5: An upgrade is ignored, as HTTP allows. To HTTP/2 in particular: a proxy that lets the request for it through
         would pass on whatever follows, unseen.
 """
@@ -21,6 +22,9 @@ from ...memo import Memo
 from ...sockets.limits import Limits
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
+_STEP_BYTES = 4096
+"""So much is read at once of many requests: it may hold a hundred heads, at 10 µs each."""
+_MANY = 32
 _PIECE_BYTES = 64
 _FIELD_BYTES = 300
 _REQUEST_BYTES = 1024
@@ -56,6 +60,7 @@ class RequestParser:
         self.failure: Refusal | None = None
         self._received: list[tuple[bytes, bytes]] = []
         self._fed_bytes = 0  # by the last feed
+        self._unread = b""  # rule 4
         self.restart()
 
     def restart(self) -> None:
@@ -73,14 +78,14 @@ class RequestParser:
     @property
     def between_requests(self) -> bool:
         """Not one byte of a further request has been seen."""
-        return not self._begun and not self._stalled_bytes
+        return not self._begun and not self._stalled_bytes and not self._unread
 
     @property
     def held_bytes(self) -> int:
         """About how much memory is taken by a message that has begun and is not complete, and by those in
         `requests`."""
         requests = len(self.requests)
-        if not (requests or self._begun or self._stalled_bytes):
+        if not (requests or self._begun or self._stalled_bytes or self._unread):
             return 0
         return self._raw_bytes + _FIELD_BYTES * len(self._received) + _REQUEST_BYTES * requests
 
@@ -93,12 +98,13 @@ class RequestParser:
         self.failure = failure
         self.requests.clear()
         self._received = []
+        self._unread = b""
         self.restart()
 
     def feed(self, data: bytes) -> None:
         """Takes in the next bytes of the stream; never raises for what they contain."""
         heads = self._heads
-        if heads is None or self._begun or self._stalled_bytes or self.failure is not None or self._parser is None:
+        if heads is None or not self.between_requests or self.failure is not None or self._parser is None:
             self._parse(data)
             return
         request = heads.recall(data)
@@ -114,21 +120,38 @@ class RequestParser:
         self._progress = False
         self._fed_bytes = len(data) + _PIECE_BYTES
         self._raw_bytes += self._fed_bytes
-        pending = data
-        while pending and self.failure is None and self._parser is not None:
-            try:
-                self._parser.feed_data(pending)
-                pending = b""
-            except httptools.HttpParserUpgrade as stop:
-                pending = self._after_upgrade(pending[stop.args[0] :])
-            except httptools.HttpParserError as error:
-                self._fail(error)
+        pending, self._unread = self._unread + data if self._unread else data, b""
+        self._read(pending)
         if self._progress:
             self._stalled_bytes = 0
         else:
             self._stalled_bytes += len(data)
             if self._stalled_bytes > self._limits.head_bytes:
                 self._refuse_size()
+
+    def _read(self, pending: bytes) -> None:
+        """Reads all; of many requests one step, and on until there is more than one."""
+        many = len(pending) > _STEP_BYTES and pending.count(b" HTTP/1") > _MANY
+        begun = False
+        while pending and self.failure is None and self._parser is not None:
+            if begun and many and len(self.requests) > 1:
+                self._unread = pending
+                return
+            begun = True
+            now, rest = (pending[:_STEP_BYTES], pending[_STEP_BYTES:]) if many else (pending, b"")
+            try:
+                self._parser.feed_data(now)
+                pending = rest
+            except httptools.HttpParserUpgrade as stop:
+                pending = self._after_upgrade(now[stop.args[0] :]) + rest
+            except httptools.HttpParserError as error:
+                self._fail(error)
+
+    def read_on(self) -> bool:
+        """Reads more of what has been fed, if some was left (rule 4). False: nothing was, more has to be fed."""
+        pending, self._unread = self._unread, b""
+        self._read(pending)
+        return bool(pending)
 
     def _fail(self, error: httptools.HttpParserError) -> None:
         if self.failure is None:  # else a callback below has set it, and raised only to stop httptools

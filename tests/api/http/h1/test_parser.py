@@ -19,6 +19,8 @@ def parse(*pieces: bytes, limits: Limits = LIMITS) -> RequestParser:
     parser = RequestParser(limits)
     for piece in pieces:
         parser.feed(piece)
+        while parser.read_on():
+            pass
     return parser
 
 
@@ -345,6 +347,40 @@ def test_upgrades_are_ignored(upgrade: bytes, body: bytes) -> None:
 def test_many_ignored_upgrades_in_one_piece() -> None:
     head = GET + b"Connection: Upgrade\r\nUpgrade: x\r\n\r\n"
     assert len(parse(head * 2000, limits=Limits()).requests) == 2000
+
+
+def test_of_many_requests_in_one_piece_few_are_read_at_once() -> None:
+    parser = RequestParser(LIMITS)
+    body = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n" + bytes(5000)
+    parser.feed((GET + b"\r\n") * 1000 + body + GET + b"\r\n")
+    seen, read = [len(parser.requests)], len(parser.requests)
+    parser.requests.clear()
+    while parser.read_on():
+        seen.append(len(parser.requests))
+        read += len(parser.requests)
+        parser.requests.clear()
+    assert max(seen) < 200
+    assert read == 1002
+    assert parser.between_requests
+
+
+def test_what_was_left_comes_before_what_is_fed_next() -> None:
+    parser = RequestParser(LIMITS)
+    parser.feed(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(500)))
+    parser.feed(b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n")
+    targets = []
+    while parser.requests or parser.read_on():
+        targets += [request.target for request in parser.requests]
+        parser.requests.clear()
+    assert targets == [*(b"/%d" % number for number in range(500)), b"/last"]
+
+
+def test_nothing_of_what_was_left_is_read_after_it_was_abandoned() -> None:
+    parser = RequestParser(LIMITS)
+    parser.feed((GET + b"\r\n") * 1000)
+    parser.abandon(Refusal(503, "too much"))
+    assert not parser.read_on()
+    assert parser.requests == []
 
 
 def test_connect_is_a_request_and_the_last() -> None:
