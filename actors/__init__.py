@@ -1,7 +1,6 @@
 """Who does it, and when: trio tasks with bounded mailboxes, supervised by nurseries."""
 
-from .not_started import StartupError
 from .reply import Reply
-from .server import InferenceServer
+from .server import InferenceServer, StartupError
 
 __all__ = ["InferenceServer", "Reply", "StartupError"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..engine.admission.shares import ModelShare
+from ..engine.backends.services import NOT_READY
 from ..engine.description import IndexEntry, ModelDescription, ModelState
 from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
 from ..engine.metrics.statistics import ModelStatisticsEntry
@@ -26,6 +27,8 @@ class Catalog:
     Attributes:
         described: the models of the descriptions that still hold: a request that names the same model and version would
             find the same. Every change empties it.
+        started: False if the server could not start, and goes on without models (``--exit-on-error=false``): then each
+            call about a model is refused, as Triton does.
     """
 
     def __init__(self, namespacing: bool) -> None:
@@ -37,6 +40,16 @@ class Catalog:
         self._hidden: dict[Model, None] = {}
         self._scan = Scan(())
         self.described: dict[ModelDescription, Model] = {}
+        self.started = True
+
+    def check_started(self) -> None:
+        """To be called before models are loaded, or told of.
+
+        Raises:
+            UnavailableError: `started`.
+        """
+        if not self.started:
+            raise UnavailableError(NOT_READY)
 
     def find(self, name: str, version: int = LATEST) -> Model:
         """The ready version that answers (docs/reference/errors.md#model-lookup).
@@ -66,6 +79,7 @@ class Catalog:
         Raises:
             NotFoundError, InvalidArgumentError: there is none; there are several.
         """
+        self.check_started()
         living = self._living(name)
         if len(living) > 1:
             raise InvalidArgumentError(
@@ -165,6 +179,7 @@ class Catalog:
 
     def model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether the version is ready and all its parts are alive."""
+        self.check_started()
         try:
             return self.find(name, version).healthy
         except TriremeError:
@@ -187,6 +202,7 @@ class Catalog:
         Raises:
             InvalidArgumentError: the named model, or version, is not there.
         """
+        self.check_started()
         if not name:
             return [_entry(model) for model in self.models() if model.ready]
         ids = self._living(name)
@@ -201,6 +217,7 @@ class Catalog:
 
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
         """The repository index (docs/reference/model-control.md#repository-index)."""
+        self.check_started()
         rows = {source.id: source.name for source in self._scan.models}
         rows.update({name: name for name in self._scan.duplicates})
         entries = []

@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
 import trio
 
@@ -55,12 +54,10 @@ class ModelControl:
         nursery: the owner of all models and operations.
     """
 
-    repository_class: ClassVar[type[Repository]] = Repository
-
     def __init__(
         self, source: RepositorySource, surroundings: Surroundings, nursery: trio.Nursery, on_progress: LoadProgress
     ) -> None:
-        self.repository = self.repository_class(surroundings, on_progress, self._unused)
+        self.repository = Repository(surroundings, on_progress, self._unused)
         self._poller = Poller(source, surroundings)
         self._surroundings = surroundings
         self._nursery = nursery
@@ -149,6 +146,7 @@ class ModelControl:
         Raises:
             TriremeError: one cannot be read.
         """
+        self.repository.check_started()
         await self._poller.rescan()
         self.repository.tell(Scanned(self._poller.scan))
 
@@ -185,6 +183,7 @@ class ModelControl:
         await self._apart(partial(self._unload, name, unload_dependents))
 
     def _check_mode(self) -> None:
+        self.repository.check_started()
         if self._surroundings.options.model_control_mode is not ControlMode.EXPLICIT:
             raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
 

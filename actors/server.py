@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -27,7 +27,7 @@ from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata
-from ..engine.errors import TriremeError
+from ..engine.errors import InternalError, TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.logs.request_lines import tell_queued
 from ..engine.memory.regions import Regions
@@ -50,7 +50,6 @@ from .executors import Executors, ThreadExecutors
 from .messages import Stop
 from .model_calls import ModelCalls
 from .model_control import ModelControl
-from .not_started import NoControl, StartupError
 from .offload import Offload
 from .rate_limiter import RateLimiter
 from .readiness import all_pass
@@ -71,6 +70,18 @@ _UNLOAD_GRACE_S = 1.0
 
 _FLUSH_GRACE_S = 1.0
 """The same for the traces that are on their way to files or to a collector."""
+
+
+class StartupError(InternalError):
+    """The server could not start as it was told to.
+
+    Attributes:
+        index: the repository index at that moment, before everything was unloaded again.
+    """
+
+    def __init__(self, message: str, index: Sequence[IndexEntry]) -> None:
+        super().__init__(message)
+        self.index = tuple(index)
 
 
 class InferenceServer:
@@ -132,7 +143,6 @@ class InferenceServer:
         self._stop_by_s = -math.inf
         self._exiting = False
         self._startup_failed = False
-        self._started = True
         self._drained = True
         self._cache: ResponseCache | None = None
         self._watchdog: Watchdog | None = None
@@ -170,11 +180,15 @@ class InferenceServer:
             self.gpus,
             self._core_factory,
         )
-        self._take_control(ModelControl, surroundings)
+        self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
+        self._repository = self._control.repository
+        self._admission = Admission(
+            self._repository, self._budget, self._clock, self.turn, self._on_request, self.offload
+        )
         self._calls = self._backends.services.models = ModelCalls(self.offload, self._nursery)
         started = False
         try:
-            await self._start(surroundings)
+            await self._start()
             self._calls.open(self._admission, self._control)
             started = True
         finally:
@@ -194,22 +208,14 @@ class InferenceServer:
         self.metrics.add(Section.LAST, lambda _scrape: cache.families())
         return CacheAccess(name, cache, self._clock)
 
-    def _take_control(self, kind: type[ModelControl], surroundings: Surroundings) -> None:
-        self._control = kind(self._source, surroundings, self._nursery, self._on_load_progress)
-        self._repository = self._control.repository
-        self._admission = Admission(
-            self._repository, self._budget, self._clock, self.turn, self._on_request, self.offload
-        )
-
-    async def _start(self, surroundings: Surroundings) -> None:
+    async def _start(self) -> None:
         try:
             everything_ready = await self._control.start()
         except TriremeError as error:
             if self.options.exit_on_error:
                 raise
             logger.error("%s - %s", error.kind.value, error.message)
-            self._take_control(NoControl, surroundings)
-            self._started = False
+            self._repository.started = False
             return
         if self.options.model_control_mode is ControlMode.POLL and self.options.repository_poll_s > 0:
             self._nursery.start_soon(self._control.keep_polling, self.options.repository_poll_s)
@@ -363,7 +369,7 @@ class InferenceServer:
     @property
     def started(self) -> bool:
         """False if it could not start, and goes on without models because ``exit_on_error`` is not set."""
-        return self._started
+        return self._repository.started
 
     @property
     def drained(self) -> bool:
@@ -375,7 +381,7 @@ class InferenceServer:
         self._admission.tell = tell_queued if wanted else None
 
     def live(self) -> bool:
-        return self._started and not self._exiting
+        return self._repository.started and not self._exiting
 
     def ready(self) -> bool:
         """Whether requests are welcome; with strict readiness, whether every model is well
