@@ -33,9 +33,10 @@ from ..engine.repository.source import ModelSource, RepositorySource
 from ..engine.repository.uploads import OverrideModel, read_load_parameters, refuse_code
 from ..engine.tensor import Buffer
 from .name_locks import NameLocks
-from .poller import Known, Override, Poller, members, resolve
+from ..engine.repository.known import FORGOTTEN_NS, Known, Override, always, is_outdated, members, resolve
+from .poller import Poller
 from .repository import Begin, LoadProgress, Repository, Scanned, Unload
-from .slow_loads import NEWER, UNLOADED_MEANWHILE, Replacement, always, is_outdated, no_more_changes
+from .slow_loads import NEWER, UNLOADED_MEANWHILE, Replacement, no_more_changes
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
@@ -43,7 +44,6 @@ logger = logging.getLogger("trireme.repository")
 ALL_MODELS = "*"
 """``--load-model`` with this name loads all."""
 
-_FORGOTTEN_NS = -1
 
 
 class ModelControl:
@@ -410,7 +410,7 @@ class ModelControl:
         """What is served goes on being so; the next look at the model is to try again."""
         self._errors[identity] = reason
         failed = self._known[identity]
-        self._known[identity] = replace(former or failed, modified_ns=_FORGOTTEN_NS)
+        self._known[identity] = replace(former or failed, modified_ns=FORGOTTEN_NS)
         if failed.source.temporary and failed is not former:
             await self._surroundings.executors.offload(partial(failed.source.load_ended, False))
             await self._unused(failed.source)

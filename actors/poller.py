@@ -17,44 +17,12 @@ from ..engine.config.model import ModelConfig
 from ..engine.ensemble import members_of
 from ..engine.errors import TriremeError
 from ..engine.options import ServerOptions
+from ..engine.repository.known import FORGOTTEN_NS, Known, Override, check_override, members, resolve
 from ..engine.repository.source import ModelSource, RepositorySource, Scan
 from ..engine.repository.uploads import refuse_named_code
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
-
-_FORGOTTEN_NS = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A model that is to be served, as it was read last.
-
-    Attributes:
-        origin: what was looked at.
-        source: what is loaded; the same, unless repository agents have put something else in its place.
-        modified_ns: when `origin` had been changed last by then; below 0 if it could not be loaded.
-        contents: equal as long as nothing but the configuration has changed.
-    """
-
-    origin: ModelSource
-    source: ModelSource
-    config: ModelConfig
-    modified_ns: int
-    contents: Hashable
-
-
-@dataclass(frozen=True, slots=True)
-class Override:
-    """What a load request brings along for the models of one name.
-
-    Attributes:
-        source: the model's files, if they came with the request.
-    """
-
-    name: str
-    config_json: str
-    source: ModelSource | None
 
 
 class Poller:
@@ -95,7 +63,7 @@ class Poller:
             InvalidArgumentError: it does.
         """
         own = [source for source in self.scan.models if source.name == override.name]
-        await self._surroundings.executors.offload(partial(_check_override, override, own, self._surroundings.options))
+        await self._surroundings.executors.offload(partial(check_override, override, own, self._surroundings.options))
 
     async def poll(
         self, sources: Mapping[str, ModelSource], known: Mapping[str, Known], override: Override | None = None
@@ -170,7 +138,7 @@ class Poller:
         def look() -> Known:
             modified_ns = source.modified_ns()
             fresh = config_json is not None or known is None or known.origin.temporary
-            if not fresh and known is not None and _FORGOTTEN_NS < modified_ns <= known.modified_ns:
+            if not fresh and known is not None and FORGOTTEN_NS < modified_ns <= known.modified_ns:
                 return known
             contents = source.contents()
             opened, config = source.open(surroundings.options, config_json, surroundings.agents)
@@ -186,40 +154,3 @@ class Poller:
             # Whatever a model's files, or code that looks at them, come up with: it costs this model, not the server.
             logger.exception("Poll failed for model directory '%s'", source.name)
         return None
-
-
-def _check_override(override: Override, own: Sequence[ModelSource], options: ServerOptions) -> None:
-    for source in own or [None]:
-        loaded = override.source or source
-        given = None if loaded is None else _message(loaded, options, override.config_json)
-        if given is not None:  # else there is no such model, or its configuration cannot be read, which a poll tells
-            before = None if source is None else _message(source, options)
-            refuse_named_code(override.name, given, before, brings_files=override.source is not None)
-
-
-def _message(source: ModelSource, options: ServerOptions, config_json: str | None = None) -> Any | None:
-    try:
-        return source.message(options, config_json)
-    except TriremeError:
-        return None
-
-
-def members(config: ModelConfig) -> tuple[str, ...]:
-    """The names of the models that an ensemble needs; none for any other model."""
-    return members_of(config) if config.has_ensemble_scheduling else ()
-
-
-def resolve(known: Mapping[str, Known], there: Mapping[str, ModelSource], namespace: str, member: str) -> str | None:
-    """Which model an ensemble of a repository means: the one beside it, else the only one of that name
-    (docs/reference/model-control.md#namespaces).
-
-    Returns:
-        Its id; None if there is none, or several.
-    """
-    own = f"{namespace}::{member}" if namespace else member
-    names = {identity: source.name for identity, source in there.items()}
-    names.update((identity, each.source.name) for identity, each in known.items())
-    matching = [identity for identity, name in names.items() if name == member]
-    if own in matching:
-        return own
-    return matching[0] if len(matching) == 1 else None

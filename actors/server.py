@@ -60,7 +60,7 @@ from .surroundings import Surroundings
 from .tracing import Tracing
 from .trio_loop import TrioLoop
 from .turn import Turn
-from .version import server_version
+from ..engine.description import server_version
 from .watchdog import Watchdog
 
 logger = logging.getLogger("trireme.server")

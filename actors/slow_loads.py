@@ -14,10 +14,10 @@ from functools import partial
 import trio
 
 from ..engine.description import ModelState
+from ..engine.repository.known import Known
 from ..engine.errors import UnavailableError
 from .messages import Drain, EndResize
 from .model import Model
-from .poller import Known
 from .surroundings import Surroundings
 
 UNLOADED_MEANWHILE = "it was unloaded meanwhile, no version is available"
@@ -111,15 +111,3 @@ class SlowLoads:
 def no_more_changes() -> UnavailableError:
     """The answer to who wants models to come or go while the server stops."""
     return UnavailableError("Server is stopping, models are not loaded or unloaded any more")
-
-
-def always(_known: Known) -> bool:
-    """Whatever is loaded, it is not wanted."""
-    return True
-
-
-def is_outdated(known: Known) -> bool:
-    """Whether a plain load would bring something else. Reads files."""
-    if known.origin is not known.source:
-        return False  # only its agents know
-    return known.origin.temporary or known.origin.outdated(known.contents, known.modified_ns)

@@ -65,7 +65,6 @@ NOT_DECIDING = {
     "actors/socket_readiness.py": "sockets",
     "actors/stream_executor.py": "threads and GPUs",
     "actors/trace_exporter.py": "sockets",
-    "actors/trace_writer.py": "files",
     "actors/tracing.py": "files",
     "actors/trio_loop.py": "threads",
     "actors/warmup.py": "reads files",

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ...actors.version import server_version
+from ...engine.description import server_version
 from ..http.openapi import document
 from .serve import serve
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...actors.version import server_version
+from ...engine.description import server_version
 
 _MODEL = "/v2/models/{model}"
 _VERSION = "/versions/{version}"

@@ -14,9 +14,12 @@ Indices count from 0, across all settings of the server.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import RawIOBase
 
 from ..datatypes import BF16, BOOL, BYTES, FP16, FP32, FP64
 from ..tensor import Tensor, iter_bytes
@@ -155,3 +158,36 @@ def format_data(tensor: TensorData) -> str:
 
 def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def write_traces(write: TraceWrite) -> None:
+    """Write a trace file: one JSON array on one line. Whatever happens, no half of one is left.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    text = format_traces(write.traces).encode(errors="backslashreplace")
+    if write.extend:
+        with contextlib.suppress(FileNotFoundError), open(write.path, "r+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            if file.read() == b"]":
+                _put(file, size - 1, (b"," if text and size > 2 else b"") + text + b"]", b"]")
+                return
+    with open(write.path, "wb", buffering=0) as file:
+        _put(file, 0, b"[" + text + b"]", b"")
+
+
+def _put(file: RawIOBase, position: int, data: bytes, instead: bytes) -> None:
+    """Put `data` at `position`, or, if it does not fit on the disk, what was there."""
+    try:
+        file.seek(position)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(position)
+            file.seek(position)
+            file.write(instead)
+        raise

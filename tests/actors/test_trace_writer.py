@@ -12,7 +12,8 @@ import pytest
 import trio
 from traces import elements
 
-from trireme.actors.trace_writer import TraceWriter, write_traces
+from trireme.actors.tracing import TraceWriter
+from trireme.engine.tracing.files import write_traces
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import Trace, TraceConfig, TraceLevel, Tracer
 from trireme.engine.tracing.files import TraceWrite
@@ -104,7 +105,7 @@ async def test_what_cannot_be_written_for_whatever_reason_is_lost_and_told_of_on
             raise errors.pop(0)
         write_traces(what)
 
-    monkeypatch.setattr("trireme.actors.trace_writer.write_traces", write)
+    monkeypatch.setattr("trireme.actors.tracing.write_traces", write)
     writer = TraceWriter(str(tmp_path / "t"))
     tracer = Tracer(TraceConfig(level=TraceLevel.TIMESTAMPS, rate=1, file="t", log_frequency=1), SystemClock(), writer)
     for _ in range(4):
