@@ -41,6 +41,7 @@ from ..engine.logs.context import about
 from ..engine.metrics.latencies import RecentLatencies, first_response_histogram
 from ..engine.metrics.responses import MemoryUsage
 from ..engine.metrics.statistics import ModelStatistics
+from ..engine.repository.loading import LoadedEnsemble, LoadedInstances, gpus_for
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest
 from ..engine.scheduling.ordering import answer_order
@@ -50,7 +51,7 @@ from .cached import CachedDoor
 from .door import Door, stopping_error
 from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once
-from .loading import LoadedEnsemble, LoadedInstances, gpus_for, load
+from .loading import load
 from .members import FindContinuing, FindModel, Members
 from .messages import Drain, EndResize, EndSequences, Hold, ModelMessage, Serve, Stop
 from .readiness import ReadinessCheck

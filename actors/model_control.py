@@ -29,11 +29,11 @@ from ..engine.ensemble import Dependencies, check_members
 from ..engine.errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError, unframed
 from ..engine.instances.orders import differs_in_place
 from ..engine.options import ControlMode
+from ..engine.repository.known import FORGOTTEN_NS, Known, Override, always, is_outdated, members, resolve
 from ..engine.repository.source import ModelSource, RepositorySource
 from ..engine.repository.uploads import OverrideModel, read_load_parameters, refuse_code
 from ..engine.tensor import Buffer
 from .name_locks import NameLocks
-from ..engine.repository.known import FORGOTTEN_NS, Known, Override, always, is_outdated, members, resolve
 from .poller import Poller
 from .repository import Begin, LoadProgress, Repository, Scanned, Unload
 from .slow_loads import NEWER, UNLOADED_MEANWHILE, Replacement, no_more_changes
@@ -43,7 +43,6 @@ logger = logging.getLogger("trireme.repository")
 
 ALL_MODELS = "*"
 """``--load-model`` with this name loads all."""
-
 
 
 class ModelControl:

@@ -6,20 +6,14 @@ A look never changes what is served. One that finds a model unchanged gives back
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
 
 import trio
 
-from ..engine.config.model import ModelConfig
-from ..engine.ensemble import members_of
 from ..engine.errors import TriremeError
-from ..engine.options import ServerOptions
 from ..engine.repository.known import FORGOTTEN_NS, Known, Override, check_override, members, resolve
 from ..engine.repository.source import ModelSource, RepositorySource, Scan
-from ..engine.repository.uploads import refuse_named_code
 from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")

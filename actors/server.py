@@ -26,7 +26,7 @@ from ..engine.admission.shares import part_of_bodies
 from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
-from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata
+from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata, server_version
 from ..engine.errors import InternalError, TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.logs.request_lines import tell_queued
@@ -60,7 +60,6 @@ from .surroundings import Surroundings
 from .tracing import Tracing
 from .trio_loop import TrioLoop
 from .turn import Turn
-from ..engine.description import server_version
 from .watchdog import Watchdog
 
 logger = logging.getLogger("trireme.server")
@@ -168,17 +167,17 @@ class InferenceServer:
         limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
         self.gpus = usable_gpus(self.options.gpus, self.options.min_compute_capability, os.environ)
         surroundings = Surroundings(
-            self.options,
-            self._clock,
-            executors,
-            self._backends,
-            self._budget,
-            self.turn,
-            limiter,
-            cache,
-            self._agents,
-            self.gpus,
-            self._core_factory,
+            options=self.options,
+            backends=self._backends,
+            gpus=self.gpus,
+            core_factory=self._core_factory,
+            clock=self._clock,
+            executors=executors,
+            budget=self._budget,
+            turn=self.turn,
+            limiter=limiter,
+            cache=cache,
+            agents=self._agents,
         )
         self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
         self._repository = self._control.repository

@@ -14,8 +14,8 @@ from functools import partial
 import trio
 
 from ..engine.description import ModelState
-from ..engine.repository.known import Known
 from ..engine.errors import UnavailableError
+from ..engine.repository.known import Known
 from .messages import Drain, EndResize
 from .model import Model
 from .surroundings import Surroundings

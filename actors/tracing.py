@@ -9,11 +9,8 @@ is dropped, counted and logged. Nothing of that is felt by a request.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 from dataclasses import dataclass
-from io import RawIOBase
 
 import trio
 

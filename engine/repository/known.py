@@ -13,7 +13,6 @@ from ..options import ServerOptions
 from .source import ModelSource
 from .uploads import refuse_named_code
 
-
 FORGOTTEN_NS = -1
 """As the time of the last change: it is to be read again."""
 

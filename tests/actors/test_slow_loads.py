@@ -9,8 +9,9 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from trireme.actors.slow_loads import Replacement, SlowLoads, always
+from trireme.actors.slow_loads import Replacement, SlowLoads
 from trireme.engine.description import ModelState
+from trireme.engine.repository.known import always
 
 
 class SlowFiles:

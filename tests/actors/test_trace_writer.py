@@ -13,10 +13,9 @@ import trio
 from traces import elements
 
 from trireme.actors.tracing import TraceWriter
-from trireme.engine.tracing.files import write_traces
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import Trace, TraceConfig, TraceLevel, Tracer
-from trireme.engine.tracing.files import TraceWrite
+from trireme.engine.tracing.files import TraceWrite, write_traces
 
 
 def traces(count: int, **fields: object) -> tuple[Trace, ...]:
