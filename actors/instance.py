@@ -1,19 +1,19 @@
 """The instance actor: one executable copy of a model, and the executor it lives on.
 
-It makes its copy, attaches itself to its scheduler, begins the batches that it is sent, and says when each is over.
+It makes its copy, has itself attached to its scheduler, begins the batches that it is sent, and says when each is over.
 
 Rules:
- 1. It holds at most as many batches as it has credits; its scheduler keeps count. Leave to execute (the rate limiter's)
-    is for one batch, so where it is needed an instance has one credit.
+ 1. It holds at most as many batches as it has credits; its scheduler keeps count (`Dispatcher`).
  2. Where and when a batch is executed is for the executor to say. It may be over when `Executor.begin` returns.
  3. The oldest batch that it holds is watched (`engine.instances.execution_limit`): past the limit the instance dies of
     it.
- 4. Told to close, it asks its scheduler to be dismissed, and ends when it is.
+ 4. Told to close, it asks its scheduler to be dismissed, and ends when it is. It may be bound by its sequences first.
  5. A dead instance is never revived: its supervisor buries it (`bury` answers what it held) and starts another.
 
 States:
 
-    STARTING ─ attached ▶ IDLE ─ holds a batch that is not over at once ▶ BUSY ─ holds none ▶ IDLE
+    STARTING ─ Attached ▶ IDLE ─ holds a batch that is not over at once ▶ BUSY ─ holds none ▶ IDLE
+    STARTING ─ TurnedAway ▶ DEAD
     IDLE, BUSY ─ Close ▶ (goes on) ─ Dismissed ▶ STOPPED
     any ─ something other than the backend's own handling of a batch goes wrong, or rule 3 ▶ DEAD
 """
@@ -23,13 +23,13 @@ from __future__ import annotations
 import enum
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
-from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, ProcessInstance
+from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, ProcessInstance, StreamInstance
 from ..engine.config.instance_groups import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
@@ -37,11 +37,22 @@ from ..engine.instances.execution_limit import ExecutionLimit, Verdict
 from ..engine.job import Job
 from ..engine.scheduling.core import InstanceId
 from .actor import Actor
-from .address import InstanceAddress
 from .exception_groups import first_error
 from .executors import Executor
 from .mailbox import MailboxStatistics
-from .messages import Close, Execute, Executed, Gone, InstanceMessage, Leaving
+from .messages import (
+    Attach,
+    Attached,
+    Bound,
+    Close,
+    Dismissed,
+    Execute,
+    Executed,
+    Gone,
+    InstanceMessage,
+    Leaving,
+    TurnedAway,
+)
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
 from .turn import Turn
@@ -49,8 +60,8 @@ from .warmup import WarmUp
 
 logger = logging.getLogger("trireme.model")
 
-_OTHER_MESSAGES = 2
-"""In the mailbox beside a batch for each credit: `Close` and `Dismissed`."""
+_OTHER_MESSAGES = 6
+"""In the mailbox beside a batch for each credit: `Attached`, `Dismissed`, two each of `Close` and `Bound`."""
 
 _KILLED_TWICE = (
     " The request was executed again, alone, after an instance had died with the batch that it was in. This instance "
@@ -83,12 +94,14 @@ class Instance(Actor[InstanceMessage]):
 
     Args:
         identity: unique among the scheduler's instances, over restarts too.
+        seat: its place, which is that of the instances before it, too.
         limit_s: most seconds that a batch may take; 0 for no limit.
         limit: what it needs in order to execute, where that is limited.
         warm_up: what it does before it takes batches; None for nothing.
-        suspects: requests that may have killed the instance before it: it executes each alone before it takes batches.
 
     Attributes:
+        close_answered: told to close, it is bound, or is closing.
+        bound: it has sequences, and closes when they are over.
         own_check: the model's own, once the instance has started; None if it has none.
         stuck: it has executed one batch for longer than it should.
     """
@@ -96,6 +109,7 @@ class Instance(Actor[InstanceMessage]):
     def __init__(
         self,
         identity: InstanceId,
+        seat: int,
         spec: InstanceSpec,
         model: LoadedModel,
         executor: Executor,
@@ -104,28 +118,30 @@ class Instance(Actor[InstanceMessage]):
         limit_s: float = 0.0,
         limit: RateLimit = UNLIMITED,
         warm_up: WarmUp | None = None,
-        suspects: Sequence[Job] = (),
     ) -> None:
         super().__init__(f"instance {spec.name}", turn, 1 + _OTHER_MESSAGES)
         self.identity = identity
+        self.seat = seat
         self.spec = spec
         self.state = InstanceState.STARTING
         self.executed = 0
         self.stopped = trio.Event()
+        self.close_answered = trio.Event()
+        self.bound = False
         self.own_check: ReadinessCheck | None = None
         self.stuck = False
         self._model = model
         self._copy: ModelInstance | None = None  # while it serves
         self._executor = executor
         self._scheduler = scheduler
-        self._suspects = list(suspects)
-        self._in_question = False  # it executes one of them
+        self._isolated = False  # it executes a request that may have ended its predecessor
         self._execution = ExecutionLimit(limit_s)
         self._limit = limit
         self._warm_up = warm_up
         self._held: dict[ExecutionBatch, None] = {}
         self._beginning: ExecutionBatch | None = None
-        self._told_to_close = False
+        self._closing: Close | None = None
+        self._on_attached: Callable[[], None] | None = None
         self._obituary: TriremeError | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -155,7 +171,6 @@ class Instance(Actor[InstanceMessage]):
             self.own_check = ReadinessCheck(self.spec.name, copy)
         if self._warm_up is not None:
             await self._make_warm(copy, self._warm_up)
-        await self._try_suspects(copy)
         await self._serve(copy, task_status)
         logger.debug("Stopping backend thread for %s...", name)
         await self._executor.end(copy)
@@ -172,17 +187,14 @@ class Instance(Actor[InstanceMessage]):
 
     async def _serve(self, copy: ModelInstance, task_status: trio.TaskStatus[None]) -> None:
         """Execute batches until dismissed."""
-        spec, scheduler = self.spec, self._scheduler
-        most = 1 if scheduler.limited else copy.credits
+        spec, most = self.spec, copy.credits
         self.mailbox.bound = most + _OTHER_MESSAGES
-        address = InstanceAddress(spec.name, self.mailbox, most, self._limit, spec.device_id, spec.gpu)
         logger.debug("Starting backend thread for %s at nice 0 on device %d...", spec.name, spec.device_id)
-        scheduler.attach(self.identity, address)
         self._copy = copy
-        self.state = InstanceState.IDLE
-        task_status.started()
-        if self._told_to_close and not self.mailbox:  # it was told before
-            scheduler.mailbox.send_nowait(Leaving(self.identity))
+        self._on_attached = task_status.started
+        overlaps = isinstance(copy, StreamInstance)
+        about = spec.name, self.mailbox, most, overlaps, self._limit, spec.device_id, spec.gpu
+        self._scheduler.mailbox.send_nowait(Attach(self.identity, self.seat, *about))
         await super().run()
         self._copy = None
 
@@ -190,11 +202,23 @@ class Instance(Actor[InstanceMessage]):
 
     def receive(self, message: InstanceMessage) -> None:
         if isinstance(message, Execute):
+            self._isolated = message.isolated
             self._begin(message.batch)
-        elif not isinstance(message, Close):
+        elif isinstance(message, Dismissed):
+            self.close_answered.set()
             self.finish()
-        elif self._copy is not None:
-            self._scheduler.mailbox.send_nowait(Leaving(self.identity))
+        elif isinstance(message, Bound):
+            self.bound = True
+            self.close_answered.set()
+        elif isinstance(message, TurnedAway):
+            raise message.error
+        else:
+            if isinstance(message, Attached):
+                self.state = InstanceState.IDLE
+                if self._on_attached is not None:
+                    self._on_attached()
+            if self._closing is not None and self.state is not InstanceState.STARTING:
+                self._scheduler.mailbox.send_nowait(Leaving(self.identity, self._closing.sequences_first))
 
     def _begin(self, batch: ExecutionBatch) -> None:
         assert self._copy is not None, "only an instance that serves is sent batches"
@@ -270,16 +294,6 @@ class Instance(Actor[InstanceMessage]):
             await self._executor.end(copy)
             raise
 
-    async def _try_suspects(self, copy: ModelInstance) -> None:
-        while self._suspects:
-            batch = self._scheduler.recall(self._suspects.pop(0), self.spec.name, self.spec.gpu)
-            if batch is not None:
-                self._in_question = True
-                self._held[batch] = None
-                await self._execute(copy, batch)
-                self._over(batch)
-                self._in_question = False
-
     async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
         """Execute a batch while nothing else is executed, and wait for its end."""
         over = trio.Event()
@@ -301,21 +315,19 @@ class Instance(Actor[InstanceMessage]):
 
     # For its supervisor.
 
-    def close(self) -> None:
-        """Close once the batches in hand are done; `stopped` tells when."""
-        if not (self._told_to_close or self.stopped.is_set()):
-            self._told_to_close = True
-            self.mailbox.send_nowait(Close())
+    def close(self, *, sequences_first: bool = False) -> None:
+        """Close once the batches in hand are done; `stopped` tells when. To be bound no longer, say so again."""
+        before = self._closing
+        if not self.stopped.is_set() and (before is None or (before.sequences_first and not sequences_first)):
+            self._closing = Close(sequences_first)
+            self.mailbox.send_nowait(self._closing)
 
-    def bury(self, error: TriremeError, *, isolates: bool = False) -> list[Job]:
+    def bury(self, error: TriremeError, *, isolates: bool = False) -> None:
         """Answer what a dead instance held with `error`, tell the scheduler, give up the executor.
 
         Args:
-            isolates: the requests of its only batch are not answered if there are several: any of them may have killed
-                the instance.
-
-        Returns:
-            The requests that the next instance is to execute, each alone.
+            isolates: the requests of its only batch are not answered if there are several: any of them may have ended
+                the instance, and the next one of this seat is to execute each alone.
         """
         self.state = InstanceState.DEAD
         self._obituary = error
@@ -324,17 +336,15 @@ class Instance(Actor[InstanceMessage]):
         batches = list(dict.fromkeys([*self._held, *sent]))  # one that could not even be begun is in both
         self._held.clear()
         self._copy = self._beginning = None
-        suspects: list[Job] = []
+        isolated: list[Job] = []
         if isolates and len(batches) == 1 and len(batches[0].jobs) > 1:
-            suspects = [job for job in batches[0].jobs if not job.answered]
-        elif self._in_question:
+            isolated = [job for job in batches[0].jobs if not job.answered]
+        elif self._isolated:
             error = InternalError(f"{error.message}{_KILLED_TWICE}", reason=FailureReason.BACKEND)
-        self._hand_back(batches, error, keep_open=bool(suspects))
-        for job in suspects:
-            self._scheduler.suspect(job)
+        self._hand_back(batches, error, isolated)
         self._executor.close()
         self.stopped.set()
-        return suspects + self._suspects
+        self.close_answered.set()
 
     def return_mail(self) -> None:
         """A batch may have been on its way when the instance was buried."""
@@ -342,10 +352,12 @@ class Instance(Actor[InstanceMessage]):
         if batches:
             self._hand_back(batches, self._obituary)
 
-    def _hand_back(self, batches: list[ExecutionBatch], error: TriremeError | None, *, keep_open: bool = False) -> None:
+    def _hand_back(
+        self, batches: list[ExecutionBatch], error: TriremeError | None, isolated: Sequence[Job] = ()
+    ) -> None:
         for batch in batches:
-            batch.finish(error, keep_open=keep_open)
-        self._scheduler.mailbox.send_nowait(Gone(self.identity, batches))
+            batch.finish(error, keep_open=bool(isolated))
+        self._scheduler.mailbox.send_nowait(Gone(self.identity, self.seat, batches, isolated))
 
     def statistics(self) -> InstanceStatistics:
         return InstanceStatistics(self.spec.name, self.state, self.executed, self.mailbox.statistics())

@@ -20,9 +20,9 @@ from ..engine.backends.interface import LoadedModel, ProcessLostError
 from ..engine.errors import InternalError, TriremeError, UnavailableError
 from ..engine.instances.orders import InstanceOrder, match
 from ..engine.instances.restart import RestartPolicy
-from ..engine.job import Job
 from .door import stopping_error
 from .instance import Instance, InstanceHungError, InstanceState, obituary
+from .messages import FailHeld, SeatLost
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
 from .surroundings import Surroundings
@@ -78,9 +78,10 @@ class Instances:
         self._nursery = nursery
         self._warm_up = warm_up
         self._limit_s = limit_s
-        self._isolates = isolates and not scheduler.limited  # to execute needs leave there
+        self._isolates = isolates and surroundings.limiter is None
         self._seats: list[_Seat] = []
         self._identities = 0
+        self._numbers = 0
         self._closing = False
 
     def counts(self) -> InstanceCounts:
@@ -112,7 +113,7 @@ class Instances:
         Returns:
             Why one of them could not be made; None if all of them are there.
         """
-        return await self._start([_Seat(order) for order in orders])
+        return await self._start([self._seat(order) for order in orders])
 
     async def resize(self, orders: Sequence[InstanceOrder]) -> TriremeError | None:
         """Have these instances from now on, and no others. What is there is used again where it is of the same kind.
@@ -125,7 +126,7 @@ class Instances:
             return stopping_error()
         staying = [seat for seat in self._seats if not seat.leaving]
         kept, missing = match([seat.order for seat in staying], orders)
-        added = [_Seat(order) for order in missing]
+        added = [self._seat(order) for order in missing]
         error = await self._start(added)
         if self._closing:
             return error or stopping_error()
@@ -134,7 +135,9 @@ class Instances:
             seat.leaving = True
             self._nursery.start_soon(self._see_off, seat)
         for seat in unwanted:
-            if seat.instance is None or not self._scheduler.is_bound(seat.instance.identity):
+            if seat.instance is not None:
+                await seat.instance.close_answered.wait()
+            if seat.instance is None or not seat.instance.bound:
                 await seat.gone.wait()
         return error
 
@@ -155,6 +158,10 @@ class Instances:
             if seat.instance is not None:
                 await seat.instance.stopped.wait()
 
+    def _seat(self, order: InstanceOrder) -> _Seat:
+        self._numbers += 1
+        return _Seat(self._numbers, order)
+
     async def _start(self, seats: Sequence[_Seat]) -> TriremeError | None:
         self._seats += seats
         async with trio.open_nursery() as starting:
@@ -166,8 +173,7 @@ class Instances:
         """An instance that is not wanted any more gets no new work, ends what it has begun, and goes."""
         try:
             if seat.instance is not None and not seat.instance.stopped.is_set():
-                await self._scheduler.released(seat.instance.identity)
-                seat.instance.close()
+                seat.instance.close(sequences_first=True)
                 await seat.instance.stopped.wait()
         finally:
             self._seats.remove(seat)
@@ -184,10 +190,9 @@ class Instances:
             policy.started(now_s())
 
         started = Once(task_status, on_started)
-        suspects: Sequence[Job] = ()
         last_words = stopping_error()
         while True:
-            instance = seat.instance = self._make(seat.order, suspects)
+            instance = seat.instance = self._make(seat)
             seat.life = trio.CancelScope()
             death: Exception | None = None
             try:
@@ -200,13 +205,13 @@ class Instances:
                 death = error.with_traceback(None)  # whose frames hold all that the instance had
             finally:
                 if death is None and instance.state is not InstanceState.STOPPED:
-                    suspects = instance.bury(stopping_error())
+                    instance.bury(stopping_error())
             # Not amid the handling: what is raised because of this, and kept, would refer to it.
             assert death is not None, "whatever else it is goes on to its supervisor"
             stays = started.done and not (seat.leaving or self._closing)
             isolates = stays and self._isolates and isinstance(death, ProcessLostError)
             last_words = obituary(seat.order.spec, death)
-            suspects = instance.bury(last_words, isolates=isolates)
+            instance.bury(last_words, isolates=isolates)
             delay_s = self._next_step(seat, death, policy, started.done)
             if delay_s is None:
                 break
@@ -215,7 +220,7 @@ class Instances:
                 break
             self._restarts += 1
         started.started()
-        self._scheduler.refuse_suspects(suspects, last_words)
+        self._scheduler.mailbox.send_nowait(SeatLost(seat.number, last_words))
 
     def _next_step(self, seat: _Seat, error: Exception, policy: RestartPolicy, was_up: bool) -> float | None:
         """What to do about a death: seconds until the restart, or None when there is none."""
@@ -236,16 +241,18 @@ class Instances:
         if policy.failing and not any(other.alive for other in self._seats):
             text = f"instance '{name}' died {policy.deaths} times in a row; it is started again in {delay_s:g} s"
             logger.error("%s has no instance, and refuses what is queued: %s", self._title, text)
-            self._scheduler.fail_held(UnavailableError(f"{text}; last: {seat.death}"))
+            self._scheduler.mailbox.send_nowait(FailHeld(UnavailableError(f"{text}; last: {seat.death}")))
         return delay_s
 
-    def _make(self, order: InstanceOrder, suspects: Sequence[Job]) -> Instance:
+    def _make(self, seat: _Seat) -> Instance:
         self._identities += 1
+        order = seat.order
         kind = self._model.instance_class(order.spec)
         turn = self._surroundings.turn
         executor = self._surroundings.executors.instance_executor(order.spec.name, kind, turn)
         return Instance(
             self._identities,
+            seat.number,
             order.spec,
             self._model,
             executor,
@@ -254,7 +261,6 @@ class Instances:
             self._limit_s,
             order.limit,
             self._warm_up,
-            suspects,
         )
 
     def __repr__(self) -> str:
@@ -265,6 +271,7 @@ class _Seat:
     """One instance that is wanted, over its restarts.
 
     Attributes:
+        number: unique in its model.
         error: why it could not be made at all.
         death: what its instance died of last; empty if none has.
         life: ends with its instance.
@@ -273,7 +280,8 @@ class _Seat:
         gone: and it has left.
     """
 
-    def __init__(self, order: InstanceOrder) -> None:
+    def __init__(self, number: int, order: InstanceOrder) -> None:
+        self.number = number
         self.order = order
         self.instance: Instance | None = None
         self.error: TriremeError | None = None

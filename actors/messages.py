@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..engine.config.instance_groups import UNLIMITED, RateLimit
+from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceResponse
 from ..engine.scheduling.core import InstanceId
+from .mailbox import Mailbox
 
 # To whatever takes a model's requests in: a scheduler, an ensemble, the door of the cache.
 
@@ -81,36 +84,128 @@ class Granted:
 
 
 @dataclass(slots=True, eq=False)
-class Leaving:
-    """This instance wants to close. It is `Dismissed` when the batches that it has are over."""
+class Attach:
+    """This new instance may get batches. It is told whether it is `Attached` or `TurnedAway`.
+
+    Attributes:
+        seat: its place, over its restarts.
+        mailbox: where to send its batches.
+        credits: batches that it may hold at once, where it needs no leave to execute.
+        overlaps: see `Dispatcher`, rule 2.
+        limit: what it needs in order to execute, where that is limited.
+        device: that of those resources which each device has.
+        gpu: where it executes, if it is of kind KIND_GPU.
+    """
 
     instance: InstanceId
+    seat: int
+    name: str
+    mailbox: Mailbox[InstanceMessage]
+    credits: int = 1
+    overlaps: bool = False
+    limit: RateLimit = UNLIMITED
+    device: int = 0
+    gpu: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Leaving:
+    """This instance wants to close. It is `Dismissed` when the batches that it has are over; before that it is `Bound`
+    while it has sequences, if those are to end first."""
+
+    instance: InstanceId
+    sequences_first: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Gone:
-    """This instance has died; the batches that it held have been answered."""
+    """This instance has died.
+
+    Attributes:
+        batches: that it held; what is not isolated of them has been answered.
+        isolated: requests of theirs that the next instance of its seat is to execute, each alone.
+    """
 
     instance: InstanceId
+    seat: int
     batches: Sequence[ExecutionBatch]
+    isolated: Sequence[Job] = ()
+
+
+@dataclass(slots=True, eq=False)
+class SeatLost:
+    """No instance will take this seat any more."""
+
+    seat: int
+    error: TriremeError
+
+
+@dataclass(slots=True, eq=False)
+class FailHeld:
+    """Answer everything with this error that is not being executed."""
+
+    error: TriremeError
+
+
+@dataclass(slots=True, eq=False)
+class FinishSequences:
+    """Whether to count as drained only when all sequences are over that have begun."""
+
+    wanted: bool
 
 
 DoorMessage = Admit | Cancel | Stop | EndSequences
-SchedulerMessage = DoorMessage | Answer | Executed | Answered | Granted | Leaving | Gone
+SchedulerMessage = (
+    DoorMessage
+    | Answer
+    | Executed
+    | Answered
+    | Granted
+    | Attach
+    | Leaving
+    | Gone
+    | SeatLost
+    | FailHeld
+    | FinishSequences
+)
 
 # To an instance.
 
 
 @dataclass(slots=True, eq=False)
+class Attached:
+    """Batches may come from now on."""
+
+
+@dataclass(slots=True, eq=False)
+class TurnedAway:
+    """There is not enough of what it needs in order to execute."""
+
+    error: TriremeError
+
+
+@dataclass(slots=True, eq=False)
 class Execute:
-    """Execute this."""
+    """Execute this.
+
+    Attributes:
+        isolated: its request may have ended the process of an instance before.
+    """
 
     batch: ExecutionBatch
+    isolated: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Close:
-    """Close, once the batches in hand are done."""
+    """Close, once the batches in hand are done; and its sequences, if they are to end first."""
+
+    sequences_first: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Bound:
+    """It has sequences that are to end first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +213,7 @@ class Dismissed:
     """No batch will come any more."""
 
 
-InstanceMessage = Execute | Close | Dismissed
+InstanceMessage = Attached | TurnedAway | Execute | Close | Bound | Dismissed
 
 
 # To a model, from the repository and from ensembles.

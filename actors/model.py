@@ -44,7 +44,6 @@ from ..engine.metrics.statistics import ModelStatistics
 from ..engine.repository.loading import LoadedEnsemble, LoadedInstances, gpus_for
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest
-from ..engine.scheduling.ordering import answer_order
 from ..engine.validation import RequestValidator
 from .actor import Actor
 from .cached import CachedDoor
@@ -53,7 +52,7 @@ from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once
 from .loading import load
 from .members import FindContinuing, FindModel, Members
-from .messages import Drain, EndResize, EndSequences, Hold, ModelMessage, Serve, Stop
+from .messages import Drain, EndResize, EndSequences, FinishSequences, Hold, ModelMessage, Serve, Stop
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
 from .surroundings import Surroundings
@@ -279,7 +278,7 @@ class Model(Actor[ModelMessage]):
     def _wind_down(self) -> None:
         if self._stopping and not self.held:
             if self._batcher is not None:
-                self._batcher.finish_sequences(self._finishes_sequences)
+                self._batcher.mailbox.send_nowait(FinishSequences(self._finishes_sequences))
                 if self._ends_sequences:
                     self._batcher.mailbox.send_nowait(EndSequences())
             if self._scheduler is not None:
@@ -428,12 +427,11 @@ class Model(Actor[ModelMessage]):
             return
         scheduler = Scheduler(
             self.name,
+            self.config,
             loaded.core,
             clock,
             turn,
             self.statistics,
-            ordering=answer_order(self.config),
-            decoupled=self.config.decoupled,
             iterative=loaded.iterative,
             limiter=self._surroundings.limiter,
         )
@@ -487,6 +485,7 @@ class Model(Actor[ModelMessage]):
             self._enter(ModelState.UNAVAILABLE, error.status_text)
         if self._end.is_set():  # it is being drained, and nothing is left to execute what is queued
             self.scheduler.bury(copy(error))
+        self._end_resize()  # what still starts would have nothing to attach to
         self._end.set()
 
     def _enter(self, state: ModelState, reason: str = "") -> None:

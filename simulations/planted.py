@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..actors.address import InstanceAddress
 from ..actors.admission import Admission
 from ..actors.door import stopping_error
 from ..actors.ensemble import Ensemble
@@ -41,6 +40,7 @@ from ..engine.request import InferenceRequest
 from ..engine.scheduling.batch import BatchLayout, _ScatterLayout
 from ..engine.scheduling.compatibility import Compatibility
 from ..engine.scheduling.core import Action, InstanceId, Wait, WaitUntil
+from ..engine.scheduling.dispatcher import Dispatcher
 from ..engine.scheduling.dynamic import DynamicBatcher
 from ..engine.scheduling.formation import Formation
 from ..engine.scheduling.ordering import Answer, OrderedRelease
@@ -57,6 +57,7 @@ from ..engine.scheduling.sequence.slot import Slot, SlotState
 from ..engine.scheduling.sequence.state import SequenceState
 from ..engine.scheduling.sequence.vacancies import Vacancies
 from ..engine.tensor import Tensor
+from .planted_credits import CREDIT_BUGS
 from .planted_turns import TURN_BUGS
 
 
@@ -101,7 +102,7 @@ def _forgotten_instance(original: Any, batcher: DynamicBatcher, instance: Instan
 
 def _swallowed_death(original: Any, scheduler: Scheduler, instance: InstanceId) -> None:
     """A dead instance stays where it can be given work."""
-    if scheduler._addresses[instance].leaving:
+    if instance in scheduler._dispatcher.dismissed:
         original(scheduler, instance)
 
 
@@ -315,10 +316,9 @@ def _memory_back_early(
     original(flight, outputs, computed, landed, None, error)
 
 
-def _one_credit_too_many(original: Any, address: InstanceAddress, *about: Any) -> None:
+def _one_credit_too_many(original: Any, dispatcher: Dispatcher, instance: InstanceId, most: int, **about: Any) -> None:
     """A GPU instance is given one batch more than it has credits."""
-    original(address, *about)
-    address.credits += address.credits > 1
+    original(dispatcher, instance, most + (most > 1), **about)
 
 
 def _shared_stream(original: Any, pipeline: Pipeline, *arguments: Any) -> None:
@@ -332,9 +332,9 @@ def _sickness_unnoticed(original: Any, flights: Flights, now_s: float) -> None:
     original(flights, now_s)
 
 
-def _latest_idle_first(original: Any, batcher: DynamicBatcher, instance: InstanceId) -> None:
+def _latest_idle_first(original: Any, batcher: DynamicBatcher, instance: InstanceId, *spare: bool) -> None:
     """The instance that became idle last takes the next batch."""
-    original(batcher, instance)
+    original(batcher, instance, *spare)
     batcher._idle.rotate(1)
 
 
@@ -391,11 +391,11 @@ def _swapped_phases(
     original(statistics, rows, (start, start + end - output, start + end - infer, end), *rest, **options)
 
 
-def _forgotten_beside_a_queue(original: Any, scheduler: Scheduler, instance: InstanceId) -> None:
+def _forgotten_beside_a_queue(original: Any, dispatcher: Dispatcher, instance: InstanceId, *its: Any) -> None:
     """An instance of a stateful model that has executed is forgotten while several requests are queued."""
-    core = scheduler._core
-    if not (core.queued > 2 and core.active > 2):
-        original(scheduler, instance)
+    sequences = dispatcher.sequences
+    if sequences is None or sequences.queued < 3 or sequences.active < 3:
+        original(dispatcher, instance, *its)
 
 
 def _names_alone(original: Any, compatibility: Compatibility, job: Job) -> Hashable:
@@ -462,7 +462,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),
     "refused-in-one-breath": (Scheduler, "_make_room", _refused_in_one_breath),
     "memory-back-early": (Flight, "__init__", _memory_back_early),
-    "one-credit-too-many": (InstanceAddress, "__init__", _one_credit_too_many),
+    "one-credit-too-many": (Dispatcher, "attach", _one_credit_too_many),
     "shared-stream": (Pipeline, "__init__", _shared_stream),
     "latest-idle-first": (DynamicBatcher, "instance_idle", _latest_idle_first),
     "first-preferred": (Formation, "add", _first_preferred),
@@ -472,8 +472,9 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "padding-of-a-client": (NullJob, "__init__", _padding_of_a_client),
     "swapped-durations": (ModelStatistics, "record_successes", _swapped_durations),
     "swapped-phases": (ModelStatistics, "record_execution", _swapped_phases),
-    "forgotten-beside-a-queue": (Scheduler, "_idle", _forgotten_beside_a_queue),
+    "forgotten-beside-a-queue": (Dispatcher, "_has_credit", _forgotten_beside_a_queue),
     **TURN_BUGS,
+    **CREDIT_BUGS,
     "names-alone": (Compatibility, "signature", _names_alone),
     "cut-from-the-end": (_ScatterLayout, "split", _cut_from_the_end),
     "rows-of-a-neighbour": (BatchLayout, "split", _rows_of_a_neighbour),

@@ -6,13 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..actors.mailbox import Mailbox
-from ..actors.scheduler import Scheduler
 from ..actors.turn import Turn
-from ..engine.scheduling.core import InstanceId
-
-
-def _forgotten_in_place(original: Any, scheduler: Scheduler, instance: InstanceId) -> None:
-    """An instance that has executed in place is not idle again."""
 
 
 def _deferred_for_ever(original: Any, turn: Turn, recipient: Any) -> None:
@@ -28,7 +22,6 @@ def _mail_from_behind(original: Any, mailbox: Mailbox[Any]) -> Any:
 
 
 TURN_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
-    "forgotten-in-place": (Scheduler, "_rest", _forgotten_in_place),
     "deferred-for-ever": (Turn, "defer", _deferred_for_ever),
     "mail-from-behind": (Mailbox, "receive_all", _mail_from_behind),
 }

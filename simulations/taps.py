@@ -16,21 +16,21 @@ from typing import Any, cast
 
 from ..actors import model as model_module
 from ..actors import repository as repository_module
-from ..actors.address import InstanceAddress
 from ..actors.cached import CachedDoor
 from ..actors.ensemble import Ensemble
 from ..actors.members import FindContinuing, FindModel
-from ..actors.messages import Answer
+from ..actors.messages import Answer, Attach, Executed
 from ..actors.model import Model
 from ..actors.scheduler import Scheduler
 from ..actors.surroundings import Surroundings
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
 from ..engine.errors import TriremeError
+from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome, Reply
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest, InferenceResponse
-from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore
+from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore
 from .events import (
     NEVER_NS,
     AnswerFound,
@@ -52,7 +52,7 @@ from .events import (
 from .generations import generation_name
 from .graphs import step_number
 from .history import ANSWER, Recorder, answer_number, error_text, request_number
-from .oracle.observed import FoundInCache
+from .oracle.observed import FoundInCache, ToldSettled
 
 
 class TappedCore:
@@ -84,7 +84,7 @@ class TappedCore:
         for job in rescheduled:
             recorder = self._recorder
             recorder.record(RequestRescheduled(recorder.now_ns(), request_number(job), self._model))
-        self._core.settle(jobs, now, rescheduled)
+        cast(SequenceCore, self._core).settle(jobs, now, rescheduled)
 
     def drop_all(self) -> Sequence[Job]:
         jobs = self._core.drop_all()
@@ -174,19 +174,16 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
     """The scheduler actor, with what it is told written down; each one made is added to `schedulers`."""
 
     class TappedScheduler(Scheduler):
-        def __init__(self, name: str, core: SchedulerCore, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, name: str, config: ModelConfig, core: SchedulerCore, *args: Any, **options: Any) -> None:
             self._label = generations.latest(name)
             self._tapped = TappedCore(self._label, core, recorder)
             self._told_to_stop = False
-            super().__init__(name, cast(SchedulerCore, self._tapped), *args, **kwargs)
+            super().__init__(name, config, cast(SchedulerCore, self._tapped), *args, **options)
             schedulers.append(self)
 
         def admit(self, job: Job) -> None:
-            number = request_number(job)
             super().admit(job)
-            job.reply = TappedReply(job.reply, number, recorder)
-            deadline_ns = NEVER_NS if job.deadline_s is None else round(job.deadline_s * 1e9)
-            recorder.record(RequestQueued(recorder.now_ns(), number, self._label, job.rows, job.level, deadline_ns))
+            _record_queued(recorder, job, self._label)
 
         def _answer(self, message: Answer) -> None:
             _record_found(recorder, message.job, self._label)
@@ -201,6 +198,11 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
                 recorder.record(CancelHeard(recorder.now_ns(), request_number(job), job.batch is not None))
             super().cancel(job)
 
+        def _settle(self, batch: ExecutionBatch, executed: Executed | None = None) -> None:
+            if self._dispatcher.sequences is None:  # or the core tells it
+                _tell_settled(recorder, self._label, batch)
+            super()._settle(batch, executed)
+
         def stop(self) -> None:
             self._tell_stopped()
             super().stop()
@@ -214,14 +216,14 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
                 self._told_to_stop = True
                 recorder.record(SchedulerStopped(recorder.now_ns(), self._label))
 
-        def attach(self, instance: InstanceId, address: InstanceAddress) -> None:
-            name = self._tapped.instances[instance] = address.name + self._label.removeprefix(self.name)
+        def attach(self, message: Attach) -> None:
+            name = self._tapped.instances[message.instance] = message.name + self._label.removeprefix(self.name)
             recorder.record(InstanceAttached(recorder.now_ns(), self._label, name))
-            super().attach(instance, address)
+            super().attach(message)
 
         def detach(self, instance: InstanceId) -> None:
-            name = self._tapped.instances.get(instance)
-            if name is not None and instance in self._addresses:
+            if instance in self._instances:
+                name = self._tapped.instances[instance]
                 recorder.record(InstanceDetached(recorder.now_ns(), self._label, name))
             super().detach(instance)
 
@@ -299,6 +301,18 @@ def tapped_ensemble(recorder: Recorder, schedulers: list[Door], generations: Gen
             super().hear(step, outcome, final)
 
     return TappedEnsemble
+
+
+def _record_queued(recorder: Recorder, job: Job, model: str) -> None:
+    number = request_number(job)
+    job.reply = TappedReply(job.reply, number, recorder)
+    deadline_ns = NEVER_NS if job.deadline_s is None else round(job.deadline_s * 1e9)
+    recorder.record(RequestQueued(recorder.now_ns(), number, model, job.rows, job.level, deadline_ns))
+
+
+def _tell_settled(recorder: Recorder, model: str, batch: ExecutionBatch) -> None:
+    requests, rescheduled = (tuple([request_number(job) for job in jobs]) for jobs in (batch.jobs, batch.rescheduled))
+    recorder.tell(ToldSettled(recorder.now_ns() / 1e9, model, requests, rescheduled))
 
 
 def _record_found(recorder: Recorder, job: Job, model: str) -> None:

@@ -93,8 +93,8 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (queues_are_bounded, "actors/mailbox.py"): "the mailbox itself, which refuses or waits at its bound",
     (queues_are_bounded, "engine/gpu/shared.py"): "streams and events, of which batches in flight have a few each",
     (queues_are_bounded, "engine/gpu/pinned_pool.py"): "blocks of memory, of which the limit says how many there are",
-    (queues_are_bounded, "engine/scheduling/default.py"): "instances, and jobs within the server-wide budget",
-    (queues_are_bounded, "engine/scheduling/dynamic.py"): "instances, and jobs within the server-wide budget",
+    (queues_are_bounded, "engine/scheduling/dispatcher.py"): "instances, and jobs within the server-wide budget",
+    (queues_are_bounded, "engine/scheduling/queueing.py"): "instances, and jobs within the server-wide budget",
 }
 """Files that may break a rule, each with the reason."""
 

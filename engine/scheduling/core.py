@@ -1,9 +1,12 @@
-"""What every scheduler core has in common: events in, actions out, time as an argument.
+"""What scheduler cores have in common: events in, actions out, time as an argument.
 
-A core is synchronous and owns no clock. Its actor feeds it events (`enqueue`, `instance_idle`, `cancel` …) and then
-calls `next_action` until it answers `Wait` or `WaitUntil`. Asking again without a new event and with the same `now`
-gives that answer again. Cores decide; they never answer a job themselves: a refusal at the door is raised, a later one
-is a `Reject`.
+A core is synchronous and owns no clock. It is fed events (`enqueue`, `instance_idle`, `cancel` …) and then asked for
+its `next_action` until that is `Wait` or `WaitUntil`. Asking again without a new event and with the same `now` gives
+that answer again. Cores decide; they never answer a job themselves: a refusal at the door is raised, a later one is a
+`Reject`.
+
+`SchedulerCore` is what each kind of model needs, `SequenceCore` what stateful models need besides. Which instances
+there are, and when each may take a batch, is the `Dispatcher`'s, which all kinds of models share.
 """
 
 from __future__ import annotations
@@ -21,11 +24,16 @@ InstanceId = int
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Execute these jobs, in this order, on this instance, which is busy from now on."""
+    """Execute these jobs, in this order, on this instance, which is busy from now on.
+
+    Attributes:
+        isolated: the only one of them may have ended the process of an instance before.
+    """
 
     instance: InstanceId
     jobs: Sequence[Job]
     reason: SealReason
+    isolated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,10 @@ WAIT = Wait()
 
 
 class SchedulerCore(Protocol):
-    """A scheduler's decisions."""
+    """Decides which queued jobs are executed together, and when."""
+
+    queued: int
+    """Jobs that have not left by an action, those included whose `Reject` was not fetched yet."""
 
     def enqueue(self, job: Job, now: float) -> None:
         """Take a job into the queue, filling in its `level`, `arrival`, `enqueued_s` and `deadline_s`.
@@ -64,8 +75,12 @@ class SchedulerCore(Protocol):
         """
         ...
 
-    def instance_idle(self, instance: InstanceId) -> None:
-        """An instance (new, or done with its batch) can take a batch."""
+    def instance_idle(self, instance: InstanceId, spare: bool = False) -> None:
+        """An instance (new, or done with a batch) can take a batch, or one that was spare can take any.
+
+        Args:
+            spare: it still executes one: it takes only a batch that could not grow if it waited.
+        """
         ...
 
     def instance_paused(self, instance: InstanceId) -> None:
@@ -81,36 +96,15 @@ class SchedulerCore(Protocol):
         """An instance will take no more batches. Unknown and busy ones are fine."""
         ...
 
-    def release(self, instance: InstanceId) -> bool:
-        """An instance is to go: give it nothing any more that would bind it for longer than a batch.
-
-        Returns:
-            Whether nothing binds it now, but what it executes; ask again after each event. Unknown ones are free.
-        """
-        ...
-
     def cancel(self, job: Job) -> None:
-        """The job's client gave up. Fine for jobs that are not queued (any more). A core that drops cancelled jobs
-        answers with a `Reject` of kind CANCELLED at the next `next_action`."""
-        ...
-
-    def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
-        """A batch is over; said before its answers go out and before its instance is idle again, or gone.
-
-        Args:
-            jobs: the batch, as dispatched.
-            rescheduled: those of them that are to be executed once more instead of being answered (iterative models).
-        """
+        """The job's client gave up. Fine for jobs that are not queued (any more). A job that was queued gets a `Reject`
+        of kind CANCELLED at the next `next_action`."""
         ...
 
     def next_action(self, now: float) -> Action: ...
 
     def stop(self) -> None:
         """Refuse new jobs from now on, and no longer wait for delays: drain what is queued."""
-        ...
-
-    def end_sequences(self) -> None:
-        """Sequences cannot be continued any more: each is over when its queued requests have been executed."""
         ...
 
     def drop_all(self) -> Sequence[Job]:
@@ -122,6 +116,31 @@ class SchedulerCore(Protocol):
         """Whether any job would be refused now, because the queue is full."""
         ...
 
+
+class SequenceCore(SchedulerCore, Protocol):
+    """The core of a stateful model: it knows sequences, and instances that are bound by them."""
+
+    def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
+        """A batch is over; said before its answers go out and before its instance is idle again, or gone.
+
+        Args:
+            jobs: the batch, as dispatched.
+            rescheduled: those of them that are to be executed once more instead of being answered (iterative models).
+        """
+        ...
+
+    def release(self, instance: InstanceId) -> bool:
+        """An instance is to go: give it nothing any more that would bind it for longer than a batch.
+
+        Returns:
+            Whether nothing binds it now, but what it executes; ask again after each event. Unknown ones are free.
+        """
+        ...
+
+    def end_sequences(self) -> None:
+        """Sequences cannot be continued any more: each is over when its queued requests have been executed."""
+        ...
+
     def continues(self, correlation_id: int | str) -> bool:
         """Whether it has a sequence of this id that a request may continue."""
         ...
@@ -129,9 +148,4 @@ class SchedulerCore(Protocol):
     @property
     def active(self) -> int:
         """Sequences that a request may continue."""
-        ...
-
-    @property
-    def queued(self) -> int:
-        """Jobs in the queue."""
         ...

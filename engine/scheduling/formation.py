@@ -17,7 +17,7 @@ The walk can go on where it stopped when jobs arrive at the tail, so a job is us
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from itertools import product
 
 from ..execution import SealReason
@@ -114,6 +114,19 @@ class Formation:
     @property
     def is_closed(self) -> bool:
         return self._closed is not None
+
+    def is_complete(self, now: float) -> bool:
+        """Whether no job could join the batch that would be sent now, whatever comes, and however long it waits."""
+        if not self._delay_s:
+            return self._closed is not None or self.rows >= self._largest
+        return self._closed is not None and (self._cut in (0, self.count) or now >= self.ripe_s)
+
+    def walk(self, jobs: Iterable[Job]) -> None:
+        """Start again, with a queue's jobs from its head."""
+        self.clear()
+        for job in jobs:
+            if not self.add(job):
+                break
 
     def add(self, job: Job) -> bool:
         """Look at the next job (rules 2 to 4).

@@ -20,6 +20,7 @@ heap whose entries outlive their jobs; it is swept when it holds more ghosts tha
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -77,7 +78,7 @@ class PriorityQueues:
         Raises:
             UnavailableError: its level is full.
         """
-        number = self._level_of(job)
+        number = self._level_of(job) if self._batching.priority_levels else 0
         level = self._levels.get(number)
         if level is None:
             level = self._levels[number] = _Level(self._batching.policy(number))
@@ -106,8 +107,6 @@ class PriorityQueues:
 
     def _level_of(self, job: Job) -> int:
         levels = self._batching.priority_levels
-        if not levels:
-            return 0
         priority = job.request.priority
         return priority if 1 <= priority <= levels else self._batching.default_priority_level
 
@@ -193,9 +192,9 @@ class PriorityQueues:
         return expired
 
     @property
-    def closest_deadline_s(self) -> float | None:
-        """The next deadline; only if nothing has come or gone since `expire`."""
-        return self.deadlines[0][0] if self.deadlines else None
+    def closest_deadline_s(self) -> float:
+        """The next deadline, infinite if there is none; only if nothing has come or gone since `expire`."""
+        return self.deadlines[0][0] if self.deadlines else math.inf
 
     def drain(self) -> list[Job]:
         """Remove and return all jobs, in arrival order."""

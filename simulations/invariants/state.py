@@ -135,7 +135,7 @@ class ModelView:
         sequences: what the configuration says of them.
         instances: by name, the batches that each attached instance has.
         credits: so many each of them may have.
-        idle: how many of them have fewer.
+        idle: how many of them have none.
         idle_since_ns: when it was last that an instance became idle. Its scheduler may hear of it a little later, at
             the same instant.
         lost: instances whose last batch did not end well.
@@ -275,10 +275,7 @@ class WorldState:
         self.running[event.batch] = event
         held = view.instances.setdefault(event.instance, set())
         held.add(event.batch)
-        if len(held) == view.credits:
-            view.idle -= 1
-        else:  # it takes the batch before it says that it has room for another one
-            view.idle_since_ns = event.at_ns
+        view.idle -= len(held) == 1
 
     def _ended(self, event: ExecutionEnded) -> None:
         batch = self.running.pop(event.batch)
@@ -286,9 +283,10 @@ class WorldState:
         held = view.instances.get(batch.instance)
         if event.ending == DONE:
             if held is not None and event.batch in held:  # or it has gone, and ends what it still had in flight
-                view.idle += len(held) == view.credits
                 held.remove(event.batch)
-                view.idle_since_ns = event.at_ns
+                if not held:
+                    view.idle += 1
+                    view.idle_since_ns = event.at_ns
         else:
             view.lost.add(batch.instance)
 
@@ -302,7 +300,7 @@ class WorldState:
     def _detached(self, event: InstanceDetached) -> None:
         view = self._change(event.model)
         held = view.instances.pop(event.instance)
-        view.idle -= len(held) < view.credits
+        view.idle -= not held
 
     def _stopped(self, event: SchedulerStopped) -> None:
         self._touch(event.model).stopping = True

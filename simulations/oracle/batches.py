@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...engine.config.model import DynamicBatching, ModelConfig
 from ...engine.execution import SealReason
@@ -99,3 +99,21 @@ def right_batch(
     if not delay_s:
         return Batch(candidates, SealReason.IDLE)
     return NotYet(due_s)
+
+
+def cannot_grow(
+    config: ModelConfig, batching: DynamicBatching, queue: Sequence[Entry], now_s: float, stopping: bool
+) -> bool:
+    """Whether the batch that is right now is right whatever requests like the first one come, and however long it
+    waits."""
+    right = right_batch(config, batching, queue, now_s, stopping)
+    if isinstance(right, NotYet):
+        return False
+    end_s = max(entry.queued_s for entry in queue) + batching.max_queue_delay_us / 1_000_000
+    like = replace(queue[0], rows=1, queued_s=now_s)
+    for count in range(max(1, config.max_batch_size) + 1):
+        for moment_s in (now_s, end_s):
+            other = right_batch(config, batching, [*queue, *[like] * count], moment_s, stopping)
+            if not isinstance(other, Batch) or other.count != right.count:
+                return False
+    return True

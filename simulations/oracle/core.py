@@ -8,7 +8,7 @@ from typing import Any, cast
 from ...engine.config.model import ModelConfig
 from ...engine.errors import TriremeError
 from ...engine.job import Job
-from ...engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
+from ...engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore, WaitUntil
 from ...engine.scheduling.delays import SchedulerDelays
 from ...engine.scheduling.factory import CoreFactory, make_scheduler
 from ...engine.scheduling.sequence.state import StateLayout
@@ -77,9 +77,9 @@ class ObservedCore:
             raise
         self._tell(Admitted(now, self._name, number, *asked, *sequence))
 
-    def instance_idle(self, instance: InstanceId) -> None:
-        self._observed.instance_idle(instance)
-        self._tell(ToldIdle(self._name, instance))
+    def instance_idle(self, instance: InstanceId, spare: bool = False) -> None:
+        self._observed.instance_idle(instance, spare)
+        self._tell(ToldIdle(self._name, instance, spare))
 
     def instance_paused(self, instance: InstanceId) -> None:
         self._observed.instance_paused(instance)
@@ -90,7 +90,7 @@ class ObservedCore:
         self._tell(ToldGone(self._name, instance))
 
     def release(self, instance: InstanceId) -> bool:
-        free = self._observed.release(instance)
+        free = cast(SequenceCore, self._observed).release(instance)
         self._tell(ToldRelease(self._name, instance, free))
         return free
 
@@ -99,7 +99,7 @@ class ObservedCore:
         self._tell(ToldCancelled(self._name, request_number(job)))
 
     def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
-        self._observed.settle(jobs, now, rescheduled)
+        cast(SequenceCore, self._observed).settle(jobs, now, rescheduled)
         self._tell(ToldSettled(now, self._name, _numbers(jobs), _numbers(rescheduled)))
 
     def next_action(self, now: float) -> Action:
@@ -123,7 +123,7 @@ class ObservedCore:
         self._tell(ToldToStop(self._name))
 
     def end_sequences(self) -> None:
-        self._observed.end_sequences()
+        cast(SequenceCore, self._observed).end_sequences()
         self._tell(ToldSequencesEnd(self._name))
 
     def drop_all(self) -> Sequence[Job]:

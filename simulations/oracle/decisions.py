@@ -14,7 +14,7 @@ from ..history import Handlers
 from ..invariants.base import Complain, Invariant
 from ..invariants.queueing import EXPIRED, FULL
 from ..invariants.serving import STOPPING
-from .batches import Batch, right_batch
+from .batches import Batch, cannot_grow, right_batch
 from .observed import (
     NEVER_S,
     Admitted,
@@ -81,6 +81,7 @@ class _Core:
 
     Attributes:
         idle: instances that may take a batch, the one that has waited longest first; one may be in it twice.
+        spare: those that may take a batch that cannot grow by waiting.
         gave_up: requests whose clients did so while they were queued.
         asked: it has answered since something happened.
         until_s: how long it said last that it waits.
@@ -89,6 +90,7 @@ class _Core:
     config: ModelConfig
     queue: NaiveQueue
     idle: list[int] = field(default_factory=list)
+    spare: list[int] = field(default_factory=list)
     gave_up: dict[int, None] = field(default_factory=dict)
     stopping: bool = False
     asked: bool = True
@@ -103,15 +105,18 @@ class _Core:
         if not self.queue.entries:
             return WaitFor(NEVER_S)
         next_deadline_s = self.queue.next_deadline_s(now_s)
-        if not self.idle:
+        instances = self.idle or self.spare
+        if not instances:
             return WaitFor(next_deadline_s)
         line = self.queue.ordered(now_s)
         batching = self.config.dynamic_batching
         if batching is None:
-            return Execute(self.idle[0], (line[0].number,), SealReason.UNBATCHED)
+            return Execute(instances[0], (line[0].number,), SealReason.UNBATCHED)
+        if not self.idle and not cannot_grow(self.config, batching, line, now_s, self.stopping):
+            return WaitFor(next_deadline_s)
         right = right_batch(self.config, batching, line, now_s, self.stopping)
         if isinstance(right, Batch):
-            return Execute(self.idle[0], tuple([entry.number for entry in line[: right.count]]), right.reason)
+            return Execute(instances[0], tuple([entry.number for entry in line[: right.count]]), right.reason)
         return WaitFor(min(right.due_s, next_deadline_s))
 
 
@@ -190,13 +195,17 @@ class RightDecisions(Invariant):
 
     def _idle(self, event: ToldIdle) -> None:
         core = self._told(event.core)
-        if core is not None:
-            core.idle.append(event.instance)
+        if core is None:
+            return
+        if event.instance in core.spare:
+            core.spare.remove(event.instance)
+        (core.spare if event.spare else core.idle).append(event.instance)
 
     def _not_idle(self, event: ToldPaused | ToldGone) -> None:
         core = self._told(event.core)
         if core is not None:
             core.idle = [instance for instance in core.idle if instance != event.instance]
+            core.spare = [instance for instance in core.spare if instance != event.instance]
 
     def _cancelled(self, event: ToldCancelled) -> None:
         core = self._told(event.core)
@@ -227,8 +236,9 @@ class RightDecisions(Invariant):
         self._judge(core, event.at_s, lambda right: self._judge_batch(event, right))
         for request in event.requests:
             core.queue.entries.pop(request, None)
-        if event.instance in core.idle:
-            core.idle.remove(event.instance)
+        for instances in (core.idle, core.spare):
+            if event.instance in instances:
+                instances.remove(event.instance)
 
     def _rejected(self, event: Rejected) -> None:
         core = self._told(event.core)

@@ -14,7 +14,7 @@ import numpy as np
 from ...engine.config.model import DynamicBatching, ModelConfig
 from ...engine.config.sequence import OldestStrategy, SequenceBatching, sequence_batching
 from ...engine.execution import SealReason
-from .batches import Batch, may_share, right_batch
+from .batches import Batch, cannot_grow, may_share, right_batch
 from .observed import NEVER_S, Admitted, RefusedAtDoor
 from .queues import Entry
 
@@ -119,6 +119,7 @@ class NaiveSequences:
         self._oldest = batching.strategy if isinstance(batching.strategy, OldestStrategy) else None
         self._instances: dict[int, Instance] = {}
         self._idle: list[int] = []
+        self._spare: set[int] = set()  # those of them that get only a batch that cannot grow by waiting
         self._backlog: list[Run] = []
         self._known: dict[int | str, Run] = {}
         self._cancelled: set[int] = set()
@@ -167,15 +168,18 @@ class NaiveSequences:
 
     # What happens.
 
-    def idle(self, instance: int) -> None:
+    def idle(self, instance: int, spare: bool = False) -> None:
         if instance not in self._instances:
             slots = self._oldest.max_candidate_sequences if self._oldest is not None else 0
             places = [Place(instance, number, free_turn=self._turn()) for number in range(slots or self._rows)]
             self._instances[instance] = Instance(places)
-        self._idle.append(instance)
+        if instance not in self._spare:
+            self._idle.append(instance)
+        self._spare = self._spare - {instance} | ({instance} if spare else set())
 
     def paused(self, instance: int) -> None:
         self._idle = [each for each in self._idle if each != instance]
+        self._spare = self._spare - {instance}
 
     def gone(self, instance: int) -> None:
         """All of its sequences are over, and lost is what is queued of them."""
@@ -400,6 +404,9 @@ class NaiveSequences:
             return NEVER_S
         batching = DynamicBatching(strategy.preferred_batch_sizes, strategy.max_queue_delay_us)
         line = [asked.entry for asked in host.issued]
+        is_spare = host.places[0].instance in self._spare
+        if is_spare and not cannot_grow(self._config, batching, line, now_s, self.stopping):
+            return NEVER_S
         right = right_batch(self._config, batching, line, now_s, self.stopping)
         if not isinstance(right, Batch):
             return right.due_s
@@ -431,6 +438,7 @@ class NaiveSequences:
         """A right batch was sent."""
         host = self._instances[instance]
         self._idle.remove(instance)
+        self._spare = self._spare - {instance}
         host.executing += 1
         if self._oldest is not None:
             host.issued = [asked for asked in host.issued if asked.number not in requests]

@@ -68,10 +68,12 @@ class RefusedAtDoor:
 
 @record
 class ToldIdle:
-    """An instance can take a batch: one more than it could before."""
+    """An instance can take a batch: one more than it could before. `spare`: only one that cannot grow by waiting; said
+    again without, it can take any."""
 
     core: str
     instance: int
+    spare: bool = False
 
 
 @record

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..invariants.base import Complain, Invariant
 from ..invariants.state import WorldState
 from .cache import RightHits
+from .credits import CreditsLate
 from .decisions import RightDecisions
 from .durations import RightDurations
 from .ensemble_durations import RightSums
@@ -34,6 +35,7 @@ def oracle_rules(
         RightSums(complain, state),
         RightRestarts(complain, state, round(restart_window_s * 1e9)),
         IdleIsKnown(complain, state),
+        CreditsLate(complain, state),
         AnswersLeave(complain),
         RightDurations(complain, state),
     )

@@ -87,7 +87,7 @@ class RightSequences(Invariant):
     def _idle(self, event: ToldIdle) -> None:
         core = self._cores.get(event.core)
         if core is not None:
-            core.idle(event.instance)
+            core.idle(event.instance, event.spare)
 
     def _paused(self, event: ToldPaused) -> None:
         core = self._cores.get(event.core)

@@ -61,7 +61,7 @@ logger = logging.getLogger("trireme.sequence")
 
 
 class SequenceBatcher:
-    """A `SchedulerCore` for stateful models. Besides, its caller reports when a batch is over (`settle`).
+    """The `SequenceCore` of stateful models.
 
     Args:
         plan: what the model's configuration asks for.
@@ -113,12 +113,15 @@ class SequenceBatcher:
             job.deadline_s = now + job.request.timeout_us / 1_000_000
             self._backlog.limit(sequence, job.deadline_s)
 
-    def instance_idle(self, instance: InstanceId) -> None:
+    def instance_idle(self, instance: InstanceId, spare: bool = False) -> None:
         """See `SchedulerCore.instance_idle`. The slots of an instance come with it when it is idle for the first time;
         one that is gone must not report any more."""
         if instance not in self._hosts:
             self._add_host(instance)
-        self._idle.append(instance)
+        host = self._hosts[instance]
+        if not host.spare:
+            self._idle.append(instance)
+        host.spare = spare
 
     def settle(self, jobs: Row[Job], now: float, rescheduled: Collection[Job] = ()) -> None:
         """A batch is over. Must be called before its instance is idle again, or gone.
@@ -172,6 +175,8 @@ class SequenceBatcher:
     def instance_paused(self, instance: InstanceId) -> None:
         """See `SchedulerCore.instance_paused`. The instance keeps its slots, and they their sequences."""
         self._idle = [other for other in self._idle if other != instance]
+        if instance in self._hosts:
+            self._hosts[instance].spare = False
 
     def wants(self, instance: InstanceId, others: int) -> bool:
         """See `SchedulerCore.wants`. What is queued is for the instance that has its sequence, and no other."""
@@ -198,7 +203,7 @@ class SequenceBatcher:
             self._left[job] = refusals.lost(job, self._queued.pop(job).id)
 
     def release(self, instance: InstanceId) -> bool:
-        """See `SchedulerCore.release` (rule 10)."""
+        """See `SequenceCore.release` (rule 10)."""
         host = self._hosts.get(instance)
         if host is None:
             return True
@@ -212,7 +217,7 @@ class SequenceBatcher:
         self._stopping = True
 
     def end_sequences(self) -> None:
-        """See `SchedulerCore.end_sequences` (rule 9)."""
+        """See `SequenceCore.end_sequences` (rule 9)."""
         for sequence in list(self._known.values()):
             self._finish(sequence)
             if sequence.slot is not None:
@@ -251,6 +256,7 @@ class SequenceBatcher:
                 continue
             jobs, reason = batch
             del self._idle[position]
+            host.spare = False
             host.executing += 1
             for job in jobs:
                 self._queued.pop(job, None)
@@ -273,12 +279,12 @@ class SequenceBatcher:
         return len(self._queued) + len(self._left)
 
     def continues(self, correlation_id: CorrelationId) -> bool:
-        """See `SchedulerCore.continues`."""
+        """See `SequenceCore.continues`."""
         return correlation_id in self._known
 
     @property
     def active(self) -> int:
-        """See `SchedulerCore.active`."""
+        """See `SequenceCore.active`."""
         return len(self._known)
 
     @property

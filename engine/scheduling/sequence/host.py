@@ -21,6 +21,7 @@ class Host(ABC):
         slots: by number.
         ready: the slots in state READY, by number, in the order in which they became so.
         leaving: its slots get no new sequence.
+        spare: it takes only a batch that could not grow if it waited (`SchedulerCore.instance_idle`).
         executing: batches handed to the instance and not settled.
         ripe_s: when a batch that was left to grow will be sent as it is; None if there is none.
     """
@@ -30,6 +31,7 @@ class Host(ABC):
         self.slots: list[Slot] = []
         self.ready: dict[int, Slot] = {}
         self.leaving = False
+        self.spare = False
         self.executing = 0
         self.ripe_s: float | None = None
         self._inputs = inputs

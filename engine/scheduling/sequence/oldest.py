@@ -61,10 +61,9 @@ class OldestHost(Host):
             return None
         self._least = 0
         formation = self._formation
-        formation.clear()
-        for job in self._issued:
-            if not formation.add(job):
-                break
+        formation.walk(self._issued)
+        if self.spare and not formation.is_complete(now):
+            return None
         decision = formation.decide(now, draining)
         if decision is None:
             self.ripe_s = formation.ripe_s

@@ -44,7 +44,7 @@ def test_cancelled_request_leaves_the_queue_at_once_although_no_instance_is_idle
     assert core.queued == 2
     for job in (first, last):
         core.instance_idle(4)
-        assert core.next_action(3.0) == Dispatch(4, (job,), SealReason.UNBATCHED)
+        assert core.next_action(3.0) == Dispatch(4, [job], SealReason.UNBATCHED)
 
 
 def test_cancelling_a_request_in_execution_changes_nothing_in_the_queue(make_job):
@@ -81,7 +81,7 @@ def test_stopping_refuses_new_requests_and_drains_the_old_ones(make_job):
         "[request id: 2] Server is stopping, scheduler for model has stopped accepting new inference requests"
     )
     core.instance_idle(0)
-    assert core.next_action(0.0) == Dispatch(0, (job,), SealReason.UNBATCHED)
+    assert core.next_action(0.0) == Dispatch(0, [job], SealReason.UNBATCHED)
 
 
 def test_instance_that_is_gone_gets_nothing(make_job):
@@ -93,7 +93,7 @@ def test_instance_that_is_gone_gets_nothing(make_job):
     jobs = [make_job(n) for n in range(2)]
     for job in jobs:
         core.enqueue(job, 0.0)
-    assert core.next_action(0.0) == Dispatch(1, (jobs[0],), SealReason.UNBATCHED)
+    assert core.next_action(0.0) == Dispatch(1, [jobs[0]], SealReason.UNBATCHED)
     assert core.next_action(0.0) is WAIT
 
 

@@ -1,0 +1,372 @@
+"""The part of a scheduler that is the same for all kinds of models: its instances, and the order of answers.
+
+The core forms batches (`core`); the dispatcher tells it which instances may take one. It decides itself which instance
+executes a request that may have ended a process (`engine.instances.restart`).
+
+Rules:
+ 1. An instance has credits: so many batches it may hold at once. While it holds fewer, it is idle for the core, and
+    stands behind the others again after each batch that it gets.
+ 2. An instance whose credits overlap (a GPU's: one batch is copied while another is computed) is idle while it holds
+    nothing. While it holds something it is *spare*: it gets only a batch that cannot grow by waiting, until just before
+    the end of what it holds (`forecast`), when it is idle again.
+ 3. An instance that has executed a batch in place while more is queued *rests*, and is idle again when its rest is
+    ended, in the event loop's next turn.
+ 4. Where instances need leave to execute (`permits`), one that is idle by these rules is idle for the core while it has
+    that.
+ 5. An instance that is to leave gets nothing more, and is dismissed when it holds nothing. One that waits for its
+    sequences to end first gets what continues them.
+ 6. Requests to be isolated are executed each alone by the next instance of their seat, before it is idle for the first
+    time. One that is cancelled meanwhile, or whose seat gets no instance any more, is rejected.
+ 7. When the core has failed it is told nothing more, and batches that are over still count.
+
+An instance, for the core:
+
+    PROVING ─ nothing to isolate ▶ IDLE ─ a batch ▶ BUSY ─ all of them over ▶ IDLE
+    BUSY ─ a credit is left ▶ IDLE, or with overlap SPARE ─ a batch ▶ BUSY
+    SPARE ─ just before the end, or all of them over ▶ IDLE
+    BUSY ─ a batch executed in place is over ▶ RESTING ─ end_rest ▶ IDLE
+    any ─ leave ▶ LEAVING ─ holds nothing ▶ dismissed;  any ─ detach ▶ gone
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from typing import cast
+
+from ..errors import TriremeError
+from ..execution import SealReason
+from ..job import Job
+from . import refusals
+from .core import WAIT, Action, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore, WaitUntil
+from .forecast import Durations, Forecast
+from .ordering import AnswerOrder
+from .permits import Permits
+
+Seat = int
+"""The place of an instance, over its restarts."""
+
+
+class InstanceState(enum.Enum):
+    """See the table. An instance that overlaps is IDLE just before its end, too, and so is one with a credit left."""
+
+    PROVING = "proving"
+    IDLE = "idle"
+    SPARE = "spare"
+    BUSY = "busy"
+    RESTING = "resting"
+    LEAVING = "leaving"
+
+
+PROVING, IDLE, SPARE, BUSY, RESTING, LEAVING = InstanceState
+
+
+class _Instance:
+    """`forecast`: of one that overlaps."""
+
+    __slots__ = ("credits", "forecast", "held", "seat", "state")
+
+    def __init__(self, most: int, seat: Seat, forecast: Forecast | None) -> None:
+        self.credits = most
+        self.seat = seat
+        self.forecast = forecast
+        self.held = 0
+        self.state = PROVING
+
+
+class Dispatcher:
+    """Drives one core.
+
+    Args:
+        stateful: the core is a `SequenceCore`.
+        order: what answers have to keep to; None for nothing.
+        permits: of a model whose instances need leave to execute.
+
+    Attributes:
+        sequences: the core, if it is one of a stateful model.
+        resting: instances that rest (rule 3).
+        dismissed: instances that may close now (rule 5); for the caller to detach.
+        core_failed: rule 7.
+    """
+
+    def __init__(
+        self,
+        core: SchedulerCore,
+        stateful: bool = False,
+        order: AnswerOrder | None = None,
+        permits: Permits | None = None,
+    ) -> None:
+        self.core = core
+        self.sequences = cast(SequenceCore, core) if stateful else None
+        self.order = order
+        self.permits = permits
+        self.resting: list[InstanceId] = []
+        self.dismissed: list[InstanceId] = []
+        self.core_failed = False
+        self._instances: dict[InstanceId, _Instance] = {}
+        self._durations: Durations = {}
+        self._spare: list[InstanceId] = []
+        self._proving: list[InstanceId] = []
+        self._parting: list[InstanceId] = []  # wait for their sequences
+        self._isolated: dict[Job, Seat] = {}
+        self._rejects: deque[Reject] = deque()
+
+    # Jobs.
+
+    def enqueue(self, job: Job, now: float) -> None:
+        """See `SchedulerCore.enqueue`.
+
+        Raises:
+            TriremeError: the job is refused.
+        """
+        self.core.enqueue(job, now)
+        if self.order is not None:
+            self.order.admit(job)
+
+    def admit(self, job: Job) -> None:
+        """A job is answered without being executed: it keeps to the order of answers."""
+        if self.order is not None:
+            self.order.admit(job)
+
+    def cancel(self, job: Job) -> None:
+        """The job's client gave up."""
+        if job in self._isolated:
+            del self._isolated[job]
+            self._rejects.append(Reject(job, refusals.cancelled()))
+        else:
+            self.core.cancel(job)
+
+    def isolate(self, jobs: Iterable[Job], seat: Seat) -> None:
+        """One of these jobs has ended the process of this seat's instance (rule 6)."""
+        for job in jobs:
+            self._isolated[job] = seat
+            if job.cancelled:
+                self.cancel(job)
+
+    def give_up(self, seat: Seat, error: TriremeError) -> None:
+        """The seat gets no instance any more (rule 6)."""
+        for job in [job for job, its in self._isolated.items() if its == seat]:
+            del self._isolated[job]
+            self._rejects.append(Reject(job, error))
+
+    def drop_all(self) -> list[Job]:
+        """Give back all jobs that are not executed."""
+        jobs = [*self.core.drop_all(), *self._isolated, *(reject.job for reject in self._rejects)]
+        self._isolated.clear()
+        self._rejects.clear()
+        return jobs
+
+    # Instances.
+
+    def attach(self, instance: InstanceId, most: int = 1, *, overlaps: bool = False, seat: Seat = 0) -> None:
+        """A new instance may get batches.
+
+        Args:
+            most: credits: batches that it may hold at once; 1 where it needs leave to execute.
+        """
+        forecast = Forecast(self._durations) if overlaps else None
+        new = self._instances[instance] = _Instance(most, seat, forecast)
+        if seat in self._isolated.values():
+            self._proving.append(instance)
+        else:
+            self._add(instance, new)
+
+    def _add(self, instance: InstanceId, new: _Instance) -> None:
+        new.state = IDLE
+        self.core.instance_idle(instance)
+        if self.permits is not None:
+            self.core.instance_paused(instance)
+            self.permits.idle(instance, self.core)
+
+    def over(
+        self, instance: InstanceId, jobs: Sequence[Job], now: float, rescheduled: Collection[Job], in_place: bool
+    ) -> None:
+        """A batch that was dispatched is over.
+
+        Args:
+            rescheduled: see `SequenceCore.settle`.
+            in_place: it was executed on the event loop (rule 3).
+        """
+        self.settle(jobs, now, rescheduled)
+        its = self._instances.get(instance)
+        if its is None:
+            return
+        its.held -= 1
+        if its.forecast is not None:
+            its.forecast.over(jobs[0], now)
+        if its.state is LEAVING:
+            self._dismiss_if_done(instance, its)
+        elif its.state is PROVING or self.core_failed:
+            pass
+        elif in_place:
+            its.state = RESTING
+            self.resting.append(instance)
+        else:
+            self._has_credit(instance, its)
+
+    def settle(self, jobs: Sequence[Job], now: float, rescheduled: Collection[Job]) -> None:
+        """See `SequenceCore.settle`; for the batches of an instance that has died."""
+        if self.sequences is not None and not self.core_failed:
+            self.sequences.settle(jobs, now, rescheduled)
+
+    def _has_credit(self, instance: InstanceId, its: _Instance) -> None:
+        """Rules 1, 2 and 4."""
+        if its.held and its.forecast is not None:
+            if its.state is BUSY:
+                its.state = SPARE
+                self._spare.append(instance)
+                self.core.instance_idle(instance, spare=True)
+        elif its.state is not IDLE:
+            if its.state is SPARE:
+                self._spare.remove(instance)
+            its.state = IDLE
+            if self.permits is None:
+                self.core.instance_idle(instance)
+            else:
+                self.permits.idle(instance, self.core)
+
+    def end_rest(self) -> None:
+        """Rule 3."""
+        resting, self.resting = self.resting, []
+        for instance in () if self.core_failed else resting:
+            self._has_credit(instance, self._instances[instance])
+
+    def granted(self, instance: InstanceId) -> None:
+        """An instance was granted leave to execute."""
+        if self.permits is not None and self.permits.granted(instance):
+            self.core.instance_idle(instance)
+
+    def leave(self, instance: InstanceId, sequences_first: bool = False) -> bool:
+        """An instance wants to close (rule 5). Unknown ones are fine.
+
+        Returns:
+            Whether it waits for no sequence.
+        """
+        its = self._instances.get(instance)
+        if its is None:
+            return True
+        sequences = self.sequences if sequences_first and not self.core_failed else None
+        if sequences is not None and not sequences.release(instance):
+            if instance not in self._parting:
+                self._parting.append(instance)
+            return False
+        if its.state is not LEAVING:
+            its.state = LEAVING
+            self._forget(instance)
+            if not self.core_failed:
+                self.core.instance_paused(instance)
+            self._dismiss_if_done(instance, its)
+        return True
+
+    def _dismiss_if_done(self, instance: InstanceId, its: _Instance) -> None:
+        if not its.held:
+            self.dismissed.append(instance)
+
+    def detach(self, instance: InstanceId) -> None:
+        """An instance is gone. Unknown ones are fine."""
+        self._instances.pop(instance, None)
+        self._forget(instance)
+        if self.permits is not None:
+            self.permits.gone(instance)
+        if not self.core_failed:
+            self.core.instance_gone(instance)
+
+    def _forget(self, instance: InstanceId) -> None:
+        for instances in (self._spare, self.resting, self._proving, self._parting):
+            if instance in instances:
+                instances.remove(instance)
+
+    # What goes out.
+
+    def next_action(self, now: float) -> Action:
+        """What to do now. Not to be asked when the core has failed.
+
+        Returns:
+            As `SchedulerCore.next_action`.
+        """
+        if self._rejects:
+            return self._rejects.popleft()
+        if self._proving and (proof := self._prove()) is not None:
+            return proof
+        if self._parting:
+            self._let_part()
+        opens_s = self._open(now) if self._spare else math.inf
+        core = self.core
+        if not core.queued and self.sequences is None:
+            action: Action = WAIT
+        else:
+            action = core.next_action(now)
+            if isinstance(action, Dispatch):
+                self._dispatched(action, now)
+                return action
+            if opens_s < math.inf and core.queued and not isinstance(action, Reject):
+                action = WaitUntil(min(opens_s, action.when_s) if isinstance(action, WaitUntil) else opens_s)
+        if self.resting and not core.queued and self.permits is None:
+            self.end_rest()
+        return action
+
+    def _dispatched(self, action: Dispatch, now: float) -> None:
+        instance, jobs = action.instance, action.jobs
+        its = self._instances[instance]
+        its.held += 1
+        its.state = BUSY
+        if self.permits is not None:
+            self.permits.use(instance)
+        if self.order is not None:
+            self.order.dispatched(instance, jobs)
+        if its.forecast is not None:
+            if instance in self._spare:
+                self._spare.remove(instance)
+            its.forecast.begin(jobs[0], sum(job.rows for job in jobs), now)
+        if its.held < its.credits:
+            self._has_credit(instance, its)
+
+    def _open(self, now: float) -> float:
+        """Spare instances are idle just before the end of what they hold (rule 2); when the next one is."""
+        next_s = math.inf
+        for instance in list(self._spare):
+            its = self._instances[instance]
+            assert its.forecast is not None, "only those that overlap are spare"
+            opens_s = its.forecast.opens_s()
+            if opens_s <= now:
+                self._spare.remove(instance)
+                its.state = IDLE
+                self.core.instance_idle(instance)
+            else:
+                next_s = min(next_s, opens_s)
+        return next_s
+
+    def _prove(self) -> Dispatch | None:
+        """Rule 6."""
+        for instance in list(self._proving):
+            its = self._instances[instance]
+            if its.held:
+                continue
+            job = next((job for job, seat in self._isolated.items() if seat == its.seat), None)
+            if job is not None:
+                del self._isolated[job]
+                its.held = 1
+                return Dispatch(instance, (job,), SealReason.UNBATCHED, isolated=True)
+            self._proving.remove(instance)
+            self._add(instance, its)
+        return None
+
+    def _let_part(self) -> None:
+        parting, self._parting = self._parting, []
+        for instance in parting:
+            self.leave(instance, sequences_first=True)
+
+    def ask_for_permits(self, news: bool) -> None:
+        """When there is nothing more to do now: ask for instances that might execute something (rule 4).
+
+        Args:
+            news: something has happened since this was last said, besides grants.
+        """
+        if self.permits is not None:
+            self.permits.ask(self.core, news)
+            self.permits.give_back(self.core)
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher of {len(self._instances)} instances: {self.core!r}>"
