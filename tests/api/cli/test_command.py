@@ -209,19 +209,6 @@ def test_grpc_keeps_to_tritons_defaults() -> None:
     assert grpc.options == GrpcOptions()
 
 
-def test_what_one_client_or_model_may_take_is_bounded_by_default() -> None:
-    """As the README and docs/security.md say. Most flags mean no bound by 0."""
-    bounds = command()
-    server, http = bounds.server, bounds.http
-    assert (server.hang_limit_s, server.watchdog_limit_s, server.address_share) == (300.0, 10.0, 0.5)
-    assert (server.max_inflight_requests, server.max_inflight_bytes) == (65_536, 4 << 30)
-    assert (server.tensor_limits.max_rank, server.tensor_limits.max_elements) == (64, 1 << 20)
-    assert http is not None
-    assert http.service.limits.idle_timeout_s == 75
-    assert (http.options.max_input_bytes, http.options.max_management_bytes) == (64 << 20, 1 << 20)
-    assert (http.options.max_json_values, http.options.max_compression_ratio) == (1 << 17, 1000)
-
-
 def test_counters_can_be_frozen() -> None:
     frozen = command("--metrics-config=counter_latencies=false", "--metrics-interval-ms=500").metrics
     assert frozen is not None
