@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..actors.offload import LARGE_BYTES
 from ..engine.datatypes import BYTES
 from ..engine.tensor import Tensor
 
 MANY_ELEMENTS = 8_192
 """So many elements are written, sorted or packed one by one on the event loop, in some two milliseconds."""
-
-
-def may_take_long(tensors: Sequence[Tensor]) -> bool:
-    """Whether outputs are worth a closer look; asked of every answer."""
-    for tensor in tensors:  # noqa: SIM110 - a generator costs more than what it asks
-        if tensor.datatype is BYTES or tensor.nbytes > MANY_ELEMENTS:
-            return True
-    return False
 
 
 def element_by_element(tensor: Tensor) -> bool:

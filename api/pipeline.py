@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -26,10 +26,13 @@ from ..actors import InferenceServer
 from ..actors.budget import Lease
 from ..actors.offload import Offload
 from ..actors.reply import Reply
+from ..engine.datatypes import BYTES
 from ..engine.description import ModelDescription
 from ..engine.errors import TriremeError
 from ..engine.request import InferenceRequest, InferenceResponse
+from ..engine.tensor import Tensor
 from ..engine.tracing import Tracer
+from . import large_answers
 from .request_parameters import HeaderPattern
 
 T = TypeVar("T")
@@ -233,6 +236,14 @@ class Pipeline:
         return f"<Pipeline to {self._server}>"
 
 
+def may_take_long(tensors: Sequence[Tensor]) -> bool:
+    """Whether outputs are worth a closer look; asked of every answer."""
+    for tensor in tensors:  # noqa: SIM110 - a generator costs more than what it asks
+        if tensor.datatype is BYTES or tensor.nbytes > large_answers.MANY_ELEMENTS:
+            return True
+    return False
+
+
 class Encoder(Traced, ABC, Generic[T]):
     """The end of the way: what an adapter whose request gets one answer makes of it.
 
@@ -259,7 +270,7 @@ class Encoder(Traced, ABC, Generic[T]):
     @staticmethod
     @abstractmethod
     def takes_long(response: InferenceResponse, decoded: Any) -> bool:
-        """Whether to make it on a thread."""
+        """Whether to make it on a thread; asked only if it `may_take_long`."""
 
     async def encoded(self, response: InferenceResponse) -> T:
         """The answer; made on a thread if that takes long.
@@ -267,7 +278,7 @@ class Encoder(Traced, ABC, Generic[T]):
         Raises:
             TriremeError: the response cannot be given in the form asked for.
         """
-        if self.takes_long(response, self.decoded):
+        if may_take_long(response.outputs) and self.takes_long(response, self.decoded):
             return await self.offload(self.encode, response, self.decoded)
         return self.encode(response, self.decoded)
 
@@ -315,7 +326,7 @@ class CallbackAnswer(Encoder[T], Generic[T, F]):
             return
         try:
             response = reply.answer()
-            if self.takes_long(response, self.decoded):
+            if may_take_long(response.outputs) and self.takes_long(response, self.decoded):
                 self.offload.later(partial(self._encode, response), self._end)
                 return
             answer = self.encode(response, self.decoded)

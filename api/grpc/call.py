@@ -73,6 +73,7 @@ class UnaryCall:
 
     Attributes:
         head: the request's headers.
+        lease: what the message holds of the server-wide budget; None if it came without.
         message: the request message, unpacked; empty until it has come.
         deadline_entry: None if the call has no deadline, or is over.
         on_cancel: set by who takes the call over; called once if the client resets the call, vanishes, or its deadline
@@ -85,6 +86,7 @@ class UnaryCall:
         "begun",
         "deadline_entry",
         "head",
+        "lease",
         "message",
         "method",
         "on_cancel",
@@ -98,6 +100,7 @@ class UnaryCall:
         self.deadline_entry: Entry | None = None
         self.stream_id = stream_id
         self.head = head
+        self.lease: Lease | None = None
         self.method = method
         self.message: Buffer = b""
         self.on_cancel: Callable[[], None] | None = None
@@ -116,7 +119,7 @@ class UnaryCall:
         if self.method.compresses and (encoding := connection.response_encoding(self.head)) != IDENTITY:
             connection.pack(parts, encoding, partial(self._answer, encoding=encoding))
         else:
-            self._answer([prefix(sum(map(len, parts))), *parts])
+            self._answer([prefix(False, sum(map(len, parts))), *parts])
 
     def fail(self, status: Status, message: str) -> None:
         """Answers with an error."""
@@ -198,14 +201,9 @@ class UnaryCall:
     def hand_over(self) -> tuple[Entry | None, Lease | None]:
         """The call is served otherwise from here on; gives its deadline and its lease."""
         self._connection = None
-        arrival, self._arrival = self._arrival, None
+        self._arrival = None
         deadline, self.deadline_entry = self.deadline_entry, None
-        return deadline, None if arrival is None else arrival.lease
-
-    @property
-    def lease(self) -> Lease | None:
-        """What the message holds of the server-wide budget; None if it came without a lease."""
-        return None if self._arrival is None else self._arrival.lease
+        return deadline, self.lease
 
     def _end(self, connection: CallHost) -> None:
         self._connection = None
@@ -213,18 +211,17 @@ class UnaryCall:
         if self._arrival is not None:
             self._arrival.end()
             self._arrival = None
-        connection.forget(self.stream_id, self.deadline_entry)
-        self.deadline_entry = None
+        if self.deadline_entry is None and not connection.stories:
+            connection.calls.pop(self.stream_id, None)
+        else:
+            connection.forget(self.stream_id, self.deadline_entry)
+            self.deadline_entry = None
 
 
 class Arrival:
-    """What a `UnaryCall` delegates to.
+    """What a `UnaryCall` delegates to."""
 
-    Attributes:
-        lease: what the message holds of the server-wide budget; None if it needs none.
-    """
-
-    __slots__ = ("_call", "_connection", "_ended", "_held_bytes", "_patience", "_reader", "_waiting", "lease")
+    __slots__ = ("_call", "_connection", "_ended", "_held_bytes", "_patience", "_reader", "_waiting")
 
     def __init__(self, call: UnaryCall, connection: CallHost) -> None:
         self._call = call
@@ -234,7 +231,6 @@ class Arrival:
         self._ended = False
         self._patience: Patience | None = None
         self._waiting: trio.CancelScope | None = None  # of the task in which the call waits, for room or for a thread
-        self.lease: Lease | None = None
 
     def __repr__(self) -> str:
         return f"<Arrival of {self._call!r}{', waiting' if self._waiting is not None else ''}>"
@@ -266,7 +262,7 @@ class Arrival:
             return
         if framed is None and reader.announced_bytes and not self._has_room(reader.announced_bytes):
             return
-        if framed is None and self.lease is None and not self._ended:
+        if framed is None and call.lease is None and not self._ended:
             return  # what is too small for a lease is consumed as a whole: until then the connection counts it
         held, self._held_bytes = self._held_bytes, 0
         connection.core.consumed(call.stream_id, held)
@@ -275,8 +271,8 @@ class Arrival:
                 call.fail(Status.INTERNAL, UNPARSABLE)
             return
         self._stop_watching()
-        if self.lease is not None:
-            self.lease.arrived()
+        if call.lease is not None:
+            call.lease.arrived()
         call.begun = True
         call.message = framed.payload
         if framed.compressed:
@@ -286,16 +282,17 @@ class Arrival:
 
     def _has_room(self, nbytes: int) -> bool:
         """Whether the message may come. If not, the call goes on when it may, or fails."""
-        connection, lease = self._connection, self.lease
+        call, connection = self._call, self._connection
+        lease = call.lease
         if lease is None:
-            lease = self.lease = connection.lease()
+            lease = call.lease = connection.lease()
         if lease.nbytes < nbytes and not lease.grow_nowait(nbytes):
             self._in_task(lease, partial(self._grow, lease, nbytes), self._advance)
             return False
         try:
             self._reader.collect()
         except MemoryError:
-            self._call.fail(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes")
+            call.fail(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes")
             return False
         self._patience = connection.watch(self._reader, self._too_slow)
         lease.watch(self._patience.hurry)
@@ -315,7 +312,7 @@ class Arrival:
             call.message = unpacking.message()
             connection.begin(call)
             return
-        lease = self.lease = self.lease or connection.lease()
+        lease = call.lease = call.lease or connection.lease()
         self._in_task(lease, partial(self._unpack_rest, unpacking, lease), partial(connection.begin, call))
 
     # ---- what waits ----
@@ -359,8 +356,8 @@ class Arrival:
         self._stop_watching()
         if self._waiting is not None:
             self._waiting.cancel()  # only the task that grows a lease may close it then
-        elif self.lease is not None and not self.lease.admitted:
-            self.lease.close()
+        elif self._call.lease is not None and not self._call.lease.admitted:
+            self._call.lease.close()
 
     def _stop_watching(self) -> None:
         if self._patience is not None:

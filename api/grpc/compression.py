@@ -203,7 +203,7 @@ def packed_small(parts: Sequence[Buffer], algorithm: str) -> list[Buffer]:
     shorter = [packer.compress(part) for part in parts]
     shorter.append(packer.flush())
     packed_size = sum(map(len, shorter))
-    return [prefix(size), *parts] if packed_size >= size else [prefix(packed_size, True), *filter(None, shorter)]
+    return [prefix(False, size), *parts] if packed_size >= size else [prefix(True, packed_size), *filter(None, shorter)]
 
 
 async def packed(parts: Sequence[Buffer], algorithm: str, offload: Offload) -> list[Buffer]:

@@ -53,17 +53,17 @@ class Dispatcher:
 
     Args:
         services: see `Servable`.
-        guards: asked in this order.
         inference: paths of methods of inference, which `delays` treats otherwise.
         compressed: methods whose responses may be packed.
         max_message_bytes: the largest request message, by path.
         delays: for tests of clients.
 
     Attributes:
+        guards: asked in this order.
         methods: every method by its path.
     """
 
-    __slots__ = ("_delays", "_guards", "_inference", "methods")
+    __slots__ = ("_delays", "_inference", "guards", "methods")
 
     def __init__(
         self,
@@ -93,36 +93,10 @@ class Dispatcher:
                 )
         self._delays = delays
         self._inference = frozenset(inference)
-        self._guards = tuple(guards)
+        self.guards = tuple(guards)
 
     def __repr__(self) -> str:
         return f"<Dispatcher of {len(self.methods)} methods>"
-
-    def refusal(self, head: CallHead) -> GRPCError | None:
-        """Why a guard refuses the call, if one does."""
-        try:
-            for guard in self._guards:
-                guard(head)
-        except GRPCError as error:
-            return error
-        return None
-
-    def begin(self, call: UnaryCall) -> bool:
-        """Has the call taken over by its method's function. False: it needs a task."""
-        begin = call.method.begin
-        if begin is None:
-            return False
-        try:
-            return begin(call)
-        except GRPCError as error:
-            call.fail(error.status, error.message or "")
-        except TriremeError as error:
-            call.fail(*grpc_error(error))
-        except Exception:
-            # The boundary to handlers: a defect in one costs its call, never the connection.
-            log.exception("error in %s", call.method.path)
-            call.fail(Status.UNKNOWN, INTERNAL_SERVER_ERROR)
-        return True
 
     async def run(self, call: StreamingCall) -> None:
         """Serves a call from the first message to the status."""
@@ -150,7 +124,7 @@ class Dispatcher:
         except TriremeError as error:
             return (*grpc_error(error), None)
         except Exception:
-            # The boundary to handlers, see `begin`.
+            # The boundary to handlers, see `GrpcConnection.begin`.
             log.exception("error in %s", call.method.path)
             return Status.UNKNOWN, INTERNAL_SERVER_ERROR, None
         return Status.OK, None, None
@@ -183,14 +157,16 @@ class GrpcConnection(CallHost):
                 block = blocks.trailers_only(refusal.status, refusal.message, http_status=refusal.http_status)
             self.core.send_headers(stream_id, block, True)
             return
-        if call_log.enabled():
+        if call_log.log.isEnabledFor(logging.DEBUG):
             self.stories[stream_id] = CallStory(head.path)
         method = self._dispatcher.methods.get(head.path)
         if method is None:
             self._refuse(stream_id, _UNKNOWN_METHOD)
             return
-        error = self._dispatcher.refusal(head)
-        if error is not None:
+        try:
+            for guard in self._dispatcher.guards:
+                guard(head)
+        except GRPCError as error:
             self._refuse(stream_id, blocks.trailers_only(error.status, error.message))
             return
         self._roster.requests += 1
@@ -216,10 +192,23 @@ class GrpcConnection(CallHost):
         self.forget(stream_id, None)
 
     def begin(self, call: UnaryCall) -> None:
-        if self._dispatcher.begin(call):
+        begin = call.method.begin
+        try:
+            if begin is not None and begin(call):
+                return
+        except GRPCError as error:
+            call.fail(error.status, error.message or "")
+            return
+        except TriremeError as error:
+            call.fail(*grpc_error(error))
+            return
+        except Exception:
+            # The boundary to handlers: a defect in one costs its call, never the connection.
+            log.exception("error in %s", call.method.path)
+            call.fail(Status.UNKNOWN, INTERNAL_SERVER_ERROR)
             return
         # The call's method needs a task; or has nothing against none, and the call has to wait for room.
-        waiting_bytes = len(call.message) if call.method.begin is not None else 0
+        waiting_bytes = 0 if begin is None else len(call.message)
         try:
             self.surroundings.waiting.enter(waiting_bytes)
         except GRPCError as error:
@@ -235,5 +224,5 @@ class GrpcConnection(CallHost):
         try:
             on_cancel()
         except Exception:
-            # The boundary to handlers, see `Dispatcher.begin`: this is called by the task of all deadlines, too.
+            # The boundary to handlers, see `begin`: this is called by the task of all deadlines, too.
             log.exception("error while cancelling a call")

@@ -11,6 +11,8 @@ Rule 3: What breaks the format, or is too large, is an error at that message; th
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,16 +30,14 @@ PROMPT_BYTES = 4096
 
 
 class Framed(NamedTuple):
-    """A complete message as it was sent. `flow_bytes`: how much of the stream it took."""
+    """A complete message as it was sent."""
 
     compressed: bool
     payload: bytes | memoryview
-    flow_bytes: int
 
 
-def prefix(length: int, compressed: bool = False) -> bytes:
-    """What stands before a message of `length` bytes."""
-    return (b"\1" if compressed else b"\0") + length.to_bytes(4, "big")
+prefix: Callable[[bool, int], bytes] = struct.Struct(">?I").pack
+"""What stands before a message: whether it is compressed, and its length."""
 
 
 class MessageReader:
@@ -120,7 +120,7 @@ class MessageReader:
                 if end == len(piece):
                     self._piece = b""
                     self._at = 0
-                return Framed(self._compressed, payload, PREFIX_BYTES + length)
+                return Framed(self._compressed, payload)
         self._store()
         return self._from_buffer()
 
@@ -141,7 +141,7 @@ class MessageReader:
             payload = bytes(memoryview(buffer)[PREFIX_BYTES:end])
             del buffer[:end]
             self.announced_bytes = 0
-            return Framed(self._compressed, payload, end)
+            return Framed(self._compressed, payload)
         self.announced_bytes = length
         if length <= PROMPT_BYTES:
             self.collect()
@@ -161,7 +161,7 @@ class MessageReader:
         if self._filled < len(target):
             return None
         self._target = None
-        return Framed(self._compressed, target, PREFIX_BYTES + len(target))
+        return Framed(self._compressed, target)
 
     def _length(self, head: bytes | bytearray) -> int:
         """Reads a prefix; remembers its flag."""

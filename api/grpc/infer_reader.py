@@ -216,7 +216,10 @@ def _split(data: Buffer) -> tuple[bytes, str, _Spans] | None:
         while at < end:
             if data[at] != _RAW:
                 return None
-            size, start = read_varint(data, at + 1, MAX_SIZE_BYTES)
+            size = data[at + 1]
+            start = at + 2
+            if size > 0x7F:
+                size, start = read_varint(data, at + 1, MAX_SIZE_BYTES)
             at = start + size
             raw.append((start, at))
             if len(raw) > _MAX_RAW:

@@ -18,7 +18,7 @@ from ...engine.memory.tensors import is_in_place, put_in_place
 from ...engine.request import InferenceResponse, ParameterValue
 from ...engine.tensor import Buffer
 from ..classification import classify
-from ..large_answers import as_bytes, element_by_element, may_take_long
+from ..large_answers import as_bytes, element_by_element
 from .infer_request import DecodedGrpcInfer
 from .wire import FIXED64, LENGTH, VARINT, tag
 
@@ -116,8 +116,6 @@ def _echo(decoded: DecodedGrpcInfer, final: bool) -> bytes:
 
 def takes_long(response: InferenceResponse, decoded: DecodedGrpcInfer) -> bool:
     """Whether an answer takes so long to write that this is done on a thread."""
-    if not may_take_long(response.outputs):
-        return False
     places, class_counts = decoded.places, decoded.class_counts
     for tensor in response.outputs:
         if class_counts and tensor.name in class_counts:

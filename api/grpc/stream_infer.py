@@ -25,10 +25,11 @@ from ...engine.errors import TriremeError, UnavailableError
 from ...engine.job import Outcome
 from ...engine.request import InferenceResponse
 from ...engine.tensor import Buffer
+from ..pipeline import may_take_long
 from ..unread import UnreadAnswers, answer_bytes
 from . import call_log
 from .context import GrpcContext
-from .infer_adapter import GrpcInfer
+from .infer import GrpcInfer
 from .infer_messages import WireRequest
 from .infer_parameters import parse_version
 from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
@@ -360,7 +361,7 @@ class _Request(Turn, GrpcInfer):
             response = self.outcome = reply.answer()
             for tensor in response.outputs:
                 nbytes += tensor.nbytes
-            self.takes_long = self.is_long(response)
+            self.takes_long = may_take_long(response.outputs) and takes_long(response, self.decoded)
         except TriremeError as error:
             self.outcome = error
             error.__traceback__ = None  # leads here, and so to the reply that holds the error: a cycle
@@ -369,7 +370,8 @@ class _Request(Turn, GrpcInfer):
 
     def is_long(self, response: InferenceResponse) -> bool:
         """Whether a response is to be encoded on a thread."""
-        return self.decoded is not None and takes_long(response, self.decoded)
+        decoded = self.decoded
+        return decoded is not None and may_take_long(response.outputs) and takes_long(response, decoded)
 
     def hear_each(self, reply: Reply) -> None:
         """The reply has answers to take."""

@@ -382,7 +382,7 @@ class StreamingCall(StreamIterator[Any]):
         pieces = message if isinstance(message, list) else [codec.encode(message, method.reply_type)]
         self._message_sent = True
         if self._encoding == IDENTITY:
-            pieces = [prefix(sum(map(len, pieces))), *pieces]
+            pieces = [prefix(False, sum(map(len, pieces))), *pieces]
         else:
             pieces = await packed(pieces, self._encoding, connection.surroundings.offload)
         while connection.blocked or connection.core.pending(self._stream_id):
@@ -450,7 +450,7 @@ class StreamingCall(StreamIterator[Any]):
             return
         if not self._headers_sent:
             self._queue_headers()
-        self._connection.core.send_data(self._stream_id, [prefix(sum(map(len, pieces))), *pieces])
+        self._connection.core.send_data(self._stream_id, [prefix(False, sum(map(len, pieces))), *pieces])
         self._connection.mark(1)
 
     def take_lease(self) -> Lease | None:

@@ -93,11 +93,6 @@ def goaway(last_stream_id: int, code: ErrorCode, debug: str = "") -> bytes:
     return _GOAWAY.pack((8 + len(text)) << 8 | GOAWAY, 0, 0, last_stream_id, code) + text
 
 
-def read_word(payload: bytes) -> int:
-    """The number that a RST_STREAM or WINDOW_UPDATE consists of, all 32 bits."""
-    return WORD.unpack(payload)[0]
-
-
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
     """The (identifier, value) pairs of a SETTINGS payload whose length is a multiple of 6."""
     return list(_SETTING.iter_unpack(payload))

@@ -245,11 +245,11 @@ class Incoming(Generic[H]):
 
     def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if kind == WINDOW_UPDATE:
-            self._on_window_update(stream_id, frames.read_word(payload) & MAX_WINDOW_BYTES)
+            self._on_window_update(stream_id, frames.WORD.unpack(payload)[0] & MAX_WINDOW_BYTES)
         elif kind == frames.PING:
             self._on_ping(flags, payload)
         elif kind == RST_STREAM:
-            self._on_reset(stream_id, ErrorCode.of(frames.read_word(payload)))
+            self._on_reset(stream_id, ErrorCode.of(frames.WORD.unpack(payload)[0]))
         elif kind == frames.SETTINGS:
             if not flags & frames.ACK:
                 self._on_settings(check(payload))

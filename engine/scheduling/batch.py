@@ -394,9 +394,6 @@ class _OutputLayout(ABC):
         """See `BatchLayout.place`."""
         return None
 
-    def client_shape(self, shape: Dims) -> Dims:
-        return client_shape(self.output, shape)
-
     def in_places(self, shapes: list[Dims], jobs: Jobs, gpu: int) -> PlacedOutput | None:
         """Tensors of these shapes where the jobs want them; None if one of them has no such place."""
         name, datatype = self.output.name, self.output.datatype
@@ -437,11 +434,11 @@ class _RowsLayout(_OutputLayout):
     def place(self, shape: Dims, jobs: Jobs, gpu: int) -> PlacedOutput | None:
         if not shape or shape[0] < sum([job.rows for job in jobs]):
             return None
-        tail = self.client_shape(shape[1:])
+        tail = client_shape(self.output, shape[1:])
         return self.in_places([(job.rows, *tail) for job in jobs], jobs, gpu)
 
     def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
-        tail = self.client_shape(array.shape[1:])
+        tail = client_shape(self.output, array.shape[1:])
         row = bounded_product(tail)
         return self.cut(array, [(job.rows, *tail) for job in jobs], [job.rows * row for job in jobs])
 
@@ -454,7 +451,7 @@ class _WholeLayout(_OutputLayout):
 
     def _whole_shape(self, shape: Dims) -> Dims:
         # A scalar has a shape only in the configuration, where every dimension of it is 1.
-        return self.client_shape(shape) if shape else (1,) * len(self.output.dims)
+        return client_shape(self.output, shape) if shape else (1,) * len(self.output.dims)
 
     def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
         shape = self._whole_shape(array.shape)
@@ -483,8 +480,8 @@ class _ScatterLayout(_OutputLayout):
                 f"'{self._source}' in this batch need {sum(counts)}"
             )
         if self._batching:
-            return self.cut(array, [(shape[0], *self.client_shape(shape[1:])) for shape in shapes], counts)
-        return self.cut(array, [self.client_shape(shape) for shape in shapes], counts)
+            return self.cut(array, [(shape[0], *client_shape(self.output, shape[1:])) for shape in shapes], counts)
+        return self.cut(array, [client_shape(self.output, shape) for shape in shapes], counts)
 
 
 def _scatter_layout(output: ModelOutput, spec: BatchOutput, config: ModelConfig) -> _ScatterLayout:

@@ -15,9 +15,11 @@ from trireme.actors.reply import Reply
 from trireme.api.pipeline import CallbackAnswer, Pipeline
 from trireme.api.request_parameters import HeaderPattern
 from trireme.engine.config.model import ModelConfig
+from trireme.engine.datatypes import BYTES
 from trireme.engine.description import ModelDescription
 from trireme.engine.errors import InvalidArgumentError, TriremeError, UnavailableError
 from trireme.engine.request import InferenceRequest, InferenceResponse
+from trireme.engine.tensor import Tensor
 from trireme.engine.tracing import Tracer
 
 MODEL = ModelDescription("m", 1, (1,), ModelConfig("m"), {})
@@ -280,7 +282,7 @@ def reply_of(name: str) -> Reply:
         def answer(self) -> InferenceResponse:
             if name in ("failed", "refused"):
                 raise UnavailableError(name)
-            return InferenceResponse("m", 1, name, [], {})
+            return InferenceResponse("m", 1, name, [Tensor("OUT", BYTES, (0,), b"")], {})
 
     return cast(Reply, Final())
 

@@ -24,7 +24,7 @@ _GOAWAY = h2.connection.ConnectionInputs.RECV_GOAWAY
 
 
 def frame(message: bytes, compressed: bool = False) -> bytes:
-    return prefix(len(message), compressed) + message
+    return prefix(compressed, len(message)) + message
 
 
 def request_headers(path: str, *extra: tuple[str, str], without: str = "", **changed: str) -> Headers:

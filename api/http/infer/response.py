@@ -12,7 +12,7 @@ from ....engine.memory.tensors import is_in_place, put_in_place
 from ....engine.request import InferenceResponse, ParameterValue
 from ....engine.tensor import Buffer
 from ...classification import classify
-from ...large_answers import as_bytes, element_by_element, may_take_long
+from ...large_answers import as_bytes, element_by_element
 from ..exchange import BINARY, JSON, Answer
 from ..json import writer as json_writer
 from .request import DecodedInfer
@@ -85,8 +85,6 @@ def encode_infer(response: InferenceResponse, decoded: DecodedInfer) -> Answer:
 
 def takes_long(response: InferenceResponse, decoded: DecodedInfer) -> bool:
     """Whether `encode_infer` takes so long that it is called on a thread."""
-    if not may_take_long(response.outputs):
-        return False
     forms, default_form = decoded.forms, decoded.default_form
     several = len(response.outputs) > 1
     for tensor in response.outputs:

@@ -343,7 +343,7 @@ async def test_messages_of_calls_about_the_server_are_small() -> None:
             return mapping | {f"/inference.GRPCInferenceService/{name}": unary for name in names}
 
     async with serving([Service()]) as service, await connect(service) as peer:
-        head = prefix(2 * MIB) + bytes(100_000)
+        head = prefix(False, 2 * MIB) + bytes(100_000)
         received = await peer.call("/inference.GRPCInferenceService/TraceSetting", head, end=False)
         assert (received.status, received.message) == ("8", f"Received message larger than max ({2 * MIB} vs. {MIB})")
         body = frame(bytes(2 * MIB))

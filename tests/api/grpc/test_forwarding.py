@@ -13,7 +13,7 @@ from grpc_stub import PATIENCE_S, OpenStream, infer_request, stub_for
 from http_fakes import FakeServer
 from scripted_server import ScriptedServer, scripted_server
 
-from trireme.api.grpc.infer_adapter import forward_metadata
+from trireme.api.grpc.infer import forward_metadata
 from trireme.api.request_parameters import HeaderPattern
 from trireme.engine.errors import InvalidArgumentError
 from trireme.engine.request import InferenceRequest

@@ -14,7 +14,7 @@ from grpc_stub import MESSAGES, PATIENCE_S, OpenStream, infer_request, stub_for
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.grpc.framing import INT32_MAX, MessageReader
-from trireme.api.grpc.infer_adapter import GrpcInfer
+from trireme.api.grpc.infer import GrpcInfer
 
 
 @pytest.fixture(scope="module")
