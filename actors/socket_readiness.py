@@ -19,7 +19,8 @@ Rules:
     hear at once (`give_way`): others want their turn, too.
  5. When more than `_BURST` sockets have something to say at once, they take turns, `_PASS` in each pass of trio's loop,
     and so do the addresses of their clients: a client waits for one socket of each other address, however many sockets
-    those have. A task that could go on without waiting asks for such a turn with `yield_turn`.
+    those have. A task that could go on without waiting asks for such a turn with `yield_turn`, and what can be done
+    later with `call_in_turn`.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Readiness:
         self._epoll = select.epoll() if use_epoll and start_soon is None else None
         self._opens = use_epoll and start_soon is not None
         self._watches: dict[int, _EpollWatch | _Hearer] = {}
-        self._queue: FairQueue[_EpollWatch | _Yield] = FairQueue()  # rule 5
+        self._queue: FairQueue[_HasTurn] = FairQueue()  # rule 5
         self._yielding = 0  # tasks that go on in the next pass
         self._idle: trio.lowlevel.Task | None = None  # `_keep_granting`, when there is nothing to grant
 
@@ -155,7 +156,14 @@ class Readiness:
             self._put(address, waiting)
             await trio.lowlevel.wait_task_rescheduled(waiting.abandon)
 
-    def _put(self, address: str, item: _EpollWatch | _Yield) -> None:
+    def call_in_turn(self, address: str, function: Callable[[], None]) -> None:
+        """Call a function on behalf of a client of this address (rule 5); it must not raise."""
+        if self._epoll is None:
+            function()
+        else:
+            self._put(address, _Call(function))
+
+    def _put(self, address: str, item: _HasTurn) -> None:
         self._queue.put(address, item)
         if self._idle is not None:
             task, self._idle = self._idle, None
@@ -249,6 +257,24 @@ class _Hearer:
     def stop(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._readiness.forget(self._descriptor)
         return trio.lowlevel.Abort.SUCCEEDED
+
+
+class _HasTurn(Protocol):
+    """What waits in the queue (rule 5)."""
+
+    def have_turn(self) -> None: ...
+
+
+class _Call:
+    """See `Readiness.call_in_turn`."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def have_turn(self) -> None:
+        self._function()
 
 
 class _Yield:

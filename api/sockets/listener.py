@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -20,6 +21,8 @@ from .transport import PlainTransport, TlsTransport, Transport
 log = logging.getLogger(__name__)
 
 _BURST = 64
+_AT_ONCE = 8
+_MOST_NEW = 1024
 _STARVED_S = 0.1
 _STARVED_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -68,8 +71,10 @@ class Listener:
     """Accepts on one socket and starts a connection for each client.
 
     While the roster is full it does not accept. An address that holds too many connections gives one up for each new
-    one (`roster`, rule 5). When accepting fails for want of files or memory it pauses, and says so once. When the
-    service is stopping it closes new connections at once, without a word (docs/reference/command-line.md#shutdown).
+    one (`roster`, rule 5). Of many clients that connect together all are accepted, which is cheap, so that none waits
+    behind all those of another address; they begin when it is their address's turn (`socket_readiness`, rule 5).
+    When accepting fails for want of files or memory it pauses, and says so once. When the service is stopping it closes
+    new connections at once, without a word (docs/reference/command-line.md#shutdown).
     """
 
     def __init__(
@@ -87,24 +92,40 @@ class Listener:
         self._context = context
         self._server = endpoint(listening.getsockname())
         self._starved = False
+        self._new: dict[socket.socket, None] = {}  # accepted, and not begun
 
     def __repr__(self) -> str:
         return f"<Listener on {self._server}>"
 
+    @property
+    def _has_room(self) -> bool:
+        """Another connection may be accepted, if only to be closed."""
+        new = len(self._new)
+        places = self._roster.limits.max_connections
+        return new < _MOST_NEW and (len(self._roster) + new < places or not self._roster.accepting)
+
     async def run(self, start_soon: Callable[..., None]) -> None:
         """Accepts until cancelled; hands every connection's `run` to `start_soon`."""
-        while True:
-            while self._roster.full and self._roster.accepting:
-                await self._roster.change()
-            await trio.lowlevel.wait_readable(self._socket)
-            if not self._accept_burst(start_soon):
-                await trio.sleep(_STARVED_S)
+        roster = self._roster
+        try:
+            while True:
+                while not self._has_room:
+                    if self._new:
+                        await trio.lowlevel.checkpoint()
+                    else:
+                        await roster.change()
+                await trio.lowlevel.wait_readable(self._socket)
+                if not self._accept_burst(start_soon):
+                    await trio.sleep(_STARVED_S)
+        finally:
+            for client in self._new:
+                client.close()
+            self._new.clear()
 
     def _accept_burst(self, start_soon: Callable[..., None]) -> bool:
         """Accepts what has queued up, within bounds. False when there are no resources to accept with."""
-        self._roster.read_clock()
-        for _ in range(_BURST):
-            if self._roster.full and self._roster.accepting:
+        for count in range(_BURST):
+            if not self._has_room:
                 break
             try:
                 client, address = self._socket.accept()
@@ -113,16 +134,29 @@ class Listener:
                 return error.errno not in _STARVED_ERRNOS or self._pause(error)
             self._starved = False
             shared = shared_address(address[0]) if isinstance(address, tuple) else ""
-            if not self._roster.accepting:
-                client.close()
-                self._roster.dropped += 1
-            elif not self._roster.make_room(shared):
-                client.close()
+            self._new[client] = None
+            begin = partial(self._begin, client, address, shared, start_soon)
+            if count < _AT_ONCE and len(self._new) == 1:
+                begin()
             else:
-                connection = self._connection(client, address, shared)
-                self._roster.add(connection, shared)
-                start_soon(connection.run)
+                self._readiness.call_in_turn(shared, begin)
         return True
+
+    def _begin(self, client: socket.socket, address: object, shared: str, start_soon: Callable[..., None]) -> None:
+        roster = self._roster
+        if client not in self._new:
+            return  # closed meanwhile
+        del self._new[client]
+        roster.read_clock()
+        if not roster.accepting:
+            client.close()
+            roster.dropped += 1
+        elif not roster.make_room(shared):
+            client.close()
+        else:
+            connection = self._connection(client, address, shared)
+            roster.add(connection, shared)
+            start_soon(connection.run)
 
     def _pause(self, error: OSError) -> bool:
         self._roster.accept_failures += 1

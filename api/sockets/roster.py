@@ -162,10 +162,6 @@ class Roster:
     def __repr__(self) -> str:
         return f"<Roster {len(self)} of {self.limits.max_connections} connections, {self.requests} requests>"
 
-    @property
-    def full(self) -> bool:
-        return len(self._connections) >= self.limits.max_connections
-
     def read_clock(self) -> None:
         """Sets `now_s`, which stands still while there are no connections: to be called before new ones note it."""
         self.now_s = trio.current_time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import logging
@@ -9,6 +10,7 @@ import os
 import resource
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -177,6 +179,45 @@ async def test_limit_holds_for_a_crowd() -> None:
             client.close()
         await until(lambda: service.statistics().accepted == 6)
         assert service.statistics().peak_connections == 2
+
+
+async def test_a_crowd_of_one_address_does_not_keep_another_waiting() -> None:
+    """All of a crowd are accepted, and of another address the next one begins, before the crowd has begun."""
+    begun: list[str] = []
+
+    class Noted(HttpService):
+        def connection(self, *accepted: Any) -> Any:
+            begun.append(accepted[1][0])
+            return super().connection(*accepted)
+
+    service = Noted(echo, ServiceOptions(bind=("127.0.0.1:0",)))
+    service.bind()
+    with contextlib.ExitStack() as stack:
+        (port,) = service.ports
+        for _ in range(41):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        stack.enter_context(socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(service.serve)
+            await until(lambda: len(begun) == 42)
+            service.close()
+    assert begun.index("127.0.0.2") < 20
+
+
+async def test_clients_that_have_not_begun_are_closed_at_the_end() -> None:
+    service = service_at("127.0.0.1:0")
+    service.bind()
+    with contextlib.ExitStack() as stack:
+        port = service.ports[0]
+        crowd = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(60)]
+        async with trio.open_nursery() as nursery:
+            await nursery.start(service.serve)
+            await until(lambda: service.statistics().accepted >= 1)
+            service.close()
+        for client in crowd:
+            client.settimeout(PATIENCE_S)
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(1) == b""
 
 
 @pytest.mark.parametrize("secure", [False, True])
