@@ -9,7 +9,7 @@ from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import Transport
 from .app import HttpApplication
 from .asgi import AsgiApp
-from .h1.connection import Connection
+from .h1.connection import H1Connection
 from .h1.parser import HeadMemory
 from .h2.connection import H2Front
 
@@ -38,8 +38,8 @@ class HttpService(Service):
         client: tuple[str, int] | None,
         server: tuple[str, int] | None,
         roster: Roster,
-    ) -> Connection:
-        return Connection(self._app, transport, roster, client, server, self._http2, self._immediate, self._heads)
+    ) -> H1Connection:
+        return H1Connection(self._app, transport, roster, client, server, self._http2, self._immediate, self._heads)
 
     def open(self, turn: Turn) -> None:
         self._http2.group.turn = turn

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ import trio
 from ...actors.turn import Turn
 from ...engine.admission.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
-from ..sockets.roster import Phase, Roster
+from ..sockets.roster import Connection, Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
 from .errors import ErrorCode
 from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
@@ -109,7 +109,7 @@ class Call(Protocol):
 C = TypeVar("C", bound=Call)
 
 
-class Http2Connection(ABC, Generic[H, C]):
+class Http2Connection(Connection, Generic[H, C]):
     """Serves one client until it leaves, misbehaves, or is cancelled.
 
     Args:
@@ -132,25 +132,18 @@ class Http2Connection(ABC, Generic[H, C]):
         client: tuple[str, int] | None,
         parse_head: Callable[[Sequence[Field]], H],
     ) -> None:
+        super().__init__(transport, roster, client, Phase.HEAD)
         self._group = group
-        self._transport = transport
-        self._roster = roster
-        self._client = client
         self._nursery: trio.Nursery | None = None
-        self._scope = trio.CancelScope()
         self._reading = trio.CancelScope()
         self._dirty = False
         self._received_bytes = 0
         self._asked = False  # something, since `_settle` last looked
         self._counted = False  # the accounts may have entries
         self._pending_bytes = self._unfinished_bytes = self._unread_bytes = 0  # when last counted
-        self._unfinished_account = roster.accounts.unfinished
-        self._unread_account = roster.accounts.unread
         self.core: Http2Server[H] = Http2Server(group.limits, parse_head, trio.current_time())
         self._outbox = Outbox(transport, self.core)
         self.calls: dict[int, C] = {}
-        self.phase = Phase.HEAD
-        self.since_s = roster.now_s
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} from {self._client}: {self.phase.value}, {len(self.calls)} calls>"
@@ -161,30 +154,18 @@ class Http2Connection(ABC, Generic[H, C]):
 
     # ---- seen by the roster and the service ----
 
-    def fileno(self) -> int:
-        return self._transport.fileno()
-
     def time_out(self) -> None:
         if self.phase is Phase.IDLE and not self.core.going_away:
-            self._enter(Phase.IDLE)
+            self.enter(Phase.IDLE)
             self.go_away()
         else:
-            self._end()
-
-    def peer_gone(self) -> None:
-        self._end()
-
-    def abort(self) -> None:
-        self._end()
-
-    def is_slow(self, now_s: float) -> bool:
-        return False  # calls look after their own
+            self.abort()
 
     def make_way(self, account: ClientBytes) -> bool:
         """The streams of which too much is unread, or the connection."""
         pending = self.core.pending_streams() if account is self._unread_account else []
         if account is self._unread_account and (self.blocked or not pending):
-            self._end()
+            self.abort()
             return True
         for stream_id in pending:
             self.core.reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
@@ -199,14 +180,6 @@ class Http2Connection(ABC, Generic[H, C]):
             self._dirty = True
             self._group.turn.flush_later(self)
         return True
-
-    def _end(self) -> None:
-        self._enter(Phase.ENDING)
-        self._scope.cancel()
-
-    def _enter(self, phase: Phase) -> None:
-        self.phase = phase
-        self.since_s = self._roster.now_s
 
     def go_away(self) -> None:
         """Finishes what is open, takes nothing new, and closes."""
@@ -250,14 +223,14 @@ class Http2Connection(ABC, Generic[H, C]):
     async def _shake_hands(self) -> bool:
         transport = self._transport
         if isinstance(transport, TlsTransport):
-            self._enter(Phase.HANDSHAKE)
+            self.enter(Phase.HANDSHAKE)
             try:
                 protocol = await transport.handshake()
             except PeerGoneError:
                 return False
             if protocol != "h2":
                 return False
-            self._enter(Phase.HEAD)
+            self.enter(Phase.HEAD)
         return True
 
     async def _serve(self, received: bytes) -> None:
@@ -315,7 +288,7 @@ class Http2Connection(ABC, Generic[H, C]):
         except Exception:
             # The same defect as in `run`, and the same price.
             log.exception("error while serving %s", self._client)
-            self._end()
+            self.abort()
         if self.core.has_unread:
             self.start(self._go_on, transport)
             return True
@@ -345,7 +318,7 @@ class Http2Connection(ABC, Generic[H, C]):
 
     async def _part(self) -> None:
         """Closes after all has been said."""
-        self._enter(Phase.CLOSING)
+        self.enter(Phase.CLOSING)
         self._cancel_calls()
         with contextlib.suppress(PeerGoneError):
             await self._outbox.until_unblocked()
@@ -418,7 +391,7 @@ class Http2Connection(ABC, Generic[H, C]):
             rest = self._outbox.write_now()
         except PeerGoneError:
             self._lose_calls()
-            self._end()
+            self.abort()
             return
         if rest:
             self.start(self._write_rest, rest)
@@ -429,7 +402,7 @@ class Http2Connection(ABC, Generic[H, C]):
             await self._outbox.write_rest(rest, self._progressed)
         except PeerGoneError:
             self._lose_calls()
-            self._end()
+            self.abort()
         self._settle()
 
     @property
@@ -444,7 +417,7 @@ class Http2Connection(ABC, Generic[H, C]):
     def _progressed(self) -> None:
         """A client that did not read has read something: its time begins anew."""
         if self.phase is Phase.SENDING:
-            self._enter(Phase.SENDING)
+            self.enter(Phase.SENDING)
             self._unread_account.progressed(self)
 
     def _settle(self) -> None:
@@ -462,7 +435,7 @@ class Http2Connection(ABC, Generic[H, C]):
         else:
             phase = Phase.IDLE if self._received_bytes >= _GREETING_BYTES else Phase.HEAD
         if phase is not self.phase:
-            self._enter(phase)
+            self.enter(phase)
         elif self._asked and phase is Phase.IDLE:
             self.since_s = self._roster.now_s  # calls have come and gone; a PING is none
         self._asked = False

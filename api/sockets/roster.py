@@ -23,15 +23,16 @@ from __future__ import annotations
 import enum
 import math
 import select
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 import trio
 
 from ...engine.admission.client_bytes import ClientAccounts, ClientBytes
 from .limits import Limits
 from .shares import has_room
+from .transport import Transport
 
 _OWN_BYTES = 1 << 30
 _LOOKED_AT = 64
@@ -56,39 +57,59 @@ _EVICTABLE = frozenset((Phase.HANDSHAKE, Phase.IDLE, Phase.HEAD))
 """In which nothing has been asked."""
 
 
-class Connection(Protocol):
-    """What a service and its roster know of a connection. `run` is its life, and takes it off the roster at the end."""
+class Connection(ABC):
+    """One client of a service, as its roster knows it.
 
-    phase: Phase
-    since_s: float
+    Args:
+        transport: the accepted connection.
+        roster: where the connection is entered while it lives.
+        client: (address, port) of the client.
 
-    async def run(self) -> None: ...
+    Attributes:
+        since_s: when its phase began, on the roster's clock.
+    """
 
-    def fileno(self) -> int: ...
+    def __init__(self, transport: Transport, roster: Roster, client: tuple[str, int] | None, phase: Phase) -> None:
+        self._transport = transport
+        self._roster = roster
+        self._client = client
+        self._scope = trio.CancelScope()
+        self._unfinished_account = roster.accounts.unfinished
+        self._unread_account = roster.accounts.unread
+        self.phase = phase
+        self.since_s = roster.now_s
 
+    @abstractmethod
+    async def run(self) -> None:
+        """The connection's life. Takes it off the roster at its end. Raises nothing but cancellation from outside."""
+
+    def fileno(self) -> int:
+        return self._transport.fileno()
+
+    def enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since_s = self._roster.now_s
+
+    @abstractmethod
     def time_out(self) -> None:
         """The phase has lasted too long."""
-        ...
-
-    def peer_gone(self) -> None:
-        """The client has closed its connection."""
-        ...
 
     def abort(self) -> None:
-        """The service is closing, or the place is needed: stop at once."""
-        ...
+        """The client has closed its connection, the service is closing, or the place is needed: stop at once."""
+        self.enter(Phase.ENDING)
+        self._scope.cancel()
 
+    @abstractmethod
     def go_away(self) -> None:
         """The service is about to close: finish what is asked, take nothing new, and close. At once if nothing is."""
-        ...
 
     def is_slow(self, now_s: float) -> bool:
         """In `Phase.BODY`: the body comes too slowly."""
-        ...
+        return False
 
+    @abstractmethod
     def make_way(self, account: ClientBytes) -> bool:
         """It holds too much (`client_bytes.Holder`)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +315,7 @@ class Roster:
             poller.register(descriptor, select.POLLRDHUP)  # POLLHUP and POLLERR are always reported
         for descriptor, _ in poller.poll(0) if running else ():
             self.disconnects += 1
-            running[descriptor].peer_gone()
+            running[descriptor].abort()
 
     async def keep_sweeping(self) -> None:
         """Sweeps until cancelled; sleeps while there are no connections."""

@@ -52,38 +52,16 @@ class PlainTransport:
 
     async def receive(self, max_bytes: int) -> bytes:
         # Into a buffer that all connections share, and out of it: far cheaper than a new large one for each read.
-        # The loop stands here again, because a small request cannot afford one more coroutine.
-        watch = self.watch
         view = self._buffer[:max_bytes]
-        while True:
-            if not watch.ready:
-                await watch.wait()
-            try:
-                count = self.sock.recv_into(view)
-            except BlockingIOError:
-                watch.drained()
-                continue
-            except OSError:
-                return b""
-            if count < max_bytes:
-                watch.drained()
-            return bytes(view[:count])
+        return bytes(view[: await self.receive_into(view)])
 
     async def receive_into(self, view: memoryview) -> int:
-        watch = self.watch
         while True:
-            if not watch.ready:
-                await watch.wait()
-            try:
-                count = self.sock.recv_into(view)
-            except BlockingIOError:
-                watch.drained()
-                continue
-            except OSError:
-                return 0
-            if count < len(view):
-                watch.drained()
-            return count
+            if not self.watch.ready:
+                await self.watch.wait()
+            count = self.receive_now(view)
+            if count >= 0:
+                return count
 
     def take_now(self, max_bytes: int) -> bytes | None:
         """Like `receive`, without waiting; None if there is nothing."""

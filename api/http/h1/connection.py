@@ -37,7 +37,7 @@ from ....engine.tensor import Buffer
 from ...http2.frames import PREFACE
 from ...sockets.limits import Limits
 from ...sockets.pace import BodyPace
-from ...sockets.roster import Phase, Roster
+from ...sockets.roster import Connection, Phase, Roster
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
 from ..asgi import AsgiApp
 from ..exchange import Answer
@@ -57,7 +57,7 @@ _TOO_MUCH = "the server holds too many requests that are not complete; try again
 log = logging.getLogger(__name__)
 
 
-class Connection:
+class H1Connection(Connection):
     """Serves one client until it leaves, misbehaves, or is cancelled.
 
     Args:
@@ -81,6 +81,7 @@ class Connection:
         immediate: ImmediateInfer | None = None,
         heads: HeadMemory | None = None,
     ) -> None:
+        super().__init__(transport, roster, client, Phase.IDLE)
         self._app = app
         self._http2 = http2
         plain = transport if isinstance(transport, PlainTransport) else None
@@ -90,43 +91,26 @@ class Connection:
         self._call: ImmediateCall | None = None
         self._unsent: list[Buffer] = []
         self._unfinished = False  # the account has an entry
-        self._unfinished_account = roster.accounts.unfinished
-        self._unread_account = roster.accounts.unread
-        self._transport = transport
-        self._roster = roster
-        self._client = client
         self._server = server
-        self._scope = trio.CancelScope()
         self._parser = RequestParser(roster.limits, heads=heads)
         self._encoder: ResponseEncoder | None = None
         self._farewell: Refusal | None = None
         self._pace: BodyPace | None = None  # of the body that the application waits for
-        self.phase = Phase.IDLE
-        self.since_s = roster.now_s
 
     def __repr__(self) -> str:
         return f"<Connection from {self._client}: {self.phase.value}>"
 
     # ---- seen by the roster ----
 
-    def fileno(self) -> int:
-        return self._transport.fileno()
-
     def time_out(self) -> None:
         if self.phase is Phase.HEAD or self.phase is Phase.BODY:
             what = "head" if self.phase is Phase.HEAD else "body"
             self._farewell = Refusal(408, f"request {what} did not arrive in time")
-        self._end()
-
-    def peer_gone(self) -> None:
-        self._end()
-
-    def abort(self) -> None:
-        self._end()
+        self.abort()
 
     def go_away(self) -> None:
         if self.phase is Phase.HANDSHAKE or (self.phase is Phase.IDLE and not self._has_more):
-            self._end()
+            self.abort()
         elif self._encoder is not None:
             self._encoder.keep_alive = False
 
@@ -140,16 +124,8 @@ class Connection:
             asks = self.phase is Phase.HEAD or self.phase is Phase.BODY
             self._farewell = Refusal(503, _TOO_MUCH) if asks else Refusal()
             self._parser.abandon(self._farewell)
-        self._end()
+        self.abort()
         return True
-
-    def _end(self) -> None:
-        self.enter(Phase.ENDING)
-        self._scope.cancel()
-
-    def enter(self, phase: Phase) -> None:
-        self.phase = phase
-        self.since_s = self._roster.now_s
 
     def _enter_head(self) -> None:
         if self.phase is not Phase.HEAD:
@@ -167,7 +143,6 @@ class Connection:
     # ---- the task ----
 
     async def run(self) -> None:
-        """The connection's life. Raises nothing but cancellation from outside."""
         try:
             try:
                 with self._scope:
@@ -277,7 +252,7 @@ class Connection:
         except Exception:
             # The same defect as in `run`, and the same price.
             log.exception("error while serving %s", self._client)
-            self._end()
+            self.abort()
             return True
 
     def _take_up(self) -> bool:
@@ -318,7 +293,7 @@ class Connection:
         try:
             self._unsent = transport.send_now(whole_response(answer, self._roster.accepting))
         except PeerGoneError:
-            self._end()
+            self.abort()
             return
         if self._unsent:
             self.enter(Phase.SENDING)
@@ -398,7 +373,7 @@ class Connection:
     async def give_up(self, refusal: Refusal | None = None) -> NoReturn:
         """Ends the connection from inside the application, by cancellation."""
         self._farewell = refusal
-        self._end()
+        self.abort()
         await trio.lowlevel.checkpoint()
         raise PeerGoneError  # only where the application has shielded itself
 

@@ -19,7 +19,7 @@ READ_BYTES = 65_536
 
 
 class ExchangeConnection(Protocol):
-    """What an exchange needs of its connection (`connection.Connection`)."""
+    """What an exchange needs of its connection (`connection.H1Connection`)."""
 
     @property
     def limits(self) -> Limits: ...

@@ -39,9 +39,10 @@ from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.sockets.limits import Limits, raise_open_file_limit, within_open_files
 from trireme.api.sockets.listener import BindError
-from trireme.api.sockets.roster import Phase
+from trireme.api.sockets.roster import Connection, Phase
 from trireme.api.sockets.service import ServiceOptions
 from trireme.api.sockets.tls import TlsOptions
+from trireme.engine.admission.client_bytes import ClientBytes
 from trireme.engine.errors import ErrorKind
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -394,11 +395,12 @@ def test_connections_are_bounded_by_open_files() -> None:
     assert within_open_files(limits, 1).max_connections == 1
 
 
-class IdleConnection:
+class IdleConnection(Connection):
     """Never goes away."""
 
-    phase = Phase.IDLE
-    since_s = 0.0
+    def __init__(self) -> None:
+        self.phase = Phase.IDLE
+        self.since_s = 0.0
 
     async def run(self) -> None:
         raise AssertionError("only a listener runs connections")
@@ -409,9 +411,9 @@ class IdleConnection:
     def time_out(self) -> None:
         pass
 
-    peer_gone = abort = go_away = time_out
+    abort = go_away = time_out
 
-    def is_slow(self, now_s: float) -> bool:
+    def make_way(self, account: ClientBytes) -> bool:
         return False
 
 

@@ -10,12 +10,13 @@ import trio
 import trio.testing
 
 from trireme.api.sockets.limits import Limits
-from trireme.api.sockets.roster import Phase, Roster
+from trireme.api.sockets.roster import Connection, Phase, Roster
+from trireme.engine.admission.client_bytes import ClientBytes
 
 LIMITS = Limits(head_timeout_s=1.0, idle_timeout_s=None, body_timeout_s=2.0, write_timeout_s=3.0, linger_timeout_s=4.0)
 
 
-class FakeConnection:
+class FakeConnection(Connection):
     """A connection in a given phase, over a real pair of sockets."""
 
     def __init__(self, phase: Phase, since_s: float = 0.0) -> None:
@@ -34,9 +35,6 @@ class FakeConnection:
     def time_out(self) -> None:
         self.ended = "time"
 
-    def peer_gone(self) -> None:
-        self.ended = "gone"
-
     def abort(self) -> None:
         self.ended = "abort"
         self.phase = Phase.ENDING
@@ -46,6 +44,9 @@ class FakeConnection:
 
     def is_slow(self, now_s: float) -> bool:
         return self.slow
+
+    def make_way(self, account: ClientBytes) -> bool:
+        raise AssertionError("it holds nothing")
 
     def close(self) -> None:
         self.ours.close()
@@ -109,7 +110,7 @@ async def test_client_that_left_is_found_at_the_second_sweep(running: FakeConnec
     roster.sweep(5.1)
     assert running.ended == ""
     roster.sweep(5.2)
-    assert running.ended == "gone"
+    assert running.ended == "abort"
     assert roster.statistics().disconnects == 1
 
 

@@ -345,12 +345,14 @@ class Torrent:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.on = False
         self.turns = 0
-        receive = PlainTransport.receive
+        receive, receive_into = PlainTransport.receive, PlainTransport.receive_into
 
         async def receive_at_once(transport: PlainTransport, max_bytes: int) -> bytes:
             return CHUNK if self.on else await receive(transport, max_bytes)
 
-        async def receive_into_at_once(_transport: PlainTransport, view: memoryview) -> int:
+        async def receive_into_at_once(transport: PlainTransport, view: memoryview) -> int:
+            if view.obj is transport._buffer.obj:  # a head
+                return await receive_into(transport, view)
             self.on = True
             return len(view)
 
