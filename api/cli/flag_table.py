@@ -28,6 +28,7 @@ from .values import (
     list_of,
     named_setting,
     not_empty,
+    number,
     one_of,
     pair,
     read_float,
@@ -181,42 +182,33 @@ _HTTP = Group(
         ),
         Flag(
             "http-max-input-size",
-            Kind(
-                "<integer>",
-                in_range(read_int64, 1, INT64_MAX, "Error: --http-max-input-size must be greater than 0."),
-            ),
+            number("Error: --http-max-input-size must be greater than 0.", 1, INT64_MAX),
             "Most bytes that a request's body may have, also after decompression. Binary tensors are bounded by "
             "--max-inflight-bytes alone.",
             67108864,
         ),
         Flag(
             "http-max-management-size",
-            Kind(
-                "<integer>",
-                in_range(read_int64, 1, INT64_MAX, "Error: --http-max-management-size must be greater than 0."),
-            ),
+            number("Error: --http-max-management-size must be greater than 0.", 1, INT64_MAX),
             "Most bytes that the body of a call other than inference may have, unless it brings a model's files.",
             1048576,
         ),
         Flag(
             "http-max-json-values",
-            Kind("<integer>", in_range(read_int64, 1, INT64_MAX, "Error: --http-max-json-values must be at least 1.")),
+            number("Error: --http-max-json-values must be at least 1.", 1, INT64_MAX),
             "Most values that the JSON of a request may have, besides plain tensor data in large arrays.",
             1 << 17,
         ),
         Flag(
             "http-max-compression-ratio",
-            Kind(
-                "<integer>",
-                in_range(read_int, 0, INT32_MAX, "Error: --http-max-compression-ratio must not be negative."),
-            ),
+            number("Error: --http-max-compression-ratio must not be negative.", 0),
             "Most bytes that one byte of a request's compressed body may become, beyond the first 16 MiB; 0 for any "
             "number.",
             1000,
         ),
         Flag(
             "http-idle-timeout",
-            Kind("<integer>", in_range(read_int, 0, INT32_MAX, "Error: --http-idle-timeout must be at least 0.")),
+            number("Error: --http-idle-timeout must be at least 0.", 0),
             "Seconds after which a connection on which nothing is asked is closed, also for metrics; 0 for never.",
             75,
         ),
@@ -308,36 +300,33 @@ _LIMITS = Group(
     (
         Flag(
             "max-inflight-requests",
-            Kind("<integer>", in_range(read_int, 1, INT32_MAX, "Error: --max-inflight-requests must be at least 1.")),
+            number("Error: --max-inflight-requests must be at least 1.", 1),
             "Requests that may be accepted and not yet answered, in the whole server. At this bound it stops reading "
             "from its connections.",
             65_536,
         ),
         Flag(
             "max-inflight-bytes",
-            Kind("<integer>", in_range(read_int64, 1, INT64_MAX, "Error: --max-inflight-bytes must be at least 1.")),
+            number("Error: --max-inflight-bytes must be at least 1.", 1, INT64_MAX),
             "The same for the bytes of their inputs, of bodies that still arrive, and of what those expand to.",
             4 << 30,
         ),
         Flag(
             "max-address-share",
-            Kind("<integer>", in_range(read_int, 1, 100, "Error: --max-address-share must be between 1 and 100.")),
+            number("Error: --max-address-share must be between 1 and 100.", 1, 100),
             "Percentage of a port's connections that one address may hold, and of what may arrive or wait to be read. "
             "Behind a reverse proxy, whose address is that of all clients: 100.",
             50,
         ),
         Flag(
             "max-tensor-rank",
-            Kind(
-                "<integer>",
-                in_range(read_int, 1, MAX_RANK, f"Error: --max-tensor-rank must be between 1 and {MAX_RANK}."),
-            ),
+            number(f"Error: --max-tensor-rank must be between 1 and {MAX_RANK}.", 1, MAX_RANK),
             "Most dimensions of a request's input, the batch dimension included.",
             MAX_RANK,
         ),
         Flag(
             "max-tensor-elements",
-            Kind("<integer>", in_range(read_int64, 1, INT64_MAX, "Error: --max-tensor-elements must be at least 1.")),
+            number("Error: --max-tensor-elements must be at least 1.", 1, INT64_MAX),
             "Most elements of a request's input of type BYTES.",
             1 << 20,
         ),
@@ -357,7 +346,7 @@ _LIMITS = Group(
         ),
         Flag(
             "restart-limit",
-            Kind("<integer>", in_range(read_int, 0, INT32_MAX, "Error: --restart-limit must be at least 0.")),
+            number("Error: --restart-limit must be at least 0.", 0),
             "An instance that dies is started again, after ever longer delays. If it has died more often than this in "
             "a row, and its model has no other one, what is queued is refused meanwhile.",
             5,
@@ -421,10 +410,7 @@ _GRPC = Group(
         ),
         Flag(
             "grpc-max-response-pool-size",
-            Kind(
-                "<integer>",
-                in_range(read_int, 1, INT32_MAX, "Error: --grpc-max-response-pool-size must be greater than 0."),
-            ),
+            number("Error: --grpc-max-response-pool-size must be greater than 0.", 1),
             "Most response objects that are kept for reuse.",
             INT32_MAX,
             missing=_NO_POOL,
@@ -455,20 +441,14 @@ _GRPC = Group(
         ),
         Flag(
             "grpc-max-receive-bytes",
-            Kind(
-                "<integer>",
-                in_range(read_int, 1, INT32_MAX, f"Error: --grpc-max-receive-bytes must be between 1 and {INT32_MAX}."),
-            ),
+            number(f"Error: --grpc-max-receive-bytes must be between 1 and {INT32_MAX}.", 1),
             "Most bytes of a request message, as sent and unpacked. Messages that carry neither tensors nor files may "
             "have 1 MiB at most.",
             INT32_MAX,
         ),
         Flag(
             "grpc-max-compression-ratio",
-            Kind(
-                "<integer>",
-                in_range(read_int, 0, INT32_MAX, "Error: --grpc-max-compression-ratio must be at least 0."),
-            ),
+            number("Error: --grpc-max-compression-ratio must be at least 0.", 0),
             "How many times its size a compressed message may unpack to, beyond 16 MiB; 0 for any number.",
             1000,
         ),
@@ -693,7 +673,7 @@ _PYTHON = Group(
         ),
         Flag(
             "python-memory-limit",
-            Kind("<integer>", in_range(read_int64, 0, INT64_MAX, "Error: --python-memory-limit must be at least 0.")),
+            number("Error: --python-memory-limit must be at least 0.", 0, INT64_MAX),
             "Most bytes of private memory of each process of a Python model; 0 for no limit.",
             0,
         ),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...engine.clock import SystemClock
+from ...engine.errors import InvalidArgumentError
 from ...engine.logs.request_log import RequestLog
 from ...engine.request import InferenceRequest
 
@@ -53,9 +54,12 @@ def logging_requests(path: Path) -> Iterator[Callable[[InferenceRequest, int], N
         What to call with each request that arrives, and its batch size.
 
     Raises:
-        OSError: the file cannot be opened.
+        InvalidArgumentError: the file cannot be opened.
     """
-    lines = _Lines(path)
+    try:
+        lines = _Lines(path)
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot open request log '{path}': {error.strerror}") from error
     try:
         yield RequestLog(lines.write, SystemClock()).arrived
     finally:

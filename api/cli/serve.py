@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import trio
 
@@ -24,7 +24,6 @@ from ...engine.description import IndexEntry
 from ...engine.errors import InvalidArgumentError, TriremeError
 from ...engine.repository.source import RepositorySource, Scan
 from ...engine.repository.temporary import remove_abandoned
-from ...engine.request import InferenceRequest
 from ..grpc.application import GrpcApplication
 from ..grpc.service import GrpcService
 from ..http.app import HttpApplication
@@ -41,7 +40,7 @@ from .flags import usage_text
 from .getopt import UsageError, parse
 from .progress import load_display
 from .request_log_file import logging_requests
-from .services import GrpcSettings, MetricsSettings, limits_in_vain
+from .services import MetricsSettings, limits_in_vain
 from .tables import keepalive_table, startup_tables
 
 logger = logging.getLogger("trireme.serve")
@@ -157,9 +156,14 @@ async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStac
     """
     server = None
     try:
-        on_request = _open_request_log(command, stack)
+        on_request = None
+        if command.request_log is not None:
+            on_request = stack.enter_context(logging_requests(command.request_log))
         await trio.to_thread.run_sync(remove_abandoned)
-        _tell_wide_fields()
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("ModelConfig 64-bit fields:")
+            for field in wide_fields():
+                logger.debug("\t%s", field)
         with load_display(log.handler) as on_load:
             source = None if command.server.model_repository else _Unspecified()
             server = InferenceServer(command.server, on_load, source=source, on_request=on_request)
@@ -173,29 +177,6 @@ async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStac
         logger.warning("%s", warning)
     _show_tables(server)
     return server
-
-
-def _tell_wide_fields() -> None:
-    if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("ModelConfig 64-bit fields:")
-        for field in wide_fields():
-            logger.debug("\t%s", field)
-
-
-def _open_request_log(
-    command: ServeCommand, stack: contextlib.AsyncExitStack
-) -> Callable[[InferenceRequest, int], None] | None:
-    """What is called with each request; None without a request log.
-
-    Raises:
-        InvalidArgumentError: the file cannot be opened.
-    """
-    if command.request_log is None:
-        return None
-    try:
-        return stack.enter_context(logging_requests(command.request_log))
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot open request log '{command.request_log}': {error.strerror}") from error
 
 
 def _show_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = None) -> None:
@@ -215,12 +196,14 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
     in_time = False
     start_error = None
     async with trio.open_nursery() as nursery:
-        grpc = http = None
+        application = grpc = http = None
         try:
             if command.grpc is not None:
-                grpc = _GrpcEnd(server, command.grpc, log)
+                application = GrpcApplication(server, command.grpc.options, log)
+                services, guards = application.services, application.guards
+                grpc = GrpcService(services, command.grpc.service, guards=guards, readiness=server.readiness)
                 log_table(keepalive_table(command.grpc.service.http2.keepalive), logging.DEBUG)
-                await _open(grpc.service, "GRPC", "GRPCInferenceService", nursery)
+                await _open(grpc, "GRPC", "GRPCInferenceService", nursery)
             if command.http is not None:
                 http = HttpService(HttpApplication(server, command.http.options, log), command.http.service)
                 await _open(http, "HTTP", "HTTPService", nursery)
@@ -236,32 +219,14 @@ async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log,
             remaining_s = server.options.exit_timeout_s
             if http is not None:
                 remaining_s = await http.drain(remaining_s)
-            if grpc is not None:
+            if grpc is not None and application is not None:
+                application.stop_accepting()
                 remaining_s = await grpc.drain(remaining_s)
             in_time = await server.stop(remaining_s)
         nursery.cancel_scope.cancel()
     if start_error is not None:
         raise start_error
     return in_time
-
-
-class _GrpcEnd:
-    """The gRPC front end: what it serves, and where."""
-
-    def __init__(self, server: InferenceServer, settings: GrpcSettings, log: Log) -> None:
-        self._application = GrpcApplication(server, settings.options, log)
-        application = self._application
-        self.service = GrpcService(
-            application.services,
-            settings.service,
-            guards=application.guards,
-            readiness=server.readiness,
-        )
-
-    async def drain(self, budget_s: float) -> float:
-        """Takes nothing new and waits for the clients to go; what is left of the budget."""
-        self._application.stop_accepting()
-        return await self.service.drain(budget_s)
 
 
 def _settle_memory() -> None:

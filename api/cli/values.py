@@ -297,3 +297,9 @@ INTEGER = Kind("<integer>", read_int)
 INTEGER64 = Kind("<integer>", read_int64)
 FLOAT = Kind("<float>", read_float)
 PORT = Kind("<integer>", read_port)
+
+
+def number(message: str, least: int, most: int = INT32_MAX) -> Kind:
+    """A whole number from `least` to `most`; `message` refuses others."""
+    read = read_int if most <= INT32_MAX else read_int64
+    return Kind("<integer>", in_range(read, least, most, message))

@@ -9,16 +9,15 @@ lower case.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...engine.errors import TriremeError
 from ...engine.logs.context import about
-from .asgi import Headers, Message, Receive, Scope, Send
+from .asgi import Message, Receive, Scope, Send
 from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits, BodyReader, BodyRefusedError
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
 from .exchange import Answer, Context, HttpOptions, HttpRequest, Match, StreamedAnswer, address_of, open_lease
-from .guards import OriginGuard, RestrictedApis
+from .guards import RequestGuard
 from .infer.handler import ImmediateInfer
 from .routes import Router
 from .tracing import WatchedSend, is_watched
@@ -53,12 +52,11 @@ class HttpApplication:
         self._context = Context(server, options, log)
         self._router = Router()
         self._tracer = server.tracer
-        self._guard = RestrictedApis(options.restrictions) if options.restrictions else None
-        self._origins = OriginGuard(options.allowed_origins, options.allowed_hosts)
+        self._guard = RequestGuard(options.restrictions, options.allowed_origins, options.allowed_hosts)
         self._body_limits = BodyLimits(
             options.max_input_bytes, options.max_management_bytes, server.options.max_inflight_bytes
         )
-        self.immediate = ImmediateInfer(self._context, self._router.match, self._inference_refusal())
+        self.immediate = ImmediateInfer(self._context, self._router.match, self._guard)
 
     @property
     def readiness(self) -> Readiness:
@@ -85,7 +83,7 @@ class HttpApplication:
         match = self._router.match(scope["raw_path"])
         if match is None:
             answer = not_found()
-        elif refusal := self._refusal(match, scope):
+        elif refusal := self._guard.refusal(match.route.category, method, scope["headers"]):
             answer = refusal
         else:
             answer = await self._serve(match, scope, receive, send)
@@ -126,26 +124,6 @@ class HttpApplication:
     def _lease(self, match: Match, scope: Scope) -> Lease:
         return open_lease(self._context.server, match, address_of(scope))
 
-    def _refusal(self, match: Match, scope: Scope) -> Answer | None:
-        """What to answer to a request that is not allowed, before anything else of it is looked at."""
-        headers: Headers = scope["headers"]
-        category = match.route.category
-        if self._guard and (refusal := self._guard.refusal(category, headers)):
-            return refusal
-        return self._origins.refusal(category, scope["method"], headers)
-
-    def _inference_refusal(self) -> Callable[[Headers], Answer | None] | None:
-        """`_refusal` for inference, where it may say anything."""
-        guard = self._guard if self._guard and self._guard.guards("inference") else None
-        if guard is None and not self._origins.checks_hosts:
-            return None
-
-        def refusal(headers: Headers) -> Answer | None:
-            refused = None if guard is None else guard.refusal("inference", headers)
-            return refused or self._origins.refusal("inference", "POST", headers)
-
-        return refusal
-
     async def _answer(self, request: HttpRequest) -> Answer | StreamedAnswer:
         """Run the handler; whatever it raises becomes an answer."""
         match, scope = request.match, request.scope
@@ -177,13 +155,9 @@ async def _send(send: Send, answer: Answer, with_body: bool) -> None:
 
 
 async def _serve_other(scope: Scope, receive: Receive, send: Send) -> None:
+    """Nothing to start or stop here: the server that the application speaks for is opened and closed by its owner."""
     if scope["type"] != "lifespan":
         raise ValueError(f"an ASGI scope of type 'http' or 'lifespan' was expected, got '{scope['type']}'")
-    await _live_until_shutdown(receive, send)
-
-
-async def _live_until_shutdown(receive: Receive, send: Send) -> None:
-    """Nothing to start or stop here: the server that the application speaks for is opened and closed by its owner."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -87,19 +87,19 @@ def too_large(nbytes: int | None, limit_bytes: int, flag: str) -> Answer:
     return Answer(413, JSON, error_body(f"{text}Use --{flag} to increase the limit."))
 
 
+@dataclass(frozen=True, slots=True)
 class BodyLimits:
     """The terms for every request.
 
-    Args:
+    Attributes:
         input_bytes: ``--http-max-input-size``.
         management_bytes: ``--http-max-management-size``.
         inflight_bytes: ``--max-inflight-bytes``.
     """
 
-    def __init__(self, input_bytes: int, management_bytes: int, inflight_bytes: int) -> None:
-        self._input_bytes = input_bytes
-        self._management_bytes = management_bytes
-        self._inflight_bytes = max(inflight_bytes, UNCOUNTED_BYTES)  # a small body is in memory before it is asked for
+    input_bytes: int
+    management_bytes: int
+    inflight_bytes: int
 
     def terms(self, kind: BodyKind, headers: Headers) -> BodyTerms:
         """The terms for one request.
@@ -118,17 +118,15 @@ class BodyLimits:
                 compressed = value not in (b"", b"identity")
             elif name == b"expect":
                 waited_for = value.lower() == b"100-continue"
-        limit_bytes, flag = self._input_bytes, "http-max-input-size"
+        most = max(self.inflight_bytes, UNCOUNTED_BYTES)  # a small body is in memory before it is asked for
+        limit_bytes, flag = self.input_bytes, "http-max-input-size"
         if kind is BodyKind.MANAGEMENT:
-            limit_bytes, flag = self._management_bytes, "http-max-management-size"
+            limit_bytes, flag = self.management_bytes, "http-max-management-size"
         elif kind is BodyKind.TENSORS and json_length and json_length <= limit_bytes and not compressed:
-            limit_bytes, flag = self._inflight_bytes, "max-inflight-bytes"
-        if limit_bytes > self._inflight_bytes:
-            limit_bytes, flag = self._inflight_bytes, "max-inflight-bytes"
+            limit_bytes, flag = most, "max-inflight-bytes"
+        if limit_bytes > most:
+            limit_bytes, flag = most, "max-inflight-bytes"
         return BodyTerms(length, limit_bytes, flag, waited_for)
-
-    def __repr__(self) -> str:
-        return f"<BodyLimits {self._input_bytes}, {self._management_bytes}, {self._inflight_bytes}>"
 
 
 def _number(text: bytes) -> int | None:

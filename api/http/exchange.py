@@ -6,7 +6,7 @@ import enum
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...engine.errors import InvalidArgumentError
@@ -18,6 +18,7 @@ from ..restrictions import Restriction
 from ..sockets.shares import shared_address
 from .asgi import Headers, Scope, Send
 from .infer.decoder import InferDecoder
+from .infer.request import InferTerms
 from .json.scan import DEFAULT_MAX_VALUES
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class HttpOptions:
             (docs/reference/http.md#restricted-apis).
         max_json_values: most values that a JSON text may have, besides plain data of tensors in large arrays.
         max_compression_ratio: most bytes that one byte of a compressed body may become; 0 for any number.
-        allowed_origins, allowed_hosts: ``--http-allowed-…``: see `OriginGuard`.
+        allowed_origins, allowed_hosts: ``--http-allowed-…``: see `RequestGuard`.
     """
 
     max_input_bytes: int = 67_108_864
@@ -60,8 +61,6 @@ class HttpOptions:
 TEXT = b"text/plain"
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
-
-_MAX_VERSION = 2**63 - 1
 
 
 class BodyKind(enum.Enum):
@@ -87,7 +86,9 @@ class Context:
         self.server = server
         self.options = options
         self.log = log
-        self.decoder = InferDecoder(options.max_input_bytes, server.shared_memory, server.options.tensor_limits)
+        self.decoder = InferDecoder(
+            InferTerms(options.max_input_bytes, server.shared_memory, server.options.tensor_limits)
+        )
         self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
 
 
@@ -219,11 +220,7 @@ class Match:
     version_text: str = ""
     repository: str = ""
     kind: str = ""
-    version: int | None = field(init=False, default=LATEST)
-
-    def __post_init__(self) -> None:
-        if self.version_text:
-            object.__setattr__(self, "version", _parse_version(self.version_text))
+    version: int | None = LATEST
 
     def model_version(self) -> int:
         """The version asked for, or `LATEST`.
@@ -237,11 +234,3 @@ class Match:
                 "version should be an integral value > 0"
             )
         return self.version
-
-
-def _parse_version(digits: str) -> int | None:
-    # Compare lengths first: int() refuses texts of thousands of digits.
-    significant = digits.lstrip("0") or "0"
-    if len(significant) > len(str(_MAX_VERSION)) or int(significant) > _MAX_VERSION:
-        return None
-    return int(significant)

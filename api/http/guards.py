@@ -1,4 +1,4 @@
-"""Requests that a web page makes a browser send, and how they are told from those of programs.
+"""Requests that are refused by their heads: for want of a key, or as they come from a web page.
 
 A page of any site can have the browser that shows it send a POST to this server, with any body and a simple
 Content-Type, from inside the network. It cannot keep the browser from saying so, by ``Origin`` and ``Sec-Fetch-Site``,
@@ -33,31 +33,43 @@ HOST = re.compile(r"(?:\[[0-9a-f:.]+\]|[^\s/:@?#,]+)(?::[0-9]+)?")
 _FROM_HERE = (b"none", b"same-origin")
 
 
-class OriginGuard:
-    """Looks at a request as soon as its route is known.
+class RequestGuard:
+    """Looks at every request as soon as its route is known, before its method and its body.
 
     Args:
+        restrictions: which requests need a key in their headers (docs/reference/http.md#restricted-apis).
         origins: whose pages may make calls that change the server, in lower case; `ANY_ORIGIN` for all.
         hosts: what ``Host`` may be, in lower case; empty for anything.
     """
 
-    def __init__(self, origins: Sequence[str] = (), hosts: Sequence[str] = ()) -> None:
+    def __init__(
+        self, restrictions: Sequence[Restriction] = (), origins: Sequence[str] = (), hosts: Sequence[str] = ()
+    ) -> None:
         self._any_origin = ANY_ORIGIN in origins
         self._origins = frozenset(origin.encode() for origin in origins)
         self._hosts = frozenset(host.encode() for host in hosts)
+        self._keys = {
+            category: (each.key.lower().encode("utf-8", "surrogateescape"), each, restricted(each.key))
+            for each in restrictions
+            for category in each.categories
+        }
 
     @property
-    def checks_hosts(self) -> bool:
-        """Whether requests of all kinds are looked at."""
-        return bool(self._hosts)
+    def guards_inference(self) -> bool:
+        """Whether inference requests may be refused."""
+        return bool(self._hosts) or "inference" in self._keys
 
     def refusal(self, category: str, method: str, headers: Headers) -> Answer | None:
         """What to answer to a request that is not allowed; None if it may pass.
 
         Args:
             category: of the request's route (docs/reference/http.md#restricted-apis).
-            headers: lower-case names.
+            headers: lower-case names; of several headers with a key's name, the first counts.
         """
+        if category in self._keys:
+            key, restriction, answer = self._keys[category]
+            if not restriction.admits(next((given for name, given in headers if name == key), None)):
+                return answer
         if self._hosts and (refused := self._refused_host(headers)) is not None:
             return refused
         if method != "POST" or category == "inference" or self._any_origin:
@@ -81,9 +93,6 @@ class OriginGuard:
         message = f"the request is for {shown}, expected one of those that --http-allowed-hosts names"
         return Answer(403, JSON, error_body(message))
 
-    def __repr__(self) -> str:
-        return f"<OriginGuard: {len(self._origins)} origins, {len(self._hosts)} hosts>"
-
 
 def _without_port(host: bytes) -> bytes:
     name, colon, port = host.rpartition(b":")
@@ -96,39 +105,3 @@ def _forbidden(what: str) -> Answer:
 
 def _shown(value: bytes) -> str:
     return value[:200].decode("utf-8", "replace")
-
-
-class RestrictedApis:
-    """A guard: it looks at every request as soon as its route is known, before its method and its body."""
-
-    def __init__(self, restrictions: Sequence[Restriction]) -> None:
-        self._needed = {
-            category: (
-                restriction.key.lower().encode("utf-8", "surrogateescape"),
-                restriction,
-                restricted(restriction.key),
-            )
-            for restriction in restrictions
-            for category in restriction.categories
-        }
-
-    def guards(self, category: str) -> bool:
-        """Whether requests of a category need a key."""
-        return category in self._needed
-
-    def refusal(self, category: str, headers: Headers) -> Answer | None:
-        """What to answer to a request that lacks the key or has it with another value; None if it may pass.
-
-        Args:
-            category: of the request's route.
-            headers: lower-case names; of several headers with one name, the first counts.
-        """
-        needed = self._needed.get(category)
-        if needed is None:
-            return None
-        key, restriction, answer = needed
-        given = next((given for name, given in headers if name == key), None)
-        return None if restriction.admits(given) else answer
-
-    def __repr__(self) -> str:
-        return f"<RestrictedApis: {', '.join(self._needed)}>"

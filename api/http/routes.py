@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from ...engine.request import LATEST
 from ..memo import Memo
 from .exchange import JSON, TEXT, Answer, BodyKind, Context, Handler, Match, Route
 from .handlers import about, repository, settings, shared_memory
@@ -20,6 +21,7 @@ _REPOSITORY = rb"/v2/repository(?:/(?P<repository>[^/]+))?"
 _MANAGED = _REPOSITORY + rb"/models/(?P<name>[^/]+)"
 _REGION = rb"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
 
+_MAX_VERSION = 2**63 - 1
 _CACHED_PATHS = 1024
 _CACHED_PATH_BYTES = 512
 
@@ -85,10 +87,19 @@ class Router:
             found = route.pattern.fullmatch(path)
             if found is not None:
                 groups = {key: _text(value) for key, value in found.groupdict().items() if value is not None}
-                return Match(route, version_text=groups.pop("version", ""), **groups)
+                digits = groups.pop("version", "")
+                return Match(route, version_text=digits, version=_parse_version(digits) if digits else LATEST, **groups)
         return None
 
 
 def _text(raw: bytes) -> str:
     # Bytes that are no UTF-8 survive, so that an error can quote the name as it came.
     return raw.decode("utf-8", "surrogateescape")
+
+
+def _parse_version(digits: str) -> int | None:
+    # Compare lengths first: int() refuses texts of thousands of digits.
+    significant = digits.lstrip("0") or "0"
+    if len(significant) > len(str(_MAX_VERSION)) or int(significant) > _MAX_VERSION:
+        return None
+    return int(significant)

@@ -105,11 +105,6 @@ class Http2Server(Incoming[H]):
         """The streams on which the client's windows hold something back."""
         return [stream.id for stream in self._open.values() if stream.queue is not None and stream.queue.pending]
 
-    @property
-    def output_bytes(self) -> int:
-        """How much `take_output` would give. Who cannot write had better not read on when this is large."""
-        return sum(map(len, self._sender.out))
-
     def take_output(self) -> list[Buffer]:
         """All that may be written now, in order. Call it when what it gave before has been written, not sooner: that is
         how a client that does not read is noticed."""

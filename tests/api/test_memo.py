@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trireme.api.grpc.infer_reader import InferReader
 from trireme.api.http.h1.parser import HeadMemory
 from trireme.api.http.infer.decoder import InferDecoder
+from trireme.api.http.infer.request import InferTerms
 from trireme.api.http.routes import Router
 from trireme.api.http2.headers import HeaderReader
 from trireme.api.http2.limits import Http2Limits
@@ -52,7 +53,7 @@ def test_looking_up_costs_no_call_of_ours() -> None:
     [
         lambda: Router()._matches,
         lambda: HeadMemory()._heads,
-        lambda: InferDecoder(1, Regions())._heads,
+        lambda: InferDecoder(InferTerms(1, Regions()))._heads,
         lambda: InferReader(Regions())._heads,
         lambda: HeaderReader(Http2Limits(), list).heads,
     ],

@@ -17,6 +17,7 @@ from trireme.api.grpc import infer_writer
 from trireme.api.grpc.infer_request import decode_infer as decode_grpc
 from trireme.api.grpc.infer_request import read_infer_request
 from trireme.api.http.infer import response as infer_response
+from trireme.api.http.infer.request import InferTerms
 from trireme.api.http.infer.request import decode_infer as decode_http
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
@@ -25,7 +26,6 @@ from trireme.engine.memory.regions import Region, Regions, RegionSlice
 from trireme.engine.memory.tensors import RegionTensor, places_on_gpus
 from trireme.engine.request import InferenceResponse
 from trireme.engine.tensor import Tensor
-from trireme.engine.tensor_limits import DEFAULT_LIMITS
 
 COUNT = LARGE_BYTES  # four times as many bytes
 """Elements of an output, which would be copied on a thread."""
@@ -84,7 +84,7 @@ class Exchange:
             "outputs": [{"name": "OUT", "parameters": parameters}, {"name": "OTHER"}],
         }
         body = orjson.dumps(document)
-        return decode_http(body, len(body), "identity", -1, 1 << 20, self.regions, DEFAULT_LIMITS)
+        return decode_http(body, len(body), "identity", -1, InferTerms(1 << 20, self.regions))
 
     def _grpc(self, byte_size: int) -> Any:
         request = infer_request(values=[1])

@@ -28,7 +28,6 @@ import logging
 from typing import NoReturn
 
 import numpy as np
-import orjson
 import trio
 
 from ....actors.socket_readiness import Watch
@@ -40,6 +39,7 @@ from ...sockets.pace import BodyPace
 from ...sockets.roster import Connection, Phase, Roster
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
 from ..asgi import AsgiApp
+from ..errors import error_body
 from ..exchange import Answer
 from ..h2.connection import H2Front, first_bytes
 from ..infer.handler import ImmediateCall, ImmediateInfer
@@ -346,7 +346,7 @@ class H1Connection(Connection):
         begun = self._encoder is not None and self._encoder.state in (ResponseState.BODY, ResponseState.DONE)
         if refusal.status == 0 or begun:
             return
-        body = b'{"error":%b}' % orjson.dumps(refusal.message)
+        body = error_body(refusal.message)
         rest = self._transport.send_now([error_response(refusal.status, body)])
         while rest:
             rest = await self._transport.send_some(rest)

@@ -141,9 +141,9 @@ class ResponseEncoder:
         return head
 
 
-def error_response(status: int, json_body: bytes, *, http10: bool = False) -> bytes:
+def error_response(status: int, json_body: bytes) -> bytes:
     """A whole response that ends its connection."""
-    encoder = ResponseEncoder(http10=http10, keep_alive=False)
+    encoder = ResponseEncoder(keep_alive=False)
     encoder.start({"status": status, "headers": [(b"Content-Type", b"application/json")]})
     return b"".join(encoder.body({"body": json_body}))
 

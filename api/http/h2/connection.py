@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import orjson
-
 from ...http2.connection import Http2Connection, Http2Group
 from ...http2.errors import ErrorCode
 from ...http2.events import RequestReceived
@@ -17,6 +15,7 @@ from ...sockets.limits import Limits
 from ...sockets.roster import Roster
 from ...sockets.transport import Transport
 from ..asgi import AsgiApp, http_scope
+from ..errors import error_body
 from ..h1.parser import Refusal
 from ..h1.response import ResponseState
 from .exchange import Exchange
@@ -166,7 +165,7 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
         if exchange.state in (ResponseState.BODY, ResponseState.DONE):
             self.core.reset(exchange.stream_id, ErrorCode.INTERNAL_ERROR)
             return
-        body = b'{"error":%b}' % orjson.dumps(refusal.message)
+        body = error_body(refusal.message)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         self.core.send_headers(exchange.stream_id, response_block(refusal.status, headers))
         self.core.send_data(exchange.stream_id, [body], True)

@@ -4,17 +4,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ....engine.config import config_json
 from ....engine.config.model import ModelInput, ModelOutput
 from ....engine.description import ModelDescription
 from ....engine.errors import UnavailableError
-from ....engine.metrics.responses import Duration, ResponseStatistics
 from ....engine.metrics.statistics import ModelStatisticsEntry
 from ..errors import error_body
 from ..exchange import JSON, TEXT, Answer, Context, HttpRequest
 from ..json import writer as json_writer
+
+_COMPUTE = ("compute_input", "compute_infer", "compute_output")
+_INFERENCE = ("success", "fail", "queue", *_COMPUTE, "cache_hit", "cache_miss")
+"""Durations of statistics, in order."""
 
 
 async def server_live(context: Context, request: HttpRequest) -> Answer:
@@ -101,44 +105,11 @@ def _model_statistics(entry: ModelStatisticsEntry) -> dict[str, Any]:
         "last_inference": counted.last_inference_ms,
         "inference_count": counted.inference_count,
         "execution_count": counted.execution_count,
-        "inference_stats": {
-            "success": _duration(counted.success),
-            "fail": _duration(counted.fail),
-            "queue": _duration(counted.queue),
-            "compute_input": _duration(counted.compute_input),
-            "compute_infer": _duration(counted.compute_infer),
-            "compute_output": _duration(counted.compute_output),
-            "cache_hit": _duration(counted.cache_hit),
-            "cache_miss": _duration(counted.cache_miss),
-        },
-        "response_stats": {
-            str(index): _response_statistics(responses) for index, responses in sorted(counted.responses.items())
-        },
+        "inference_stats": {name: asdict(getattr(counted, name)) for name in _INFERENCE},
+        "response_stats": {str(index): asdict(responses) for index, responses in sorted(counted.responses.items())},
         "batch_stats": [
-            {
-                "batch_size": rows,
-                "compute_input": _duration(batch.compute_input),
-                "compute_infer": _duration(batch.compute_infer),
-                "compute_output": _duration(batch.compute_output),
-            }
+            {"batch_size": rows, **{name: asdict(getattr(batch, name)) for name in _COMPUTE}}
             for rows, batch in sorted(counted.batches.items())
         ],
-        "memory_usage": [
-            {"type": usage.type, "id": usage.id, "byte_size": usage.byte_size} for usage in entry.memory_usage
-        ],
+        "memory_usage": [asdict(usage) for usage in entry.memory_usage],
     }
-
-
-def _response_statistics(responses: ResponseStatistics) -> dict[str, Any]:
-    return {
-        "compute_infer": _duration(responses.compute_infer),
-        "compute_output": _duration(responses.compute_output),
-        "success": _duration(responses.success),
-        "fail": _duration(responses.fail),
-        "empty_response": _duration(responses.empty_response),
-        "cancel": _duration(responses.cancel),
-    }
-
-
-def _duration(duration: Duration) -> dict[str, int]:
-    return {"count": duration.count, "ns": duration.ns}

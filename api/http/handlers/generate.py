@@ -86,8 +86,9 @@ async def _submit(context: Context, request: HttpRequest) -> Reply:
 class _GenerateTask(Traced):
     """A generate request as the pipeline sees it (`pipeline.Adapter`). No headers become parameters of it."""
 
-    __slots__ = ("_context", "_headers", "_http", "_version", "lease", "model", "request", "trace")
     prompt: ClassVar[bool] = False
+    request: InferenceRequest | None = None
+    trace = None
 
     def __init__(
         self,
@@ -99,8 +100,6 @@ class _GenerateTask(Traced):
     ) -> None:
         self.lease = request.lease
         self.model = model
-        self.request: InferenceRequest | None = None
-        self.trace = None
         self._context = context
         self._headers = headers
         self._http = request

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....engine.errors import UnavailableError
-from ....engine.tracing.settings import CLEAR, SettingsChange
+from ....engine.tracing.settings import CLEAR, SettingsChange, TraceLevel
 from ...logging import FORMATS, Log, log_file_refused, log_unreachable, verbose_level
 from ...trace_settings import check_model, file_refused, read_count, read_level, read_number, show_settings
 from ..bodies import read_json
@@ -120,17 +120,19 @@ def _read_change(body: Any) -> SettingsChange:
     given = members_of(body)
     if "trace_file" in given:
         raise file_refused()
-    wanted = SettingsChange()
-    if "trace_level" in given:
-        levels = given["trace_level"]
-        wanted.level = CLEAR if levels is None else read_level(map(json_reader.as_string, json_reader.as_array(levels)))
-    if "trace_rate" in given:
-        rate = given["trace_rate"]
-        wanted.rate = CLEAR if rate is None else read_number("trace_rate", json_reader.as_string(rate))
-    if "trace_count" in given:
-        count = given["trace_count"]
-        wanted.count = CLEAR if count is None else read_count(json_reader.as_string(count), gap="")
-    if "log_frequency" in given:
-        every = given["log_frequency"]
-        wanted.log_frequency = CLEAR if every is None else read_number("log_frequency", json_reader.as_string(every))
-    return wanted
+    changes = {field: read(given[name]) for name, field, read in _TRACE_SETTINGS if given.get(name) is not None}
+    cleared = {field: CLEAR for name, field, _ in _TRACE_SETTINGS if name in given and given[name] is None}
+    return SettingsChange(**changes, **cleared)
+
+
+def _read_traced(levels: Any) -> TraceLevel | None:
+    return read_level(map(json_reader.as_string, json_reader.as_array(levels)))
+
+
+_TRACE_SETTINGS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("trace_level", "level", _read_traced),
+    ("trace_rate", "rate", lambda value: read_number("trace_rate", json_reader.as_string(value))),
+    ("trace_count", "count", lambda value: read_count(json_reader.as_string(value), gap="")),
+    ("log_frequency", "log_frequency", lambda value: read_number("log_frequency", json_reader.as_string(value))),
+)
+"""Member, field of `SettingsChange`, reader; read in this order."""

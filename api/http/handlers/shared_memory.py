@@ -7,8 +7,8 @@ import binascii
 from typing import Any
 
 from ....engine.errors import InvalidArgumentError
-from ....engine.memory.cuda import HANDLE_BYTES, CudaRegion
-from ....engine.memory.regions import Region, RegionKind
+from ....engine.memory.cuda import HANDLE_BYTES
+from ....engine.memory.regions import RegionKind
 from ...restrictions import refuse_region_changes
 from ..bodies import read_json
 from ..exchange import JSON, Answer, Context, HttpRequest
@@ -22,9 +22,15 @@ async def status(context: Context, request: HttpRequest) -> Answer:
     match = request.match
     regions = context.server.shared_memory
     if RegionKind(match.kind) is RegionKind.CUDA:
-        entries = [_cuda_entry(region) for region in regions.cuda_status(match.name)]
+        entries = [
+            {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
+            for region in regions.cuda_status(match.name)
+        ]
     else:
-        entries = [_system_entry(region) for region in regions.system_status(match.name)]
+        entries = [
+            {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
+            for region in regions.system_status(match.name)
+        ]
     return Answer(200, JSON, json_writer.dumps(entries))
 
 
@@ -48,14 +54,6 @@ async def unregister(context: Context, request: HttpRequest) -> Answer:
     match = request.match
     context.server.shared_memory.unregister(RegionKind(match.kind), match.name)
     return Answer(200, JSON)
-
-
-def _cuda_entry(region: CudaRegion) -> dict[str, Any]:
-    return {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
-
-
-def _system_entry(region: Region) -> dict[str, Any]:
-    return {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
 
 
 def _read_system_document(document: Any) -> tuple[str, int, int]:

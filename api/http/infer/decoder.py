@@ -15,15 +15,13 @@ from typing import Any
 
 from ....engine.datatypes import DataType
 from ....engine.errors import InvalidArgumentError
-from ....engine.memory.regions import Regions
 from ....engine.request import InferenceRequest
 from ....engine.tensor import Buffer, Tensor
-from ....engine.tensor_limits import DEFAULT_LIMITS, TensorLimits
 from ...memo import Memo
 from ..json.large import LargeText, infer_places
 from ..json.reader import members_of
 from ..json.scan import refuse_parts
-from .request import DecodedInfer, OutputForm, decode_document, decode_infer
+from .request import DecodedInfer, InferTerms, OutputForm, decode_document, decode_infer
 
 _INTEGER = re.compile(r"[ \t]*([+-]?[0-9]+)")
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
@@ -60,53 +58,33 @@ class _Head:
 
 
 class InferDecoder:
-    """`decode_infer` with a memory of bounded size.
+    """`decode_infer` with a memory of bounded size."""
 
-    Args:
-        limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
-        regions: shared memory, where tensors may be.
-        limits: what one tensor may be like.
-    """
-
-    def __init__(self, limit_bytes: int, regions: Regions, limits: TensorLimits = DEFAULT_LIMITS) -> None:
-        self._regions = regions
-        self._limits = limits
-        self._limit_bytes = limit_bytes
+    def __init__(self, terms: InferTerms) -> None:
+        self._terms = terms
         self._heads: Memo[_Head] = Memo(_HEADS, _HEAD_BYTES)
 
     def decode(self, body: Buffer, json_length: int, model_name: str, version: int) -> DecodedInfer:
         """See `decode_infer`."""
         if not 0 < json_length <= _HEAD_BYTES or json_length == len(body):
-            return decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions, self._limits)
+            return decode_infer(body, json_length, model_name, version, self._terms)
         view = memoryview(body)
         text = bytes(view[:json_length])
         head = self._heads.get(text)
         if head is not None and head.nbytes == len(body) - json_length:
             return head.decode(view[json_length:], model_name, version)
-        decoded = decode_infer(body, json_length, model_name, version, self._limit_bytes, self._regions, self._limits)
+        decoded = decode_infer(body, json_length, model_name, version, self._terms)
         if not decoded.request.id and not decoded.in_regions:
             self._remember(text, decoded, len(body) - json_length)
         return decoded
 
-    def large(self, body: Buffer, json_length: int, max_values: int) -> LargeText:
-        """Look at a large text; does not read it, and may be called on a thread.
-
-        Raises:
-            InvalidArgumentError: it has more than `max_values` values besides plain tensor data.
-        """
-        return LargeText(memoryview(body)[:json_length], max_values)
-
-    def decode_large(
-        self, text: LargeText, body: Buffer, json_length: int, model_name: str, version: int
-    ) -> DecodedInfer:
-        """See `decode_infer`; may be called on a thread."""
-        blobs = memoryview(body)[json_length:]
-        limit_bytes, regions, limits = self._limit_bytes, self._regions, self._limits
+    def decode_large(self, text: LargeText, blobs: memoryview, model_name: str, version: int) -> DecodedInfer:
+        """See `decode_document`; may be called on a thread."""
 
         def decode(document: Any) -> DecodedInfer:
             given = [members_of(document).get(name) for name in ("parameters", "inputs", "outputs")]
             refuse_parts(sum(len(each) for each in given if isinstance(each, dict | list)))
-            return decode_document(document, blobs, model_name, version, limit_bytes, regions, limits)
+            return decode_document(document, blobs, model_name, version, self._terms)
 
         return text.read(infer_places, decode)
 

@@ -25,8 +25,9 @@ from .. import compression
 from ..asgi import HEADER_NAMES, Headers
 from ..errors import error_answer, unexpected_failure
 from ..exchange import JSON, TEXT, Answer, Context, HttpRequest, Match
+from ..guards import RequestGuard
 from ..h1.parser import Request
-from ..json.large import ON_LOOP_BYTES
+from ..json.large import ON_LOOP_BYTES, LargeText
 from ..tracing import HttpTrace, trace_of
 from .decoder import header_length
 from .request import DecodedInfer, forward_headers
@@ -166,10 +167,11 @@ class _InferTask(HttpInfer):
 
     async def decode_slowly(self) -> None:
         context, http = self.context, self.http
-        decoder, offload, body, json_length = context.decoder, self.offload, self.body, self.json_length
-        text = await offload(decoder.large, body, json_length, context.options.max_json_values)
+        offload, body, json_length = self.offload, self.body, self.json_length
+        text = await offload(LargeText, memoryview(body)[:json_length], context.options.max_json_values)
         await http.hold(context.server, text.cost_bytes)
-        self._read(await offload(decoder.decode_large, text, body, json_length, self.name, self.version))
+        blobs = memoryview(body)[json_length:]
+        self._read(await offload(context.decoder.decode_large, text, blobs, self.name, self.version))
         self.lease = http.lease
 
 
@@ -257,18 +259,13 @@ class ImmediateInfer:
 
     Args:
         find: the route of a path.
-        refusal: says what to answer to a request that is not allowed, by its headers; None if all are.
+        guard: refuses requests by their headers.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        find: Callable[[bytes], Match | None],
-        refusal: Callable[[Headers], Answer | None] | None = None,
-    ) -> None:
+    def __init__(self, context: Context, find: Callable[[bytes], Match | None], guard: RequestGuard) -> None:
         self._context = context
         self._limit_bytes = context.options.max_input_bytes
-        self._refusal = refusal
+        self._guard = guard if guard.guards_inference else None
         self._find = find
 
     def wants(self, request: Request) -> bool:
@@ -285,7 +282,9 @@ class ImmediateInfer:
             None if it is to go the long way: then nothing has happened yet.
         """
         match = self._match(request)
-        if match is None or (self._refusal is not None and self._refusal(request.headers) is not None):
+        if match is None:
+            return None
+        if self._guard is not None and self._guard.refusal("inference", "POST", request.headers) is not None:
             return None
         values = dict(reversed(request.headers))
         if b"content-encoding" in values or b"accept-encoding" in values:

@@ -13,12 +13,27 @@ from ....engine.memory.regions import Regions, RegionSlice
 from ....engine.memory.tensors import RegionTensor, places_on_gpus
 from ....engine.request import InferenceRequest, ParameterValue
 from ....engine.tensor import Buffer, Tensor
-from ....engine.tensor_limits import MAX_ELEMENTS, TensorLimits, bounded_product
+from ....engine.tensor_limits import DEFAULT_LIMITS, MAX_ELEMENTS, TensorLimits, bounded_product
 from ...request_parameters import RESERVED_PREFIX, HeaderPattern, check_forwarded_name
 from ..asgi import Headers
 from ..json import reader as json_reader
 from ..json.reader import converted, members_of, read_member
 from ..json.tensor import tensor_from_json
+
+
+@dataclass(frozen=True, slots=True)
+class InferTerms:
+    """On which terms infer requests are read.
+
+    Attributes:
+        limit_bytes: bound on JSON text, on a tensor given as JSON, on a raw request.
+        regions: shared memory, where tensors may be; they are read later.
+        limits: what one tensor may be like.
+    """
+
+    limit_bytes: int
+    regions: Regions
+    limits: TensorLimits = DEFAULT_LIMITS
 
 
 @dataclass(slots=True)
@@ -41,45 +56,27 @@ class DecodedInfer:
     model: ModelDescription | None = None
 
 
-def decode_infer(
-    body: Buffer,
-    json_length: int,
-    model_name: str,
-    version: int,
-    limit_bytes: int,
-    regions: Regions,
-    limits: TensorLimits,
-) -> DecodedInfer:
+def decode_infer(body: Buffer, json_length: int, model_name: str, version: int, terms: InferTerms) -> DecodedInfer:
     """The request that `body` holds.
 
     Args:
         body: as sent, unpacked. Binary tensors become views on it.
         json_length: how much of it is JSON, from `header_length`.
         version: as asked for in the path.
-        limit_bytes: bound on a tensor given as JSON.
-        regions: shared memory, where tensors may be.
-        limits: what one tensor may be like.
 
     Raises:
         InternalError, InvalidArgumentError, NotFoundError: docs/reference/http-inference.md,
             docs/reference/shared-memory.md, first failure wins.
     """
     if json_length == 0:
-        return _decode_raw(body, model_name, version)
+        # The data of the model's only input (docs/reference/http-inference.md#raw-binary-requests).
+        return DecodedInfer(InferenceRequest(model_name, version, raw_input=body), {}, AS_BINARY)
     view = memoryview(body)
     document = json_reader.parse(view[:json_length])
-    return decode_document(document, view[json_length:], model_name, version, limit_bytes, regions, limits)
+    return decode_document(document, view[json_length:], model_name, version, terms)
 
 
-def decode_document(
-    document: Any,
-    blobs: memoryview,
-    model_name: str,
-    version: int,
-    limit_bytes: int,
-    regions: Regions,
-    limits: TensorLimits,
-) -> DecodedInfer:
+def decode_document(document: Any, blobs: memoryview, model_name: str, version: int, terms: InferTerms) -> DecodedInfer:
     """The request that a JSON document describes; see `decode_infer`.
 
     Args:
@@ -93,10 +90,10 @@ def decode_document(
     if "parameters" in members and read_parameters(members["parameters"], request):
         default_form = AS_BINARY
     inputs = read_member(json_reader.as_array, members, "inputs")
-    request.inputs = read_inputs(inputs, blobs, model_name, limit_bytes, regions, limits)
+    request.inputs = read_inputs(inputs, blobs, model_name, terms)
     forms: dict[str, OutputForm] = {}
     if "outputs" in members:
-        forms = read_outputs(converted(json_reader.as_array, members["outputs"], "outputs"), regions)
+        forms = read_outputs(converted(json_reader.as_array, members["outputs"], "outputs"), terms.regions)
         request.requested_outputs = tuple(forms)
     request.in_regions = any(isinstance(tensor, RegionTensor) for tensor in request.inputs)
     places = {name: form.place for name, form in forms.items() if form.place is not None}
@@ -105,25 +102,15 @@ def decode_document(
     return DecodedInfer(request, forms, default_form, request.in_regions or bool(places))
 
 
-def _decode_raw(body: Buffer, model_name: str, version: int) -> DecodedInfer:
-    """A body that is the data of the model's only input (docs/reference/http-inference.md#raw-binary-requests)."""
-    return DecodedInfer(InferenceRequest(model_name, version, raw_input=body), {}, AS_BINARY)
-
-
 # ---- inputs ----
 
 
-def read_inputs(
-    inputs: list[Any], blobs: memoryview, model_name: str, limit_bytes: int, regions: Regions, limits: TensorLimits
-) -> list[Tensor]:
+def read_inputs(inputs: list[Any], blobs: memoryview, model_name: str, terms: InferTerms) -> list[Tensor]:
     """The tensors of a request, in order.
 
     Args:
         inputs: the JSON member ``inputs``.
         blobs: the bytes that follow the JSON text; binary tensors become views on them.
-        limit_bytes: bound on a tensor given as JSON.
-        regions: shared memory; tensors there are read later.
-        limits: what one tensor may be like.
 
     Raises:
         InternalError: a member is missing or has the wrong type.
@@ -140,13 +127,13 @@ def read_inputs(
         _check_source(members, parameters)
         name = read_member(json_reader.as_string, members, "name")
         datatype = BY_NAME.get(read_member(json_reader.as_string, members, "datatype"), INVALID)
-        shape = _read_shape(name, members, limits)
+        shape = _read_shape(name, members, terms.limits)
         if "binary_data_size" not in parameters:
-            place = find_slice(parameters, regions)
+            place = find_slice(parameters, terms.regions)
             if place is not None:
                 tensors.append(RegionTensor(name, datatype, shape, place))
             else:
-                tensors.append(_from_json(name, datatype, shape, members.get("data"), limit_bytes, limits))
+                tensors.append(_from_json(name, datatype, shape, members.get("data"), terms))
             continue
         size = converted(json_reader.as_unsigned, parameters["binary_data_size"], "binary_data_size")
         stop = at + size
@@ -186,14 +173,13 @@ def _read_shape(name: str, members: dict[str, Any], limits: TensorLimits) -> tup
     return tuple(dims)
 
 
-def _from_json(
-    name: str, datatype: DataType, shape: tuple[int, ...], data: Any, limit_bytes: int, limits: TensorLimits
-) -> Tensor:
+def _from_json(name: str, datatype: DataType, shape: tuple[int, ...], data: Any, terms: InferTerms) -> Tensor:
+    limit_bytes = terms.limit_bytes
     size = bounded_product(shape) * datatype.size
     # A size beyond 64 bits has a text of its own, which the reader knows.
     if limit_bytes < size <= MAX_ELEMENTS:
         raise _too_large(name, size, limit_bytes)
-    tensor = tensor_from_json(name, datatype, shape, data, limits)
+    tensor = tensor_from_json(name, datatype, shape, data, terms.limits)
     if datatype is BYTES and tensor.nbytes > limit_bytes:
         raise _too_large(name, tensor.nbytes, limit_bytes)
     return tensor

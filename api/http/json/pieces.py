@@ -19,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any
@@ -51,7 +52,36 @@ class OddTextError(Exception):
     """The text cannot be read in this way."""
 
 
-class LargeArray:
+class _Large(ABC):
+    """A part of a document, still text."""
+
+    __slots__ = ("_checked", "_strict", "_text")
+
+    def __init__(self, text: memoryview, *, strict: bool) -> None:
+        self._text = text
+        self._strict = strict
+        self._checked = False
+
+    @abstractmethod
+    def pieces(self) -> Iterator[Any]:
+        """What it stands for, piece by piece."""
+
+    @abstractmethod
+    def whole(self) -> Any:
+        """It as it would be in a small document."""
+
+    def check(self) -> None:
+        """Read what has not been read.
+
+        Raises:
+            OddTextError: it is no JSON, or not plain.
+        """
+        if not self._checked:
+            for _ in self.pieces():
+                pass
+
+
+class LargeArray(_Large):
     """An array of a document, still text.
 
     Args:
@@ -63,13 +93,11 @@ class LargeArray:
         values: as many as it has values, about.
     """
 
-    __slots__ = ("_checked", "_run", "_strict", "_text", "values")
+    __slots__ = ("_run", "values")
 
     def __init__(self, text: memoryview, run: Run, *, strict: bool) -> None:
-        self._text = text
-        self._strict = strict
+        super().__init__(text, strict=strict)
         self._run = run
-        self._checked = False
         self.values = run.values
 
     def __len__(self) -> int:
@@ -108,21 +136,11 @@ class LargeArray:
         self._checked = True
         return _read(bytes(self._text[self._run.start : self._run.stop]), strict=self._strict)
 
-    def check(self) -> None:
-        """Read what has not been read.
-
-        Raises:
-            OddTextError: it is no JSON, or not plain.
-        """
-        if not self._checked:
-            for _ in self.pieces():
-                pass
-
     def __repr__(self) -> str:
         return f"<LargeArray of about {self.values} values>"
 
 
-class LargeString:
+class LargeString(_Large):
     """A string of a document, still text.
 
     Args:
@@ -134,14 +152,12 @@ class LargeString:
         nbytes: of its text.
     """
 
-    __slots__ = ("_checked", "_start", "_stop", "_strict", "_text", "nbytes")
+    __slots__ = ("_start", "_stop", "nbytes")
 
     def __init__(self, text: memoryview, start: int, stop: int, *, strict: bool) -> None:
-        self._text = text
+        super().__init__(text, strict=strict)
         self._start = start
         self._stop = stop
-        self._strict = strict
-        self._checked = False
         self.nbytes = stop - start
 
     def pieces(self) -> Iterator[bytes]:
@@ -170,21 +186,8 @@ class LargeString:
         refuse_strings(self.nbytes)
         return b"".join(self.pieces()).decode("utf-8", "surrogateescape")
 
-    def check(self) -> None:
-        """Read what has not been read.
-
-        Raises:
-            OddTextError: it is no JSON, or not plain.
-        """
-        if not self._checked:
-            for _ in self.pieces():
-                pass
-
     def __repr__(self) -> str:
         return f"<LargeString of {self.nbytes} bytes>"
-
-
-_Large = LargeArray | LargeString
 
 
 class LargeDocument:

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http.infer.decoder import InferDecoder
-from trireme.api.http.infer.request import DecodedInfer, decode_infer
+from trireme.api.http.infer.request import DecodedInfer, InferTerms, decode_infer
 from trireme.engine.datatypes import DATATYPES
 from trireme.engine.errors import TriremeError
 from trireme.engine.memory.regions import Regions
-from trireme.engine.tensor_limits import DEFAULT_LIMITS
 
 LIMIT_BYTES = 1 << 20
 
@@ -90,9 +89,7 @@ def outcome(decode: Callable[[], DecodedInfer]) -> object:
 
 
 def the_long_way(text: bytes, blobs: bytes, version: int = 1) -> object:
-    return outcome(
-        lambda: decode_infer(text + blobs, len(text), "model", version, LIMIT_BYTES, Regions(), DEFAULT_LIMITS)
-    )
+    return outcome(lambda: decode_infer(text + blobs, len(text), "model", version, InferTerms(LIMIT_BYTES, Regions())))
 
 
 def remembered(decoder: InferDecoder) -> int:
@@ -110,7 +107,7 @@ def test_a_repeated_head_is_decoded_as_at_first(head: dict[str, Any], data: st.D
     """Whatever binary tensors, outputs and parameters it names, and whatever bytes are behind it."""
     text = orjson.dumps(head)
     size = size_of(head)
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     for version in (1, 2, -1):
         blobs = data.draw(st.binary(min_size=size, max_size=size))
         decoded = decoder.decode(text + blobs, len(text), "model", version)
@@ -124,14 +121,14 @@ def test_a_repeated_head_is_decoded_as_at_first(head: dict[str, Any], data: st.D
 @given(HEADS, st.binary(max_size=80))
 def test_other_lengths_behind_a_head_that_is_known_get_the_same_error(head: dict[str, Any], blobs: bytes) -> None:
     text = orjson.dumps(head)
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     decoder.decode(text + bytes(size_of(head)), len(text), "model", 1)
     assert outcome(lambda: decoder.decode(text + blobs, len(text), "model", 1)) == the_long_way(text, blobs)
 
 
 def test_requests_of_one_head_share_nothing_that_can_be_changed() -> None:
     text = orjson.dumps(fp32_head(parameters={"own": 1}, outputs=[{"name": "OUT"}]))
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     first, second, third = (decoder.decode(text + bytes([n] * 8), len(text), "m", 1).request for n in range(3))
     for one, other in ((first, second), (second, third)):
         assert one is not other
@@ -143,7 +140,7 @@ def test_requests_of_one_head_share_nothing_that_can_be_changed() -> None:
 
 def test_tensors_are_views_on_the_body() -> None:
     text = orjson.dumps(fp32_head())
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     for _ in range(2):
         body = bytearray(text + bytes(8))
         (tensor,) = decoder.decode(body, len(text), "m", 1).request.inputs
@@ -153,7 +150,7 @@ def test_tensors_are_views_on_the_body() -> None:
 
 def test_names_of_requests_are_not_remembered() -> None:
     """A client that numbers its requests would fill the memory with heads that never come again."""
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     for number in range(3):
         text = orjson.dumps(fp32_head(id=str(number)))
         assert decoder.decode(text + bytes(8), len(text), "m", 1).request.id == str(number)
@@ -165,7 +162,7 @@ def test_data_in_the_head_is_not_remembered(member: bytes) -> None:
     """Not even if its name is written strangely: later, as many bytes as all tensors have would be taken for theirs."""
     given = {"name": "A", "datatype": "INT32", "shape": [2], "data": [1, 2]}
     text = orjson.dumps({"inputs": [given, *fp32_head()["inputs"]]}).replace(b'"data"', member)
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     for blobs in (bytes(8), bytes(16), bytes(range(8)), bytes(16)):
         decode = partial(decoder.decode, text + blobs, len(text), "model", 1)
         assert outcome(decode) == the_long_way(text, blobs)
@@ -173,7 +170,7 @@ def test_data_in_the_head_is_not_remembered(member: bytes) -> None:
 
 
 def test_bodies_without_bytes_behind_the_head_are_not_remembered() -> None:
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     body = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[2],"data":[1,2]}]}'
     decoder.decode(body, len(body), "m", 1)
     assert decoder.decode(b"raw", 0, "m", 1).request.raw_input == b"raw"
@@ -181,7 +178,7 @@ def test_bodies_without_bytes_behind_the_head_are_not_remembered() -> None:
 
 
 def test_what_was_refused_is_not_remembered() -> None:
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     for text in (b"{", b'{"inputs":3}', orjson.dumps(fp32_head(parameters={"triton_x": 1}))):
         for _ in range(2):
             with pytest.raises(TriremeError):
@@ -191,7 +188,7 @@ def test_what_was_refused_is_not_remembered() -> None:
 
 def test_memory_is_bounded() -> None:
     """In the number of heads and in the size of each."""
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     most = 0
     for number in range(2_000):
         text = orjson.dumps(fp32_head(parameters={"own": number}))
@@ -199,7 +196,7 @@ def test_memory_is_bounded() -> None:
             assert decoder.decode(text + bytes(8), len(text), "m", 1).request.parameters == {"own": number}
         most = max(most, remembered(decoder))
     assert 0 < most <= 512
-    decoder = InferDecoder(LIMIT_BYTES, Regions())
+    decoder = InferDecoder(InferTerms(LIMIT_BYTES, Regions()))
     text = orjson.dumps(fp32_head(parameters={"own": "x" * 2_048}))
     decoder.decode(text + bytes(8), len(text), "m", 1)
     assert remembered(decoder) == 0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trireme.api.http.infer.request import DecodedInfer, decode_document, decode_infer
+from trireme.api.http.infer.request import DecodedInfer, InferTerms, decode_document, decode_infer
 from trireme.api.http.json import pieces as json_pieces
 from trireme.api.http.json import reader as json_reader
 from trireme.api.http.json import scan as json_scan
@@ -24,7 +24,6 @@ from trireme.api.request_parameters import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError, TriremeError
 from trireme.engine.memory.regions import Regions
 from trireme.engine.tensor import Tensor
-from trireme.engine.tensor_limits import DEFAULT_LIMITS
 
 MANY = 1 << 20
 LIMIT_BYTES = 1 << 26
@@ -100,13 +99,13 @@ def decoded(body: bytes, read: Callable[[bytes], DecodedInfer]) -> object:
 
 
 def whole(body: bytes) -> DecodedInfer:
-    return decode_infer(body, len(body), "m", 1, LIMIT_BYTES, Regions(), DEFAULT_LIMITS)
+    return decode_infer(body, len(body), "m", 1, InferTerms(LIMIT_BYTES, Regions()))
 
 
 def in_pieces(body: bytes, nbytes: int = json_scan.PIECE_BYTES, most: int = MANY) -> DecodedInfer:
     return LargeText(memoryview(body), most, nbytes).read(
         infer_places,
-        lambda document: decode_document(document, memoryview(b""), "m", 1, LIMIT_BYTES, Regions(), DEFAULT_LIMITS),
+        lambda document: decode_document(document, memoryview(b""), "m", 1, InferTerms(LIMIT_BYTES, Regions())),
     )
 
 

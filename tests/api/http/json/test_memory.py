@@ -13,8 +13,9 @@ import pytest
 from http_fakes import FakeServer, HttpClient
 
 from trireme.api.http.infer.decoder import InferDecoder
-from trireme.api.http.infer.request import DecodedInfer
+from trireme.api.http.infer.request import DecodedInfer, InferTerms
 from trireme.api.http.json import pieces as json_pieces
+from trireme.api.http.json.large import LargeText
 from trireme.api.http.json.scan import DEFAULT_MAX_VALUES
 from trireme.api.request_parameters import MAX_PARTS, MAX_TEXT_BYTES
 from trireme.engine.errors import TriremeError
@@ -88,16 +89,16 @@ PARTS = {
 
 def measured(text: bytes) -> tuple[int, int, DecodedInfer | None]:
     """Most bytes that reading took, the text not counted; what was charged; what it says, if it was not refused."""
-    decoder = InferDecoder(1 << 30, Regions())
+    decoder = InferDecoder(InferTerms(1 << 30, Regions()))
     decoded, cost = None, 0
     gc.collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         try:
-            large = decoder.large(memoryview(text), len(text), DEFAULT_MAX_VALUES)
+            large = LargeText(memoryview(text), DEFAULT_MAX_VALUES)
             cost = large.cost_bytes
-            decoded = decoder.decode_large(large, memoryview(text), len(text), "m", 1)
+            decoded = decoder.decode_large(large, memoryview(b""), "m", 1)
         except TriremeError:
             pass
         return tracemalloc.get_traced_memory()[1] - before, cost, decoded
@@ -126,7 +127,7 @@ def test_what_is_bounded_by_number_takes_what_is_counted(kind: str) -> None:
 def test_many_small_strings_are_kept_packed() -> None:
     """A request that waits takes what it is counted with, though it may be too small to be read in pieces."""
     text = tensor("BYTES", 5_000, "[" + ",".join(['"ab"'] * 5_000) + "]")
-    decoded = InferDecoder(1 << 30, Regions()).decode(text, len(text), "m", 1)
+    decoded = InferDecoder(InferTerms(1 << 30, Regions())).decode(text, len(text), "m", 1)
     (given,) = decoded.request.inputs
     assert not given.has_array
     assert given.nbytes == 5_000 * 6
