@@ -49,6 +49,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(error: object) -> None:
+    """A process of the test run is over. If it has crashed the run ends: xdist would wait for the rest of its files."""
+    if error:
+        pytest.exit(f"a process of the test run has died: {error}", returncode=1)
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: no garbage collection, a test's own or another, has to look through all of it again."""
     gc.collect()
