@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 from ..engine.admission.large_requests import is_large, read_regions_now, strings_in_regions
 from ..engine.admission.shares import ModelShare
@@ -59,13 +60,16 @@ class Admission:
         self, request: InferenceRequest, lease: Lease | None, description: ModelDescription | None
     ) -> Reply:
         received_ns = self._clock.now_ns()
-        accepted = False
-        try:
+        with ExitStack() as undo:
+            if lease is not None:
+                undo.callback(lease.close)
             model = self._find(request, description)
             budget, share = self._budget, model.share
             large = is_large(request, model.validator)
             if large:
-                lease = lease or budget.lease(share)
+                if lease is None:
+                    lease = budget.lease(share)
+                    undo.callback(lease.close)
                 await self._hold_strings(request, lease)
                 inputs, rows = await self._offload(model.validator.check, request)
             else:
@@ -77,16 +81,13 @@ class Admission:
                 """There is room. None if a thread has something to do first."""
                 if large and request.in_regions:
                     return None
-                ready = False
-                try:
+                with ExitStack() as release:
+                    release.callback(holder.release, nbytes)
                     tensors = read_regions_now(inputs, model.input_gpu) if request.in_regions else inputs
                     again = model, tensors, rows
                     if (waited or large) and not model.ready:
                         again = self._check_again_now(model, request, tensors, rows)
-                    ready = True
-                finally:
-                    if not ready:
-                        holder.release(nbytes)
+                    release.pop_all()
                 return None if again is None else self._hand_in(request, *again, nbytes, received_ns, holder)
 
             if lease is None:
@@ -99,46 +100,36 @@ class Admission:
                 if not model.ready:
                     model, inputs, rows = await self._check_again(model, request, inputs, rows, holder, nbytes)
                 reply = self._hand_in(request, model, inputs, rows, nbytes, received_ns, holder)
-            accepted = True
-        finally:
-            if lease is not None and not accepted:
-                lease.close()
+            undo.pop_all()
         return reply
 
     def admit_nowait(
         self, request: InferenceRequest, lease: Lease | None, description: ModelDescription | None
     ) -> Reply | None:
-        if lease is not None:
-            return self._admit_leased(request, lease, description)
         received_ns = self._clock.now_ns()
         checked = self._check(request, description)
         if checked is None:
             return None
         model, inputs, rows, nbytes = checked
-        share = model.share
-        if not self._budget.take_nowait(share, nbytes):
+        share, budget = model.share, self._budget
+        if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
             return None
+        holder = share if lease is None else lease
         if request.in_regions:
-            inputs = self._read_regions_now(model, inputs, share, nbytes)
-        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, share)
+            with ExitStack() as undo:
+                undo.callback(holder.release, nbytes)
+                inputs = read_regions_now(inputs, model.input_gpu)
+                undo.pop_all()
+        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, holder)
 
-    def _admit_leased(
+    def admit_leased(
         self, request: InferenceRequest, lease: Lease, description: ModelDescription | None
     ) -> Reply | None:
-        received_ns = self._clock.now_ns()
-        refused = True
-        reply = None
-        try:
-            checked = self._check(request, description)
-            if checked is not None and self._budget.admit_nowait(lease, checked[0].share, checked[3]):
-                model, inputs, rows, nbytes = checked
-                if request.in_regions:
-                    inputs = self._read_regions_now(model, inputs, lease, nbytes)
-                reply = self._hand_in(request, model, inputs, rows, nbytes, received_ns, lease)
-            refused = False
-        finally:
-            if refused:
-                lease.close()
+        """`admit_nowait` with a lease, which is closed if that raises."""
+        with ExitStack() as undo:
+            undo.callback(lease.close)
+            reply = self.admit_nowait(request, lease, description)
+            undo.pop_all()
         return reply
 
     def admit_inner(self, request: InferenceRequest, description: ModelDescription | None) -> Reply:
@@ -213,15 +204,12 @@ class Admission:
     ) -> tuple[Model, dict[str, Tensor], int]:
         """While the request waited for room, which it has got, its model was replaced; perhaps it is again, while this
         checks it. The model that it is for now, and the request's inputs and rows as that one sees them."""
-        accepted = False
-        try:
+        with ExitStack() as undo:
+            undo.callback(holder.release, nbytes)
             while (again := self._check_again_now(model, request, inputs, rows)) is None:
                 model = self._find(request)
                 inputs, rows = await self._offload(_check_and_read, model, request)
-            accepted = True
-        finally:
-            if not accepted:
-                holder.release(nbytes)
+            undo.pop_all()
         return again
 
     def _check_again_now(
@@ -240,18 +228,6 @@ class Admission:
         missing = strings_in_regions(request) - lease.nbytes if request.in_regions else 0
         if missing > 0:
             await lease.grow(missing)
-
-    def _read_regions_now(
-        self, model: Model, inputs: dict[str, Tensor], holder: ModelShare | Lease, nbytes: int
-    ) -> dict[str, Tensor]:
-        read = False
-        try:
-            inputs = read_regions_now(inputs, model.input_gpu)
-            read = True
-        finally:
-            if not read:
-                holder.release(nbytes)
-        return inputs
 
     def _hand_in(
         self,

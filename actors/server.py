@@ -330,7 +330,9 @@ class InferenceServer:
         Raises:
             TriremeError: refused: no such model, invalid, its model has too much in flight, stopping.
         """
-        return self._admission.admit_nowait(request, lease, model)
+        if lease is not None:
+            return self._admission.admit_leased(request, lease, model)
+        return self._admission.admit_nowait(request, None, model)
 
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         """What a request is to hold of the server-wide budget while it arrives; for `admit`, or to be closed.

@@ -143,7 +143,7 @@ class LeaseCore:
             self.arrived()
             self._budget.end(self)
 
-    def release(self, _nbytes: int) -> None:
+    def release(self, _nbytes: int, /) -> None:
         """`close`, under the name that `ModelShare` has for it."""
         self.close()
 

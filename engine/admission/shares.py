@@ -59,7 +59,7 @@ class ModelShare:
         self.lease_bytes = 0
         self.overdrawn: object = None
 
-    def release(self, nbytes: int) -> None:
+    def release(self, nbytes: int, /) -> None:
         """A plain request of `nbytes` has its final answer."""
         self._give_back(self, nbytes)
 
