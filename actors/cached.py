@@ -34,11 +34,10 @@ from ..engine.request import InferenceResponse
 from ..engine.scheduling.refusals import cancelled, stopping
 from ..engine.tensor import Tensor
 from .cache_access import CacheAccess
-from .door import Door
+from .door import Door, SchedulerStatistics
 from .ensemble import Ensemble
 from .messages import Admit, Answer, Cancel, DoorMessage, Stop
 from .scheduler import Scheduler
-from .scheduler_statistics import SchedulerStatistics
 from .turn import Turn
 
 

@@ -1,7 +1,7 @@
 """Where a model's requests are handed in: its scheduler, its ensemble, or the door of the cache before one of these.
 
 Rules:
- 1. A job comes as a `Admit` and is accepted or refused in that turn. One that is accepted counts as `inflight` until
+ 1. A job comes as an `Admit` and is accepted or refused in that turn. One that is accepted counts as `inflight` until
     its final answer.
  2. A refusal is the final answer of a job that was not accepted. It is in no statistics.
  3. A door that is buried answers all that it holds, and whatever still comes, with the error it was buried with.
@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import trio
@@ -17,8 +18,8 @@ import trio
 from ..engine.errors import TriremeError, UnavailableError
 from ..engine.job import Job
 from .actor import Actor
+from .mailbox import MailboxStatistics
 from .messages import Admit
-from .scheduler_statistics import SchedulerStatistics
 from .turn import Turn
 
 M = TypeVar("M")
@@ -27,6 +28,16 @@ M = TypeVar("M")
 def stopping_error() -> TriremeError:
     """The answer to what is left when a model's time is up."""
     return UnavailableError("Server is stopping, scheduler for model has stopped accepting new inference requests")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    """`inflight` counts jobs accepted and not finally answered, `queued` those of them that no instance has yet."""
+
+    queued: int
+    inflight: int
+    instances: int
+    mailbox: MailboxStatistics
 
 
 class Door(Actor[M], Generic[M]):

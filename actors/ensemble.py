@@ -44,12 +44,11 @@ from ..engine.logs.context import about
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.request import InferenceRequest
 from ..engine.tracing.following import TracedReply
-from .door import Door
+from .door import Door, SchedulerStatistics
 from .mailbox import Mailbox
 from .members import Member, refuse_recursion
 from .messages import Admit, Cancel, DoorMessage, Stop
 from .reply import WINDOW
-from .scheduler_statistics import SchedulerStatistics
 from .turn import Turn
 
 logger = logging.getLogger("trireme.ensemble")

@@ -109,6 +109,14 @@ class Attach:
 
 
 @dataclass(slots=True, eq=False)
+class Registered:
+    """The rate limiter knows this new instance; or there is not enough for it, as `error` says."""
+
+    attach: Attach
+    error: TriremeError | None
+
+
+@dataclass(slots=True, eq=False)
 class Leaving:
     """This instance wants to close. It is `Dismissed` when the batches that it has are over; before that it is `Bound`
     while it has sequences, if those are to end first."""
@@ -162,6 +170,7 @@ SchedulerMessage = (
     | Answered
     | Granted
     | Attach
+    | Registered
     | Leaving
     | Gone
     | SeatLost

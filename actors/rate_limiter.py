@@ -1,111 +1,155 @@
-"""The rate limiter: one for all models of a server, and each scheduler's dealings with it
-(docs/reference/scheduling.md#rate-limiter).
+"""The rate limiter actor: one for all models of a server (docs/reference/scheduling.md#rate-limiter).
 
 With ``--rate-limit=execution_count`` an instance that is idle is not free to execute: it rests until there is work,
 asks, and gets its batch when it is granted what its group demands. So the batch is formed as late as without a limiter.
+When a scheduler asks, and for whom, is for its `Permits` to say.
+
+Rules:
+ 1. All messages of a turn are received before anything is granted.
+ 2. A grant stands until it is given back. Messages cross: one that withdraws, or asks once more, when it has been
+    granted changes nothing by that, and a scheduler that is granted what it has no use for releases it.
+ 3. An instance for which there is not enough is not registered, and its scheduler is told why.
+
+Messages: below; what it answers (`Registered`, `Granted`) goes to the mailbox of the scheduler. The states of an
+instance are those of the core (`engine.scheduling.rate_limiter`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from ..engine.config.instance_groups import RateLimit
+from ..engine.errors import TriremeError
 from ..engine.scheduling.core import InstanceId
-from ..engine.scheduling.rate_limiter import GrantState
 from ..engine.scheduling.rate_limiter import RateLimiter as RateLimiterCore
 from ..engine.scheduling.resources import ExplicitResource
+from .actor import Actor
+from .mailbox import Mailbox
+from .messages import Attach, Granted, Registered, SchedulerMessage
+from .turn import Turn
 
-Key = tuple[int, InstanceId]
-"""An instance of any model: the number of its scheduler's `Member`, and its identity there."""
+Key = tuple[Mailbox[SchedulerMessage], InstanceId]
+"""An instance of any model: the mailbox of its scheduler, and its identity there."""
 
 
-class RateLimiter:
-    """Grants resources. Synchronous, so nothing can come between a decision and its being told.
+@dataclass(slots=True, eq=False)
+class Register:
+    """A new instance. Is answered by `Registered`."""
+
+    scheduler: Mailbox[SchedulerMessage]
+    attach: Attach
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """An instance has work."""
+
+    key: Key
+
+
+@dataclass(slots=True, eq=False)
+class Withdraw:
+    """An instance has no work any more, and holds up no other from now on."""
+
+    key: Key
+
+
+@dataclass(slots=True, eq=False)
+class Renew:
+    """An instance has executed and has more work: it gives back what it was granted, and asks again."""
+
+    key: Key
+
+
+@dataclass(slots=True, eq=False)
+class Release:
+    """An instance gives back what it was granted."""
+
+    key: Key
+    executed: bool
+
+
+@dataclass(slots=True, eq=False)
+class Unregister:
+    """An instance is gone."""
+
+    key: Key
+
+
+LimiterMessage = Register | Request | Withdraw | Renew | Release | Unregister
+
+
+class RateLimiter(Actor[LimiterMessage]):
+    """Grants resources. Its mailbox holds at most a few messages of each instance.
 
     Args:
         explicit: ``--rate-limit-resource``.
     """
 
-    def __init__(self, explicit: Iterable[ExplicitResource] = ()) -> None:
+    def __init__(self, turn: Turn, explicit: Iterable[ExplicitResource] = ()) -> None:
+        super().__init__("the rate limiter", turn)
         self._core: RateLimiterCore[Key] = RateLimiterCore(explicit)
-        self._granted: dict[Key, Callable[[], None]] = {}
-        self._members = 0
 
-    def join(self) -> int:
-        """A number for a scheduler."""
-        self._members += 1
-        return self._members
+    def receive(self, message: LimiterMessage) -> None:
+        core = self._core
+        match message:
+            case Register(scheduler, attach):
+                self._register(scheduler, attach)
+            case Request(key):
+                core.request(key)
+            case Withdraw(key):
+                core.withdraw(key)
+            case Renew(key):
+                core.renew(key)
+            case Release(key, executed):
+                core.release(key, executed)
+            case Unregister(key):
+                core.unregister(key)
 
-    def register(self, key: Key, limit: RateLimit, device: int, granted: Callable[[], None]) -> None:
-        """A new instance; `granted` is called each time it may execute.
-
-        Raises:
-            InvalidArgumentError: there is not enough for it.
-        """
-        self._core.register(key, limit, device)
-        self._granted[key] = granted
-
-    def unregister(self, key: Key) -> None:
-        """An instance is gone."""
-        self._granted.pop(key, None)
-        self._core.unregister(key)
-        self._grant()
-
-    def request(self, key: Key) -> None:
-        """An instance has work."""
-        self._core.request(key)
-        self._grant()
-
-    def withdraw(self, key: Key) -> None:
-        """An instance has no work any more, and holds up no other from now on; if it has been granted, that stands."""
-        if self._core.state(key) is GrantState.WAITING:
-            self._core.withdraw(key)
-            self._grant()
-
-    def renew(self, key: Key) -> None:
-        """An instance has executed and has more work: it gives back what it was granted, and asks again."""
-        self._core.renew(key)
-        self._grant()
-
-    def release(self, key: Key, *, executed: bool) -> None:
-        """An instance gives back what it was granted."""
-        self._core.release(key, executed)
-        self._grant()
-
-    def _grant(self) -> None:
+    def act(self) -> None:
         while (key := self._core.next_grant()) is not None:
-            self._granted[key]()
+            scheduler, instance = key
+            scheduler.send_nowait(Granted(instance))
+
+    def _register(self, scheduler: Mailbox[SchedulerMessage], attach: Attach) -> None:
+        error = None
+        try:
+            self._core.register((scheduler, attach.instance), attach.limit, attach.device)
+        except TriremeError as refusal:
+            error = refusal
+        scheduler.send_nowait(Registered(attach, error))
 
     def __repr__(self) -> str:
         return repr(self._core)
 
 
-class Member:
-    """One scheduler's dealings with it. See `Permits`, which says when."""
+class Asking:
+    """One scheduler's messages to the rate limiter. See `Permits`, which says when."""
 
-    def __init__(self, limiter: RateLimiter) -> None:
+    def __init__(self, limiter: RateLimiter, scheduler: Mailbox[SchedulerMessage], turn: Turn) -> None:
         self._limiter = limiter
-        self._number = limiter.join()
+        self._turn = turn
+        self._send = limiter.mailbox.send_nowait
+        self._scheduler = scheduler
 
-    def register(self, instance: InstanceId, limit: RateLimit, device: int, granted: Callable[[], None]) -> None:
-        """See `RateLimiter.register`.
+    def hurry(self) -> None:
+        """Have it answer what it was asked until now, instead of later in this turn."""
+        self._turn.deliver_ahead(self._limiter)
 
-        Raises:
-            InvalidArgumentError: there is not enough for it.
-        """
-        self._limiter.register((self._number, instance), limit, device, granted)
+    def register(self, attach: Attach) -> None:
+        self._send(Register(self._scheduler, attach))
 
     def unregister(self, instance: InstanceId) -> None:
-        self._limiter.unregister((self._number, instance))
+        self._send(Unregister((self._scheduler, instance)))
 
     def request(self, instance: InstanceId) -> None:
-        self._limiter.request((self._number, instance))
+        self._send(Request((self._scheduler, instance)))
 
     def withdraw(self, instance: InstanceId) -> None:
-        self._limiter.withdraw((self._number, instance))
+        self._send(Withdraw((self._scheduler, instance)))
 
     def renew(self, instance: InstanceId) -> None:
-        self._limiter.renew((self._number, instance))
+        self._send(Renew((self._scheduler, instance)))
 
     def release(self, instance: InstanceId, executed: bool) -> None:
-        self._limiter.release((self._number, instance), executed=executed)
+        self._send(Release((self._scheduler, instance), executed))

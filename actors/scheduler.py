@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import math
-from functools import partial
 
 from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
@@ -32,7 +31,7 @@ from ..engine.scheduling.core import Dispatch, InstanceId, Reject, SchedulerCore
 from ..engine.scheduling.dispatcher import Dispatcher
 from ..engine.scheduling.ordering import answer_order
 from ..engine.scheduling.permits import Permits
-from .door import Door
+from .door import Door, SchedulerStatistics
 from .messages import (
     Admit,
     Answer,
@@ -50,12 +49,12 @@ from .messages import (
     Gone,
     Granted,
     Leaving,
+    Registered,
     SchedulerMessage,
     SeatLost,
     TurnedAway,
 )
-from .rate_limiter import Member, RateLimiter
-from .scheduler_statistics import SchedulerStatistics
+from .rate_limiter import Asking, RateLimiter
 from .turn import Turn
 
 
@@ -86,13 +85,14 @@ class Scheduler(Door[SchedulerMessage]):
         self._clock = clock
         self._statistics = statistics
         self._accounts = Accounts(statistics, clock)
-        self._member = None if limiter is None else Member(limiter)
-        permits = None if self._member is None else Permits(self._member)
+        self._asking = None if limiter is None else Asking(limiter, self.mailbox, turn)
+        permits = None if self._asking is None else Permits(self._asking)
         self._core = core
         self._dispatcher = Dispatcher(core, config.has_sequence_batching, answer_order(config), permits)
         self._stream = self._answer_from_thread if config.decoupled else None
         self._iterative = iterative
         self._instances: dict[InstanceId, Attach] = {}
+        self._registering: dict[InstanceId, None] = {}  # with the rate limiter
         self._resting_in = 0
         self._over: list[ExecutionBatch] = []
         self._finishes_sequences = False
@@ -131,7 +131,7 @@ class Scheduler(Door[SchedulerMessage]):
             self.fail_held(message.error)
         elif isinstance(message, EndSequences | FinishSequences):
             self._end_sequences(message)
-        elif isinstance(message, Attach | Leaving | Gone | SeatLost):
+        elif isinstance(message, Attach | Registered | Leaving | Gone | SeatLost):
             self._instance_changed(message)
         else:
             self.stop()
@@ -157,6 +157,8 @@ class Scheduler(Door[SchedulerMessage]):
     def _make_room(self) -> None:
         """Rule 1. What is granted meanwhile counts."""
         self.act()
+        if self._asking is not None:
+            self._asking.hurry()
         for message in self.mailbox.receive_all():
             self.receive(message)
         self.act()
@@ -232,7 +234,7 @@ class Scheduler(Door[SchedulerMessage]):
                 self._reject(action.job, action.error)
             else:
                 break
-        if self._member is not None:
+        if self._asking is not None:
             dispatcher.ask_for_permits(news)
         wakes_s = action.when_s if isinstance(action, WaitUntil) else math.inf
         self.deadline_s = wakes_s if news else min(wakes_s, self.deadline_s)  # that of those who were granted in vain
@@ -289,12 +291,15 @@ class Scheduler(Door[SchedulerMessage]):
 
     # Instances.
 
-    def _instance_changed(self, message: Attach | Leaving | Gone | SeatLost) -> None:
+    def _instance_changed(self, message: Attach | Registered | Leaving | Gone | SeatLost) -> None:
         if isinstance(message, Attach):
-            try:
+            if self._asking is None:
                 self.attach(message)
-            except TriremeError as error:
-                message.mailbox.send_nowait(TurnedAway(error))
+            else:
+                self._registering[message.instance] = None
+                self._asking.register(message)
+        elif isinstance(message, Registered):
+            self._registered(message)
         elif isinstance(message, Leaving):
             if not self._dispatcher.leave(message.instance, message.sequences_first):
                 self._instances[message.instance].mailbox.send_nowait(Bound())
@@ -304,27 +309,28 @@ class Scheduler(Door[SchedulerMessage]):
             self._dispatcher.give_up(message.seat, message.error)
 
     def attach(self, message: Attach) -> None:
-        """A new instance may get batches.
-
-        Raises:
-            InvalidArgumentError: there is not enough of what it needs in order to execute.
-        """
-        instance, most = message.instance, message.credits
-        if self._member is not None:
-            granted = partial(self.mailbox.send_nowait, Granted(instance))
-            self._member.register(instance, message.limit, message.device, granted)
-            most = 1  # leave is for one batch
+        """A new instance may get batches."""
+        instance = message.instance
+        most = message.credits if self._asking is None else 1  # leave is for one batch
         if message.gpu is not None:
             self._statistics.add_device(message.gpu)
         self._instances[instance] = message
         message.mailbox.send_nowait(Attached())
         self._dispatcher.attach(instance, most, overlaps=message.overlaps, seat=message.seat)
 
+    def _registered(self, message: Registered) -> None:
+        if message.error is not None:
+            message.attach.mailbox.send_nowait(TurnedAway(message.error))
+        elif message.attach.instance in self._registering:  # else it has died meanwhile
+            self.attach(message.attach)
+        self._registering.pop(message.attach.instance, None)
+
     def detach(self, instance: InstanceId) -> None:
         """An instance is gone."""
         self._instances.pop(instance, None)
-        if self._member is not None:
-            self._member.unregister(instance)
+        self._registering.pop(instance, None)
+        if self._asking is not None:
+            self._asking.unregister(instance)
         self._dispatcher.detach(instance)
 
     def _gone(self, message: Gone) -> None:

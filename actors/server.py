@@ -41,6 +41,7 @@ from ..engine.repository.source import RepositorySource
 from ..engine.request import LATEST, InferenceRequest, InferenceResponse
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from ..engine.tensor import Buffer
+from ..python_backend.trio_loop import TrioLoop
 from .admission import Admission
 from .budget import InflightBudget, Lease
 from .cache_access import CacheAccess
@@ -58,7 +59,6 @@ from .repository import EndLoads, LoadProgress
 from .socket_readiness import Readiness
 from .surroundings import Surroundings
 from .tracing import Tracing
-from .trio_loop import TrioLoop
 from .turn import Turn
 from .watchdog import Watchdog
 
@@ -164,7 +164,9 @@ class InferenceServer:
         self.offload.start(self._nursery)
         executors = self._executors or ThreadExecutors(self.options.model_load_thread_count, self.readiness)
         self._tracing.start(self._nursery)
-        limiter = RateLimiter(self.options.rate_limit_resources) if self.options.rate_limit else None
+        limiter = RateLimiter(self.turn, self.options.rate_limit_resources) if self.options.rate_limit else None
+        if limiter is not None:
+            self._nursery.start_soon(limiter.run)
         self.gpus = usable_gpus(self.options.gpus, self.options.min_compute_capability, os.environ)
         surroundings = Surroundings(
             options=self.options,

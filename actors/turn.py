@@ -130,6 +130,13 @@ class Turn:
         if not self._depth:
             self._wake()
 
+    def deliver_ahead(self, recipient: Recipient) -> None:
+        """Have a recipient take its turn now. For one whose answer decides what another has to say in its own turn."""
+        try:
+            recipient.take_turn()
+        except Exception as error:  # noqa: BLE001 - rule 5
+            recipient.fail(error)
+
     def flush_later(self, connection: Flushable) -> None:
         """Have a connection flushed at the end of the turn."""
         self._unflushed.append(connection)

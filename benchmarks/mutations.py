@@ -66,7 +66,6 @@ NOT_DECIDING = {
     "actors/stream_executor.py": "threads and GPUs",
     "actors/trace_exporter.py": "sockets",
     "actors/tracing.py": "files",
-    "actors/trio_loop.py": "threads",
     "actors/warmup.py": "reads files",
     "actors/watchdog.py": "threads",
     "actors/work_thread.py": "threads",

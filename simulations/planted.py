@@ -21,7 +21,7 @@ from ..actors.instances import Instances
 from ..actors.messages import Answer as AnswerMessage
 from ..actors.messages import Stop
 from ..actors.name_locks import NameLocks
-from ..actors.rate_limiter import RateLimiter
+from ..actors.rate_limiter import RateLimiter, Unregister, Withdraw
 from ..actors.repository import Repository
 from ..actors.scheduler import Scheduler
 from ..engine.config.model import QueuePolicy
@@ -156,16 +156,16 @@ def _reaper_never_rests(original: Any, batcher: SequenceBatcher, now: float) -> 
     return WaitUntil(now) if isinstance(action, Wait) and batcher._sequences and not batcher.active else action
 
 
-def _resource_dies_with_its_holder(original: Any, limiter: RateLimiter, key: Any) -> None:
-    """What an instance holds is not given back when it dies."""
-    del original
-    limiter._granted.pop(key, None)
+def _resource_dies_with_its_holder(original: Any, limiter: RateLimiter, message: Any) -> None:
+    """What an instance had been granted is not given back when it dies."""
+    if not isinstance(message, Unregister):
+        original(limiter, message)
 
 
-def _stays_in_line(original: Any, limiter: RateLimiter, key: Any) -> bool:
-    """Who has no work any more goes on waiting for resources."""
-    del original, limiter, key
-    return False
+def _stays_in_line(original: Any, limiter: RateLimiter, message: Any) -> None:
+    """An instance whose work has expired goes on waiting for its resources, and holds up others."""
+    if not isinstance(message, Withdraw):
+        original(limiter, message)
 
 
 def _late_failure(original: Any, run: EnsembleRun, call: StepCall, error: TriremeError, final: bool = True) -> None:
@@ -435,7 +435,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "reordered-sequence": (SequenceBatcher, "enqueue", _reordered_sequence),
     "slot-released-twice": (Vacancies, "add", _slot_released_twice),
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
-    "resource-dies-with-its-holder": (RateLimiter, "unregister", _resource_dies_with_its_holder),
+    "resource-dies-with-its-holder": (RateLimiter, "receive", _resource_dies_with_its_holder),
     "state-written-in-place": (SequenceState, "write", _state_written_in_place),
     "last-comes-first": (Backlog, "pop", _last_comes_first),
     "one-slot-less": (DirectHost, "__init__", _one_slot_less),
@@ -456,7 +456,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "late-failure": (EnsembleRun, "step_failed", _late_failure),
     "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
     "members-first": (Repository, "receive", _members_first),
-    "stays-in-line": (RateLimiter, "withdraw", _stays_in_line),
+    "stays-in-line": (RateLimiter, "receive", _stays_in_line),
     "held-for-ever": (OrderedRelease, "settle", _held_for_ever),
     "unknown-while-stopping": (Admission, "_check", _unknown_while_stopping),
     "healthy-corpse": (Repository, "model_ready", _healthy_corpse),

@@ -52,7 +52,10 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (time_and_chance_are_injected, "engine/clock.py"): "the one place where the clock of the machine is read",
     (time_and_chance_are_injected, "actors/clock.py"): "trio's clock as a Clock; measurements need the machine's",
     (errors_are_caught_by_name, "actors/executors.py"): "the boundary to foreign code: what it raises is its answer",
-    (errors_are_caught_by_name, "actors/trio_loop.py"): "user code; raised again in the thread that waits for it",
+    (
+        errors_are_caught_by_name,
+        "python_backend/trio_loop.py",
+    ): "user code; raised again in the waiting thread",
     (errors_are_caught_by_name, "actors/instances.py"): "the supervisor of instances",
     (errors_are_caught_by_name, "actors/stream_executor.py"): "the boundary to foreign code, as in executors.py",
     (errors_are_caught_by_name, "actors/turn.py"): "what a recipient raises is for its supervisor",

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from recording_host import ListedResponses, RecordingHost, executed
 
-from trireme.actors.trio_loop import TrioLoop
 from trireme.python_backend.child.utils.event_loop import EventLoop
 from trireme.python_backend.child.utils.response import InferenceResponse, error_response
 from trireme.python_backend.child.utils.runner import Runner
 from trireme.python_backend.child.utils.tensor import Tensor
+from trireme.python_backend.trio_loop import TrioLoop
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "python_models.md"
 

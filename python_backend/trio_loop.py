@@ -18,7 +18,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
-from ..python_backend.child.utils.event_loop import AsyncioWaiter, Waiter
+from .child.utils.event_loop import AsyncioWaiter, Waiter
 
 _SIGNS_OF_ASYNCIO = (
     "no running event loop",
@@ -33,7 +33,7 @@ _ADVICE = (
 
 
 class TrioLoop:
-    """Implements `EventLoop` of `python_backend.child.utils.event_loop`.
+    """Implements `EventLoop` of `child.utils.event_loop`.
 
     Args:
         name: for the thread.
