@@ -112,11 +112,6 @@ def run_backend(instance: ModelInstance, batch: ExecutionBatch) -> None:
         batch.finish()
 
 
-def _execute(instance: ModelInstance, batch: ExecutionBatch) -> None:
-    batch.mark(Phase.COMPUTE_START)
-    run_backend(instance, batch)
-
-
 class ThreadExecutor:
     """One dedicated daemon thread; short batches of instances that allow it are executed in place.
 
@@ -143,7 +138,8 @@ class ThreadExecutor:
             self._thread.put(_Execution(instance, batch, partial(self._measured, nbytes, done)))
             return
         try:
-            _execute(instance, batch)
+            batch.mark(Phase.COMPUTE_START)
+            run_backend(instance, batch)
         except BaseException as error:  # on its thread this ends the instance; here it must not end the server
             if isinstance(error, KeyboardInterrupt):  # not the backend's: the operator wants the server to end
                 raise
@@ -176,7 +172,8 @@ class _Execution:
         self._done = done
 
     def work(self) -> None:
-        _execute(self._instance, self._batch)
+        self._batch.mark(Phase.COMPUTE_START)
+        run_backend(self._instance, self._batch)
 
     def done(self, result: outcome.Outcome[object]) -> None:
         self._done(self._batch, cast(Exception, result.error) if isinstance(result, outcome.Error) else None)

@@ -202,8 +202,16 @@ class Instance(Actor[InstanceMessage]):
 
     def receive(self, message: InstanceMessage) -> None:
         if isinstance(message, Execute):
+            batch = message.batch
+            assert self._copy is not None, "only an instance that serves is sent batches"
             self._isolated = message.isolated
-            self._begin(message.batch)
+            self._held[batch] = None
+            self._beginning = batch
+            self._executor.begin(self._copy, batch, self._over)
+            self._beginning = None
+            if self._held and self.state is not InstanceState.BUSY:
+                self.state = InstanceState.BUSY
+                self._execution.restart(trio.current_time())
         elif isinstance(message, Dismissed):
             self.close_answered.set()
             self.finish()
@@ -219,16 +227,6 @@ class Instance(Actor[InstanceMessage]):
                     self._on_attached()
             if self._closing is not None and self.state is not InstanceState.STARTING:
                 self._scheduler.mailbox.send_nowait(Leaving(self.identity, self._closing.sequences_first))
-
-    def _begin(self, batch: ExecutionBatch) -> None:
-        assert self._copy is not None, "only an instance that serves is sent batches"
-        self._held[batch] = None
-        self._beginning = batch
-        self._executor.begin(self._copy, batch, self._over)
-        self._beginning = None
-        if self._held and self.state is not InstanceState.BUSY:
-            self.state = InstanceState.BUSY
-            self._execution.restart(trio.current_time())
 
     def _over(self, batch: ExecutionBatch, death: Exception | None = None) -> None:
         """A batch is over; or the instance has died of it."""

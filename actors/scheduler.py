@@ -88,7 +88,8 @@ class Scheduler(Door[SchedulerMessage]):
         self._asking = None if limiter is None else Asking(limiter, self.mailbox, turn)
         permits = None if self._asking is None else Permits(self._asking)
         self._core = core
-        self._dispatcher = Dispatcher(core, config.has_sequence_batching, answer_order(config), permits)
+        self._order = answer_order(config)
+        self._dispatcher = Dispatcher(core, config.has_sequence_batching, self._order, permits)
         self._stream = self._answer_from_thread if config.decoupled else None
         self._iterative = iterative
         self._instances: dict[InstanceId, Attach] = {}
@@ -146,12 +147,14 @@ class Scheduler(Door[SchedulerMessage]):
         clock = self._clock
         job.enqueued_ns = job.enqueued_ns or clock.now_ns()
         try:
-            self._dispatcher.enqueue(job, clock.now_s())
+            self._core.enqueue(job, clock.now_s())
         except UnavailableError:
             self._make_room()
-            self._dispatcher.enqueue(job, clock.now_s())
+            self._core.enqueue(job, clock.now_s())
         self._statistics.pending += 1
         self._inflight += 1
+        if self._order is not None:
+            self._order.admit(job)
         job.accept()
 
     def _make_room(self) -> None:
@@ -184,8 +187,9 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _answer(self, message: Answer) -> None:
         job = message.job
-        self._dispatcher.admit(job)
         self._inflight += 1
+        if self._order is not None:
+            self._order.admit(job)
         job.accept()
         self._release(job, message.response, True)
 
@@ -197,7 +201,8 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _executed(self, message: Executed) -> None:
         if message.in_place and self._resting_in != self._turn.number:
-            self._dispatcher.end_rest()
+            if self._dispatcher.resting:
+                self._dispatcher.end_rest()
             self._resting_in = self._turn.number
         self._settle(message.batch, message)
 
@@ -253,7 +258,9 @@ class Scheduler(Door[SchedulerMessage]):
         batch = ExecutionBatch(action.jobs, instance.name, self._clock, action.reason, stream, iterative, instance.gpu)
         if request_lines.logger.isEnabledFor(logging.DEBUG):
             request_lines.tell_executing(batch)
-        self._accounts.dispatched(batch)
+        for job in batch.jobs:
+            if not job.is_null:
+                self._statistics.pending -= 1
         instance.mailbox.send_nowait(Execute(batch, action.isolated))
 
     def _reject(self, job: Job, error: TriremeError) -> None:
@@ -280,8 +287,7 @@ class Scheduler(Door[SchedulerMessage]):
         self._turn.call_from_thread(self.mailbox.send_nowait, Answered(job, outcome, final))
 
     def _release(self, job: Job, outcome: Outcome, final: bool) -> None:
-        order = self._dispatcher.order
-        released = ((job, outcome, final),) if order is None else order.settle(job, outcome, final)
+        released = ((job, outcome, final),) if self._order is None else self._order.settle(job, outcome, final)
         for job, outcome, final in released:
             if job.reply.deliver(outcome, final):
                 job.batch = None  # the batch holds the job: a cycle left here would be work for the garbage collector
@@ -339,7 +345,7 @@ class Scheduler(Door[SchedulerMessage]):
         self.detach(message.instance)
         for job in message.isolated:
             job.batch = None
-            self._accounts.isolated(job)
+            self._statistics.pending += 1
         self._dispatcher.isolate(message.isolated, message.seat)
 
     def _dismiss(self) -> None:

@@ -114,7 +114,8 @@ class ExecutionBatch:
     @property
     def nbytes(self) -> int:
         """Bytes of all inputs."""
-        return sum([job.nbytes for job in self.jobs])
+        jobs = self.jobs
+        return jobs[0].nbytes if len(jobs) == 1 else sum([job.nbytes for job in jobs])
 
     def mark(self, phase: Phase) -> None:
         """Take a time mark now."""

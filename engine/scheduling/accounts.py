@@ -1,4 +1,4 @@
-"""What a scheduler counts: requests that wait, executions, successes and failures, each once
+"""What a scheduler counts of requests that were accepted: executions, successes, failures, each once
 (docs/reference/statistics.md)."""
 
 from __future__ import annotations
@@ -19,16 +19,6 @@ class Accounts:
         self._statistics = statistics
         self._clock = clock
 
-    def dispatched(self, batch: ExecutionBatch) -> None:
-        """Its requests do not wait any more."""
-        for job in batch.jobs:
-            if not job.is_null:
-                self._statistics.pending -= 1
-
-    def isolated(self, job: Job) -> None:
-        """A request waits again."""
-        self._statistics.pending += 1
-
     def rejected(self, job: Job, error: TriremeError) -> None:
         """A request that waited is answered with an error."""
         self._statistics.pending -= 1
@@ -40,11 +30,10 @@ class Accounts:
         statistics.record_execution(batch.rows, marks, clock.wall_ms(), batch.sealed, batch.gpu)
         if batch.reported is not None:
             statistics.record_responses(batch.take_reported())
-        succeeded = [
-            (job.received_ns, job.enqueued_ns, job.rows)
-            for job, outcome, final in batch.answers
-            if final and not isinstance(outcome, TriremeError) and not job.is_null
-        ]
+        succeeded: list[tuple[int, int, int]] = []
+        for job, outcome, final in batch.answers:
+            if final and not isinstance(outcome, TriremeError) and not job.is_null:
+                succeeded.append((job.received_ns, job.enqueued_ns, job.rows))
         if batch.rescheduled:
             succeeded += [(job.received_ns, job.enqueued_ns, job.rows) for job in batch.rescheduled]
         if succeeded:

@@ -45,9 +45,7 @@ Shares = Sequence[tuple[Job, Sequence[Tensor]]]
 
 
 class BatchLayout:
-    """How the batches of one model are put together and taken apart.
-
-    Holds no state of a batch: one object serves all instances of a model, on any thread.
+    """How the batches of one model are put together and taken apart. One object serves all instances, on any thread.
 
     Args:
         config: complete and valid.
@@ -175,14 +173,13 @@ class BatchLayout:
 
     def _fail_short(self, jobs: Jobs, outputs: Sequence[np.ndarray | PlacedOutput]) -> Jobs:
         """Fail the jobs whose rows an output lacks (always the last ones) and return the others; surplus is ignored."""
-        rows = sum([job.rows for job in jobs])
+        rows = jobs[0].rows if len(jobs) == 1 else sum([job.rows for job in jobs])
         for layout, array in zip(self._outputs, outputs, strict=True):
-            if isinstance(array, PlacedOutput):
-                continue
-            if isinstance(layout, _RowsLayout) and (array.ndim == 0 or array.shape[0] < rows):
+            if isinstance(layout, _RowsLayout) and not isinstance(array, PlacedOutput):
                 available = array.shape[0] if array.ndim else 0
-                jobs = _fail_beyond(jobs, layout.output.name, available)
-                rows = sum([job.rows for job in jobs])
+                if available < rows:
+                    jobs = _fail_beyond(jobs, layout.output.name, available)
+                    rows = sum([job.rows for job in jobs])
         return jobs
 
 
@@ -431,6 +428,8 @@ class _OutputLayout(ABC):
 class _RowsLayout(_OutputLayout):
     """Dim 0 is the batch: each job gets as many rows as it brought."""
 
+    _latest: tuple[Dims | None, Dims, int] = None, (), 1  # a row of the latest batch: shape, that of clients, elements
+
     def place(self, shape: Dims, jobs: Jobs, gpu: int) -> PlacedOutput | None:
         if not shape or shape[0] < sum([job.rows for job in jobs]):
             return None
@@ -438,8 +437,11 @@ class _RowsLayout(_OutputLayout):
         return self.in_places([(job.rows, *tail) for job in jobs], jobs, gpu)
 
     def split(self, array: np.ndarray, jobs: Jobs) -> list[Tensor]:
-        tail = client_shape(self.output, array.shape[1:])
-        row = bounded_product(tail)
+        shape, tail, row = self._latest
+        if shape != array.shape[1:]:
+            tail = client_shape(self.output, array.shape[1:])
+            row = bounded_product(tail)
+            self._latest = array.shape[1:], tail, row
         return self.cut(array, [(job.rows, *tail) for job in jobs], [job.rows * row for job in jobs])
 
 

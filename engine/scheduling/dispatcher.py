@@ -81,7 +81,7 @@ class Dispatcher:
 
     Args:
         stateful: the core is a `SequenceCore`.
-        order: what answers have to keep to; None for nothing.
+        order: of the answers; None for none. Jobs are admitted to it by the caller, which has them queued by `core`.
         permits: of a model whose instances need leave to execute.
 
     Attributes:
@@ -114,21 +114,6 @@ class Dispatcher:
         self._rejects: deque[Reject] = deque()
 
     # Jobs.
-
-    def enqueue(self, job: Job, now: float) -> None:
-        """See `SchedulerCore.enqueue`.
-
-        Raises:
-            TriremeError: the job is refused.
-        """
-        self.core.enqueue(job, now)
-        if self.order is not None:
-            self.order.admit(job)
-
-    def admit(self, job: Job) -> None:
-        """A job is answered without being executed: it keeps to the order of answers."""
-        if self.order is not None:
-            self.order.admit(job)
 
     def cancel(self, job: Job) -> None:
         """The job's client gave up."""
@@ -189,7 +174,8 @@ class Dispatcher:
             rescheduled: see `SequenceCore.settle`.
             in_place: it was executed on the event loop (rule 3).
         """
-        self.settle(jobs, now, rescheduled)
+        if self.sequences is not None:
+            self.settle(jobs, now, rescheduled)
         its = self._instances.get(instance)
         if its is None:
             return

@@ -41,7 +41,7 @@ class DynamicBatcher(QueueingCore):
     def _joined(self, job: Job, at_end: bool) -> None:
         if not at_end:
             self._is_current = False
-        elif self._is_current and not self._formation.is_closed:
+        elif self._is_current and self._formation.closed is None:
             self._formation.add(job)
 
     def _reordered(self) -> None:

@@ -73,11 +73,11 @@ class Formation:
         compatibility: what the jobs of a batch must agree on; None for nothing.
 
     Attributes:
+        closed: why no further job can join; None while one can.
         count, rows: of the jobs looked at, those that closed the batch aside.
     """
 
     __slots__ = (
-        "_closed",
         "_compatibility",
         "_cut",
         "_cut_reason",
@@ -87,6 +87,7 @@ class Formation:
         "_oldest_s",
         "_preferred",
         "_signature",
+        "closed",
         "count",
         "rows",
     )
@@ -107,19 +108,15 @@ class Formation:
         self.rows = 0
         self._cut = 0
         self._cut_reason = SealReason.FULL
-        self._closed: SealReason | None = None
+        self.closed: SealReason | None = None
         self._oldest_s = 0.0
         self._signature: Hashable = None
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed is not None
 
     def is_complete(self, now: float) -> bool:
         """Whether no job could join the batch that would be sent now, whatever comes, and however long it waits."""
         if not self._delay_s:
-            return self._closed is not None or self.rows >= self._largest
-        return self._closed is not None and (self._cut in (0, self.count) or now >= self.ripe_s)
+            return self.closed is not None or self.rows >= self._largest
+        return self.closed is not None and (self._cut in (0, self.count) or now >= self.ripe_s)
 
     def walk(self, jobs: Iterable[Job]) -> None:
         """Start again, with a queue's jobs from its head."""
@@ -141,13 +138,13 @@ class Formation:
                     self._cut = self.count
                     self._cut_reason = SealReason.FULL
                 if not self._delay_s:  # the cut will be taken whatever follows, so do not look further
-                    self._closed = self._cut_reason
+                    self.closed = self._cut_reason
                     return False
             if rows > self._max_rows:
-                self._closed = SealReason.FULL
+                self.closed = SealReason.FULL
                 return False
             if self._compatibility is not None and self._compatibility.signature(job) != self._signature:
-                self._closed = SealReason.SHAPE
+                self.closed = SealReason.SHAPE
                 return False
             if job.enqueued_s < self._oldest_s:
                 self._oldest_s = job.enqueued_s
@@ -158,11 +155,11 @@ class Formation:
         self.count += 1
         self.rows = rows
         if rows >= self._max_rows:
-            self._closed = SealReason.FULL
+            self.closed = SealReason.FULL
         if rows in self._preferred:
             self._cut = self.count
-            self._cut_reason = self._closed or SealReason.PREFERRED
-        return self._closed is None
+            self._cut_reason = self.closed or SealReason.PREFERRED
+        return self.closed is None
 
     def decide(self, now: float, draining: bool) -> tuple[int, SealReason] | None:
         """What to do when there is nothing more to look at, or no point in it (rule 5). Needs at least one job.
@@ -174,7 +171,7 @@ class Formation:
         decision = _BY_CONDITIONS[
             self._cut > 0,
             delay_s > 0 and now >= self.ripe_s,
-            self._closed is not None,
+            self.closed is not None,
             self.rows >= self._largest,
             delay_s > 0 and not draining,
         ]
@@ -183,8 +180,8 @@ class Formation:
         if decision is Decision.SEND_TO_CUT:
             return self._cut, self._cut_reason
         if decision is Decision.SEND_CLOSED:
-            assert self._closed is not None
-            return self.count, self._closed
+            assert self.closed is not None
+            return self.count, self.closed
         if decision is Decision.SEND_DELAYED:
             return self.count, SealReason.DELAY
         if decision is Decision.SEND_FULL:

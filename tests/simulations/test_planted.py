@@ -48,6 +48,10 @@ NOTICED_AS = {
     "one-credit-too-many": "an instance has one batch at a time",
     "shared-stream": "a GPU takes batches through their instance's streams in order",
     "sickness-unnoticed": "queues drain when faults have stopped",
+    "bound-early": "second credits are used late",
+    "bound-never": "second credits are used late",
+    "credit-lost": "second credits are used late",
+    "spare-is-idle": "schedulers decide what the rules say",
 }
 """By which invariant each is found first; of the others it may be any."""
 

@@ -163,3 +163,35 @@ def test_a_wrong_decision_is_complained_of(rule: str, records: list[object]) -> 
 def test_models_with_sequences_are_left_to_other_rules() -> None:
     config = ModelConfig("m", max_batch_size=8, has_sequence_batching=True)
     assert Tape(RightDecisions).play(CoreMade("m", config), FREE, asked(0, 1), waits(0), 1.0) == ""
+
+
+SPARE = ToldIdle("m", 1, spare=True)
+
+GOOD_SPARE: dict[str, list[object]] = {
+    "a batch that could grow waits": [DYNAMIC, SPARE, asked(0, 1), waits(0), 0.0],
+    "until the instance is idle": [DYNAMIC, SPARE, asked(0, 1), waits(0), FREE, sent(1, 1), waits(1)],
+    "a full one does not": [DYNAMIC, SPARE, asked(0, 1, 4), asked(0, 2, 4), sent(0, 1, 2, reason=SealReason.FULL)],
+    "nor one that the next request does not fit": [DYNAMIC, SPARE, asked(0, 1, 6), asked(0, 2, 4),
+                                                   sent(0, 1, reason=SealReason.FULL), waits(0)],
+    "nor one of the largest preferred size": [FOURS, SPARE, asked(0, 1, 4), sent(0, 1, reason=PREFERRED)],
+    "a preferred size may be passed while a delay lasts": [PATIENT, SPARE, asked(0, 1, 4), waits(0)],
+    "nor one without batching": [PLAIN, SPARE, asked(0, 1), sent(0, 1, reason=UNBATCHED)],
+    "an idle instance goes first": [PLAIN, SPARE, OTHER, asked(0, 1), sent(0, 1, to=2, reason=UNBATCHED)],
+    "one that was paused gets nothing": [PLAIN, SPARE, ToldPaused("m", 1), asked(0, 1), waits(0), 0.0],
+}  # fmt: skip
+
+BAD_SPARE: dict[str, tuple[str, list[object]]] = {
+    "a batch that could grow": (decisions.WHEN, [DYNAMIC, SPARE, asked(0, 1), sent(0, 1)]),
+    "a full one waits": (decisions.WHEN, [DYNAMIC, SPARE, asked(0, 1, 4), asked(0, 2, 4), waits(0)]),
+    "before one that is idle": (decisions.WHERE, [PLAIN, SPARE, OTHER, asked(0, 1), sent(0, 1, reason=UNBATCHED)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("records", GOOD_SPARE.values(), ids=GOOD_SPARE)
+def test_right_decisions_for_a_spare_instance_pass(records: list[object]) -> None:
+    assert Tape(RightDecisions).play(*records) == ""
+
+
+@pytest.mark.parametrize(("rule", "records"), BAD_SPARE.values(), ids=BAD_SPARE)
+def test_a_wrong_decision_for_a_spare_instance_is_complained_of(rule: str, records: list[object]) -> None:
+    assert rule in Tape(RightDecisions).play(*records)

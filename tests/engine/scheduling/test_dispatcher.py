@@ -1,0 +1,242 @@
+"""The dispatcher: which instance may take a batch, and when."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trireme.engine.config.model import DynamicBatching
+from trireme.engine.errors import CancelledError, InternalError
+from trireme.engine.execution import SealReason
+from trireme.engine.job import Job
+from trireme.engine.scheduling.core import WAIT, Dispatch, Reject, WaitUntil
+from trireme.engine.scheduling.default import DefaultScheduler
+from trireme.engine.scheduling.dispatcher import Dispatcher
+from trireme.engine.scheduling.dynamic import DynamicBatcher
+from trireme.engine.scheduling.forecast import LEAD_S
+from trireme.engine.scheduling.ordering import OrderedByInstance
+
+
+@pytest.fixture
+def single() -> Dispatcher:
+    """One request an execution."""
+    return Dispatcher(DefaultScheduler())
+
+
+@pytest.fixture
+def gpu() -> Dispatcher:
+    """A dynamic batcher of four rows at most, and instance 1 on a GPU with two credits that takes 10 ms a batch."""
+    dispatcher = Dispatcher(DynamicBatcher(DynamicBatching(), 4))
+    dispatcher._durations.update({1: 0.010, 2: 0.010, 3: 0.010})
+    dispatcher.attach(1, 2, overlaps=True)
+    return dispatcher
+
+
+def dispatched(dispatcher: Dispatcher, now: float) -> list[tuple[int, list[Job]]]:
+    """Everything that there is to dispatch."""
+    found: list[tuple[int, list[Job]]] = []
+    while isinstance(action := dispatcher.next_action(now), Dispatch):
+        found.append((action.instance, list(action.jobs)))
+    return found
+
+
+def over(dispatcher: Dispatcher, instance: int, jobs: list[Job], now: float, *, in_place: bool = False) -> None:
+    dispatcher.over(instance, jobs, now, (), in_place)
+
+
+def enqueue(dispatcher: Dispatcher, *jobs: Job) -> list[Job]:
+    for job in jobs:
+        dispatcher.core.enqueue(job, 0.0)
+    return list(jobs)
+
+
+def test_an_instance_gets_as_many_batches_as_it_has_credits(single, make_job) -> None:
+    single.attach(1, 2)
+    jobs = enqueue(single, *(make_job(number) for number in range(3)))
+    assert dispatched(single, 0.0) == [(1, [jobs[0]]), (1, [jobs[1]])]
+    over(single, 1, [jobs[1]], 1.0)
+    assert dispatched(single, 1.0) == [(1, [jobs[2]])]
+
+
+def test_an_instance_stands_behind_the_others_after_each_batch(single, make_job) -> None:
+    single.attach(1, 2)
+    single.attach(2, 2)
+    jobs = enqueue(single, *(make_job(number) for number in range(4)))
+    assert [instance for instance, _ in dispatched(single, 0.0)] == [1, 2, 1, 2]
+    assert len(jobs) == 4
+
+
+def test_a_second_credit_is_not_used_for_a_batch_that_could_grow(gpu, make_job) -> None:
+    first, second = make_job(1), make_job(2)
+    enqueue(gpu, first)
+    assert dispatched(gpu, 0.0) == [(1, [first])]
+    enqueue(gpu, second)
+    action = gpu.next_action(0.001)
+    assert isinstance(action, WaitUntil)
+    assert action.when_s == pytest.approx(0.010 - LEAD_S)
+
+
+def test_a_second_credit_is_used_for_a_full_batch_at_once(gpu, make_job) -> None:
+    first = make_job(0)
+    enqueue(gpu, first)
+    dispatched(gpu, 0.0)
+    jobs = enqueue(gpu, *(make_job(number) for number in range(1, 6)))
+    action = gpu.next_action(0.001)
+    assert isinstance(action, Dispatch)
+    assert (action.jobs, action.reason) == (jobs[:4], SealReason.FULL)
+    assert gpu.next_action(0.001) is WAIT, "it has no third one"
+
+
+def test_a_second_credit_is_used_for_anything_just_before_the_end(gpu, make_job) -> None:
+    first, second = make_job(1), make_job(2)
+    enqueue(gpu, first)
+    dispatched(gpu, 0.0)
+    enqueue(gpu, second)
+    assert dispatched(gpu, 0.010 - LEAD_S) == [(1, [second])]
+
+
+def test_what_holds_nothing_is_idle_although_its_end_came_early(gpu, make_job) -> None:
+    first, second = make_job(1), make_job(2)
+    enqueue(gpu, first)
+    dispatched(gpu, 0.0)
+    enqueue(gpu, second)
+    over(gpu, 1, [first], 0.002)
+    assert dispatched(gpu, 0.002) == [(1, [second])]
+
+
+def test_an_end_that_is_not_known_is_waited_for(make_job) -> None:
+    dispatcher = Dispatcher(DynamicBatcher(DynamicBatching(), 4))
+    dispatcher.attach(1, 2, overlaps=True)
+    first, second = make_job(1), make_job(2)
+    enqueue(dispatcher, first)
+    dispatched(dispatcher, 0.0)
+    enqueue(dispatcher, second)
+    assert dispatcher.next_action(0.001) is WAIT
+
+
+def test_what_another_instance_has_taken_tells_the_end_of_this_one(make_job) -> None:
+    dispatcher = Dispatcher(DynamicBatcher(DynamicBatching(), 1))
+    dispatcher.attach(1, 2, overlaps=True)
+    dispatcher.attach(2, 2, overlaps=True)
+    first, second = make_job(1), make_job(2)
+    enqueue(dispatcher, first, second)
+    assert dispatched(dispatcher, 0.0) == [(1, [first]), (2, [second])]
+    over(dispatcher, 2, [second], 0.010)
+    third = make_job(3)
+    enqueue(dispatcher, third)
+    assert dispatched(dispatcher, 0.010) == [(2, [third])], "an idle instance goes before one that is about to end"
+
+
+def test_an_instance_that_executed_in_place_rests_while_more_is_queued(single, make_job) -> None:
+    single.attach(1)
+    first, second = enqueue(single, make_job(1), make_job(2))
+    assert dispatched(single, 0.0) == [(1, [first])]
+    over(single, 1, [first], 0.0, in_place=True)
+    assert dispatched(single, 0.0) == []
+    assert single.resting == [1]
+    single.end_rest()
+    assert dispatched(single, 0.0) == [(1, [second])]
+
+
+def test_with_nothing_queued_there_is_no_rest(single, make_job) -> None:
+    single.attach(1)
+    (first,) = enqueue(single, make_job(1))
+    dispatched(single, 0.0)
+    over(single, 1, [first], 0.0, in_place=True)
+    assert single.next_action(0.0) is WAIT
+    assert single.resting == []
+    (second,) = enqueue(single, make_job(2))
+    assert dispatched(single, 0.0) == [(1, [second])]
+
+
+def test_who_leaves_gets_nothing_and_is_dismissed_when_it_holds_nothing(single, make_job) -> None:
+    single.attach(1)
+    first, _ = enqueue(single, make_job(1), make_job(2))
+    dispatched(single, 0.0)
+    assert single.leave(1)
+    assert single.dismissed == []
+    over(single, 1, [first], 1.0, in_place=True)
+    assert single.dismissed == [1]
+    assert dispatched(single, 1.0) == []
+
+
+def test_requests_to_be_isolated_are_executed_alone_by_the_next_instance_of_their_seat(single, make_job) -> None:
+    single.attach(1, seat=7)
+    jobs = [make_job(number) for number in range(2)]
+    single.detach(1)
+    single.isolate(jobs, 7)
+    later = make_job(9)
+    enqueue(single, later)
+    single.attach(2, seat=8)
+    assert dispatched(single, 0.0) == [(2, [later])], "another seat has nothing to do with it"
+    single.attach(3, seat=7)
+    for job in jobs:
+        action = single.next_action(0.0)
+        assert isinstance(action, Dispatch)
+        assert (action.instance, list(action.jobs), action.isolated) == (3, [job], True)
+        assert single.next_action(0.0) is WAIT, "one after the other"
+        over(single, 3, [job], 0.0)
+    (last,) = enqueue(single, make_job(10))
+    assert dispatched(single, 0.0) == [(3, [last])]
+
+
+def test_an_isolated_request_that_is_cancelled_is_rejected(single, make_job) -> None:
+    job, gone = make_job(1), make_job(2)
+    gone.cancelled = True
+    single.isolate([job, gone], 7)
+    single.cancel(job)
+    rejected = [single.next_action(0.0), single.next_action(0.0)]
+    assert [each.job for each in rejected if isinstance(each, Reject)] == [gone, job]
+    assert all(isinstance(each.error, CancelledError) for each in rejected if isinstance(each, Reject))
+    single.attach(1, seat=7)
+    assert single.next_action(0.0) is WAIT
+
+
+def test_isolated_requests_whose_seat_is_lost_are_rejected_and_no_others(single, make_job) -> None:
+    mine, other = make_job(1), make_job(2)
+    single.isolate([mine], 7)
+    single.isolate([other], 8)
+    error = InternalError("the seat is lost")
+    single.give_up(7, error)
+    assert single.next_action(0.0) == Reject(mine, error)
+    assert single.next_action(0.0) is WAIT
+    assert single.drop_all() == [other]
+
+
+def test_an_instance_that_is_gone_is_forgotten_whatever_it_was_doing(gpu, make_job) -> None:
+    (first,) = enqueue(gpu, make_job(1))
+    dispatched(gpu, 0.0)
+    gpu.detach(1)
+    enqueue(gpu, make_job(2))
+    assert gpu.next_action(math.inf) is WAIT
+    over(gpu, 1, [first], 0.010)
+
+
+def test_a_core_that_has_failed_is_told_nothing(make_job) -> None:
+    class Broken(DefaultScheduler):
+        def instance_idle(self, instance: int, spare: bool = False) -> None:
+            raise AssertionError("the core has failed")
+
+        instance_paused = instance_gone = instance_idle
+
+    dispatcher = Dispatcher(DefaultScheduler())
+    dispatcher.attach(1)
+    (job,) = enqueue(dispatcher, make_job(1))
+    dispatched(dispatcher, 0.0)
+    dispatcher.core = Broken()
+    dispatcher.core_failed = True
+    dispatcher.leave(1, sequences_first=True)
+    over(dispatcher, 1, [job], 1.0, in_place=True)
+    assert dispatcher.dismissed == [1]
+    dispatcher.detach(1)
+
+
+def test_answers_keep_to_the_instance_that_jobs_were_given_to(make_job) -> None:
+    order = OrderedByInstance()
+    dispatcher = Dispatcher(DefaultScheduler(), order=order)
+    dispatcher.attach(1, 2)
+    first, second = enqueue(dispatcher, make_job(1), make_job(2))
+    dispatched(dispatcher, 0.0)
+    assert order.settle(second, None, True) == []
+    assert [job for job, _, _ in order.settle(first, None, True)] == [first, second]
