@@ -64,8 +64,10 @@ WAIT = Wait()
 class SchedulerCore(Protocol):
     """Decides which queued jobs are executed together, and when."""
 
-    queued: int
-    """Jobs that have not left by an action, those included whose `Reject` was not fetched yet."""
+    @property
+    def queued(self) -> int:
+        """Jobs that have not left by an action, those included whose `Reject` was not fetched yet."""
+        ...
 
     def enqueue(self, job: Job, now: float) -> None:
         """Take a job into the queue, filling in its `level`, `arrival`, `enqueued_s` and `deadline_s`.

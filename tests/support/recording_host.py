@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from trireme.python_backend.child.utils.errors import HostError
+from trireme.python_backend.child.utils.host import ModelRequest
 from trireme.python_backend.child.utils.request import InferenceRequest, incoming
 from trireme.python_backend.child.utils.response import InferenceResponse
 from trireme.python_backend.child.utils.results import Answered
@@ -79,7 +80,7 @@ class RecordingHost:
     def is_cancelled(self, key: int) -> bool:
         return key in self.cancelled
 
-    def infer(self, request: InferenceRequest, decoupled: bool) -> ListedResponses:
+    def infer(self, request: ModelRequest, decoupled: bool) -> ListedResponses:
         self.calls.append(("infer", request, decoupled))
         return self.answers[request._model_name]
 

@@ -12,7 +12,7 @@ MIB = 1 << 20
 LIMITS = BodyLimits(64 * MIB, MIB, 256 * MIB)
 
 
-def refused(kind: BodyKind, limits: BodyLimits = LIMITS, **headers: object) -> tuple[int, str] | None:
+def refused(kind: BodyKind, limits: BodyLimits = LIMITS, /, **headers: object) -> tuple[int, str] | None:
     """Status and text; None for a body that may come."""
     given = [(name.replace("_", "-").encode(), str(value).encode()) for name, value in headers.items()]
     answer = limits.terms(kind, given).refusal()

@@ -187,9 +187,9 @@ async def test_a_crowd_of_one_address_does_not_keep_another_waiting() -> None:
     begun: list[str] = []
 
     class Noted(HttpService):
-        def connection(self, *accepted: Any) -> Any:
-            begun.append(accepted[1][0])
-            return super().connection(*accepted)
+        def connection(self, transport: Any, client: Any, server: Any, roster: Any) -> Any:
+            begun.append(client[0])
+            return super().connection(transport, client, server, roster)
 
     service = Noted(echo, ServiceOptions(bind=("127.0.0.1:0",)))
     service.bind()
