@@ -5,15 +5,12 @@ of time; from then on `answer` and `fail` do nothing, so the handler need not kn
 
 A call that is over holds nothing and is not referred to: what is left of it goes without the garbage collector.
 
-A message that does not come in one piece, or comes packed, is the business of an `Arrival` until it is complete and
-unpacked:
+A message that does not come in one piece, or comes packed, goes into an `Inbox` until it is complete:
 
 Rule 1: What the message takes is taken of the server-wide budget before more of it is let come (*lease*): its announced
         size, then what it unpacks to, step by step.
-Rule 2: While the lease waits for room, the client's window stays as it is; what it lets through is kept, and counted in
-        the service's waiting room. It does not count against the connection's window, so that messages which have room
-        go on.
-Rule 3: A message that has room must come on (`deadlines.Patience`).
+Rule 2: A message that has room must come on (`deadlines.Patience`).
+Rule 3: If there is no room, or it takes a thread to unpack the message, the call gets a task to wait in (streaming.py).
 """
 
 from __future__ import annotations
@@ -23,21 +20,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...engine.tensor import Buffer
 from . import blocks
-from .compression import IDENTITY, LARGE_BYTES, Unpacking, unpack
-from .deadlines import TOO_SLOW, Entry, Patience
-from .framing import PREFIX_BYTES, MessageReader, prefix
+from .compression import IDENTITY, LARGE_BYTES
+from .deadlines import TOO_SLOW, Entry
+from .framing import PREFIX_BYTES, prefix
+from .host import CallHost, Inbox
 from .wire import UNPARSABLE
 
 if TYPE_CHECKING:
     from ...actors.budget import Lease
     from .call_head import CallHead
-    from .host import CallHost
 
 DEADLINE_EXCEEDED = "Deadline Exceeded"
 _COPIED_BYTES = 4096
@@ -81,8 +77,8 @@ class UnaryCall:
     """
 
     __slots__ = (
-        "_arrival",
         "_connection",
+        "_inbox",
         "begun",
         "deadline_entry",
         "head",
@@ -95,7 +91,7 @@ class UnaryCall:
 
     def __init__(self, connection: CallHost, stream_id: int, head: CallHead, method: Method) -> None:
         self._connection: CallHost | None = connection
-        self._arrival: Arrival | None = None
+        self._inbox: Inbox | None = None
         self.begun = False
         self.deadline_entry: Entry | None = None
         self.stream_id = stream_id
@@ -150,26 +146,58 @@ class UnaryCall:
         """The next part of the message. What comes after it is dropped, as by gRPC's own server."""
         connection = self._connection
         assert connection is not None
-        arrival = self._arrival
-        if arrival is None:
+        if self.begun:
+            connection.core.consumed(self.stream_id, flow_bytes)
+            return
+        inbox = self._inbox
+        if inbox is None:
             size = len(data) - PREFIX_BYTES  # the way of nearly all messages: one piece, not packed
-            if self.begun:
-                connection.core.consumed(self.stream_id, flow_bytes)
-                return
             if size >= 0 and not data[0] and int.from_bytes(data[1:5], "big") == size <= self.method.max_message_bytes:
                 connection.core.consumed(self.stream_id, flow_bytes)
                 self.begun = True
                 self.message = data[PREFIX_BYTES:] if size <= _COPIED_BYTES else memoryview(data)[PREFIX_BYTES:]
                 connection.begin(self)
                 return
-            arrival = self._arrival = Arrival(self, connection)
-        arrival.receive(data, flow_bytes, end_stream)
+            inbox = self._inbox = Inbox(connection, self.stream_id, self.method.max_message_bytes)
+        inbox.feed(data, flow_bytes, end_stream)
+        try:
+            self._collect(connection, inbox)
+        except GRPCError as error:
+            self.fail(error.status, error.message or "")
+
+    def _collect(self, connection: CallHost, inbox: Inbox) -> None:
+        """Goes on as far as what has come, and the room that there is, allow. Raises GRPCError."""
+        framed = inbox.next()
+        nbytes = inbox.reader.announced_bytes
+        if framed is None and nbytes:
+            if not inbox.need_lease().grow_nowait(nbytes):
+                connection.serve_as_task(self)
+                return
+            inbox.collect(self._too_slow)
+        if framed is None and inbox.lease is None and not inbox.ended:
+            return  # what is too small for a lease is consumed as a whole: until then the connection counts it
+        inbox.release(inbox.held_bytes)
+        if framed is None:
+            if inbox.ended:
+                self.fail(Status.INTERNAL, UNPARSABLE)
+            return
+        self.message = framed.payload
+        if framed.compressed:
+            unpacking = inbox.unpacking(framed, self.head)
+            if len(framed.payload) >= LARGE_BYTES or not unpacking.step_promptly():
+                connection.serve_as_task(self, framed)
+                return
+            self.message = unpacking.message()
+        self.begun = True
+        self.lease = inbox.lease
+        connection.begin(self)
+
+    def _too_slow(self) -> None:
+        self.fail(Status.DEADLINE_EXCEEDED, TOO_SLOW)
 
     def request_ended(self) -> None:
         """The client has said everything."""
-        if self._arrival is not None:
-            self._arrival.request_ended()
-        elif not self.begun:
+        if not self.begun:
             self.fail(Status.INTERNAL, UNPARSABLE)
 
     def drained(self) -> None:
@@ -198,168 +226,22 @@ class UnaryCall:
         if on_cancel is not None:
             connection.cancel_handler(on_cancel)
 
-    def hand_over(self) -> tuple[Entry | None, Lease | None]:
-        """The call is served otherwise from here on; gives its deadline and its lease."""
+    def hand_over(self) -> tuple[Entry | None, Inbox | None]:
+        """The call is served otherwise from here on; gives its deadline, and its message if that did not come in one
+        piece."""
         self._connection = None
-        self._arrival = None
+        inbox, self._inbox = self._inbox, None
         deadline, self.deadline_entry = self.deadline_entry, None
-        return deadline, self.lease
+        return deadline, inbox
 
     def _end(self, connection: CallHost) -> None:
         self._connection = None
         self.on_cancel = None
-        if self._arrival is not None:
-            self._arrival.end()
-            self._arrival = None
+        if self._inbox is not None:
+            self._inbox.close()
+            self._inbox = None
         if self.deadline_entry is None and not connection.stories:
             connection.calls.pop(self.stream_id, None)
         else:
             connection.forget(self.stream_id, self.deadline_entry)
             self.deadline_entry = None
-
-
-class Arrival:
-    """What a `UnaryCall` delegates to."""
-
-    __slots__ = ("_call", "_connection", "_ended", "_held_bytes", "_patience", "_reader", "_waiting")
-
-    def __init__(self, call: UnaryCall, connection: CallHost) -> None:
-        self._call = call
-        self._connection = connection
-        self._reader = MessageReader(call.method.max_message_bytes)
-        self._held_bytes = 0
-        self._ended = False
-        self._patience: Patience | None = None
-        self._waiting: trio.CancelScope | None = None  # of the task in which the call waits, for room or for a thread
-
-    def __repr__(self) -> str:
-        return f"<Arrival of {self._call!r}{', waiting' if self._waiting is not None else ''}>"
-
-    def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
-        """See `UnaryCall.receive`."""
-        if self._call.begun:
-            self._connection.core.consumed(self._call.stream_id, flow_bytes)
-            return
-        self._reader.feed(data)
-        self._held_bytes += flow_bytes
-        self._ended = self._ended or end_stream
-        if self._waiting is None:
-            self._advance()
-
-    def request_ended(self) -> None:
-        """The client has said everything."""
-        self._ended = True
-        if self._waiting is None and not self._call.begun:
-            self._call.fail(Status.INTERNAL, UNPARSABLE)
-
-    def _advance(self) -> None:
-        """Goes on as far as what has come, and the room that there is, allow."""
-        call, connection, reader = self._call, self._connection, self._reader
-        try:
-            framed = reader.next()
-        except GRPCError as error:
-            call.fail(error.status, error.message or "")
-            return
-        if framed is None and reader.announced_bytes and not self._has_room(reader.announced_bytes):
-            return
-        if framed is None and call.lease is None and not self._ended:
-            return  # what is too small for a lease is consumed as a whole: until then the connection counts it
-        held, self._held_bytes = self._held_bytes, 0
-        connection.core.consumed(call.stream_id, held)
-        if framed is None:
-            if self._ended:
-                call.fail(Status.INTERNAL, UNPARSABLE)
-            return
-        self._stop_watching()
-        if call.lease is not None:
-            call.lease.arrived()
-        call.begun = True
-        call.message = framed.payload
-        if framed.compressed:
-            self._unpack()
-        else:
-            connection.begin(call)
-
-    def _has_room(self, nbytes: int) -> bool:
-        """Whether the message may come. If not, the call goes on when it may, or fails."""
-        call, connection = self._call, self._connection
-        lease = call.lease
-        if lease is None:
-            lease = call.lease = connection.lease()
-        if lease.nbytes < nbytes and not lease.grow_nowait(nbytes):
-            self._in_task(lease, partial(self._grow, lease, nbytes), self._advance)
-            return False
-        try:
-            self._reader.collect()
-        except MemoryError:
-            call.fail(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes")
-            return False
-        self._patience = connection.watch(self._reader, self._too_slow)
-        lease.watch(self._patience.hurry)
-        return True
-
-    def _unpack(self) -> None:
-        """The message is complete, and packed."""
-        call, connection = self._call, self._connection
-        try:
-            limits = connection.unpack_limits(call.method.max_message_bytes)
-            unpacking = Unpacking(call.message, call.head.encoding, limits)
-            prompt = len(call.message) < LARGE_BYTES and unpacking.step_promptly()
-        except GRPCError as error:
-            call.fail(error.status, error.message or "")
-            return
-        if prompt:
-            call.message = unpacking.message()
-            connection.begin(call)
-            return
-        lease = call.lease = call.lease or connection.lease()
-        self._in_task(lease, partial(self._unpack_rest, unpacking, lease), partial(connection.begin, call))
-
-    # ---- what waits ----
-
-    def _in_task(self, lease: Lease, work: Callable[[], Awaitable[None]], go_on: Callable[[], None]) -> None:
-        """Has `work` done in a task, then calls `go_on`, if the call is not over by then."""
-        self._waiting = trio.CancelScope()
-        self._connection.start(self._run, self._waiting, lease, work, go_on)
-
-    async def _run(
-        self, scope: trio.CancelScope, lease: Lease, work: Callable[[], Awaitable[None]], go_on: Callable[[], None]
-    ) -> None:
-        call, connection = self._call, self._connection
-        try:
-            with scope:
-                await work()
-        except GRPCError as error:
-            self._waiting = None
-            call.fail(error.status, error.message or "")
-        finally:
-            self._waiting = None
-            if call.over:
-                lease.close()
-        if not call.over:
-            with connection.turn:
-                go_on()
-            connection.mark(0)
-
-    async def _grow(self, lease: Lease, nbytes: int) -> None:
-        with self._connection.waiting_for_room(self._call.stream_id):
-            await lease.grow(nbytes)
-
-    async def _unpack_rest(self, unpacking: Unpacking, lease: Lease) -> None:
-        self._call.message = await unpack(unpacking, lease, self._connection.surroundings.offload)
-
-    def _too_slow(self) -> None:
-        self._call.fail(Status.DEADLINE_EXCEEDED, TOO_SLOW)
-
-    def end(self) -> None:
-        """The call is over."""
-        self._stop_watching()
-        if self._waiting is not None:
-            self._waiting.cancel()  # only the task that grows a lease may close it then
-        elif self._call.lease is not None and not self._call.lease.admitted:
-            self._call.lease.close()
-
-    def _stop_watching(self) -> None:
-        if self._patience is not None:
-            self._patience.stop()
-            self._patience = None

@@ -23,7 +23,7 @@ from .blocks import grpc_error
 from .call import DEADLINE_EXCEEDED, Method, UnaryCall
 from .call_head import CallHead
 from .call_log import CallStory
-from .framing import INT32_MAX
+from .framing import INT32_MAX, Framed
 from .host import CallHost, Surroundings
 from .options import NO_DELAYS, GrpcDelays, delay
 from .streaming import StreamingCall
@@ -207,15 +207,19 @@ class GrpcConnection(CallHost):
             log.exception("error in %s", call.method.path)
             call.fail(Status.UNKNOWN, INTERNAL_SERVER_ERROR)
             return
-        # The call's method needs a task; or has nothing against none, and the call has to wait for room.
-        waiting_bytes = 0 if begin is None else len(call.message)
+        self.serve_as_task(call, Framed(False, call.message))
+
+    def serve_as_task(self, call: UnaryCall, left: Framed | None = None) -> None:
+        # What came without a lease, of a method that has nothing against none, waits for room.
+        waits = left is not None and not left.compressed and call.method.begin is not None and call.lease is None
+        waiting_bytes = len(call.message) if waits else 0
         try:
             self.surroundings.waiting.enter(waiting_bytes)
         except GRPCError as error:
             call.fail(error.status, error.message or "")
             return
-        deadline, lease = call.hand_over()
-        served = StreamingCall(self, call.stream_id, call.head, call.method, call.message, deadline, lease)
+        deadline, inbox = call.hand_over()
+        served = StreamingCall(self, call.stream_id, call.head, call.method, inbox, left, deadline)
         served.waiting_bytes = waiting_bytes
         self.calls[call.stream_id] = served
         self.start(self._dispatcher.run, served)

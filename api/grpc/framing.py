@@ -19,6 +19,8 @@ import numpy as np
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from ...engine.tensor import Buffer
+
 PREFIX_BYTES = 5
 INT32_MAX = (1 << 31) - 1
 
@@ -33,7 +35,7 @@ class Framed(NamedTuple):
     """A complete message as it was sent."""
 
     compressed: bool
-    payload: bytes | memoryview
+    payload: Buffer
 
 
 prefix: Callable[[bool, int], bytes] = struct.Struct(">?I").pack
@@ -51,10 +53,10 @@ class MessageReader:
             called before the rest of it is let come; else 0.
     """
 
-    __slots__ = ("_at", "_buffer", "_compressed", "_filled", "_limit_bytes", "_piece", "_target", "announced_bytes")
+    __slots__ = ("_at", "_buffer", "_compressed", "_filled", "_piece", "_target", "announced_bytes", "limit_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._piece: bytes = b""
         self._at = 0
         self._buffer = bytearray()
@@ -169,8 +171,8 @@ class MessageReader:
         if flag > 1:
             raise GRPCError(Status.INTERNAL, f"Message has an invalid compressed flag: {flag}, expected 0 or 1")
         length = int.from_bytes(head[1:], "big")
-        if length > self._limit_bytes:
-            raise too_large(length, self._limit_bytes)
+        if length > self.limit_bytes:
+            raise too_large(length, self.limit_bytes)
         self._compressed = flag == 1
         return length
 

@@ -25,9 +25,9 @@ from ..sockets.transport import PlainTransport, TlsTransport
 from . import compression
 from .call_head import CallHead, parse_head
 from .call_log import CallStory
-from .compression import CompressionLevel, UnpackLimits
+from .compression import CompressionLevel, Unpacking, UnpackLimits
 from .deadlines import Deadlines, Entry, Patience
-from .framing import MessageReader
+from .framing import Framed, MessageReader
 from .options import delay
 
 if TYPE_CHECKING:
@@ -148,6 +148,14 @@ class CallHost(Http2Connection[CallHead, Call]):
         """The message of a `UnaryCall` is complete."""
 
     @abstractmethod
+    def serve_as_task(self, call: Any, left: Framed | None = None) -> None:
+        """A `UnaryCall` has to wait, for its message or with it.
+
+        Args:
+            left: the message, as it was sent; None if it has not come.
+        """
+
+    @abstractmethod
     def cancel_handler(self, on_cancel: Callable[[], None]) -> None:
         """A `UnaryCall` is over: tells who has taken it over. Does not raise."""
 
@@ -183,14 +191,7 @@ class CallHost(Http2Connection[CallHead, Call]):
             waiting.leave(window_bytes)
             self.core.hold(stream_id, False)
 
-    def watch(self, reader: MessageReader, give_up: Callable[[], None]) -> Patience:
-        """`give_up` is called if the message that is being collected does not come on."""
-        return Patience(self.surroundings.deadlines, self.surroundings.limits, reader, give_up)
-
     # ---- compression ----
-
-    def unpack_limits(self, max_message_bytes: int) -> UnpackLimits:
-        return UnpackLimits(max_message_bytes, self.surroundings.max_compression_ratio)
 
     def response_encoding(self, head: CallHead) -> str:
         """What the responses of a method that compresses are packed with."""
@@ -243,3 +244,103 @@ class CallHost(Http2Connection[CallHead, Call]):
     async def _cancel_after(self, delay_s: float, scope: trio.CancelScope) -> None:
         await delay(delay_s, "the notification of the cancellation")
         scope.cancel()
+
+
+class Inbox:
+    """What has come of a call's requests and was not taken, and what messages hold of the server-wide budget.
+
+    Args:
+        connection, stream_id: where they come.
+        max_message_bytes: the largest.
+
+    Attributes:
+        reader: has what has come.
+        held_bytes: not reported as consumed.
+        ended: the client has said everything.
+        lease: of the message that is being collected, or was taken last; None if it needs none, or it was taken over.
+    """
+
+    __slots__ = ("_connection", "_patience", "_stream_id", "ended", "held_bytes", "lease", "reader")
+
+    def __init__(self, connection: CallHost, stream_id: int, max_message_bytes: int) -> None:
+        self._connection = connection
+        self._patience: Patience | None = None
+        self._stream_id = stream_id
+        self.ended = False
+        self.held_bytes = 0
+        self.lease: Lease | None = None
+        self.reader = MessageReader(max_message_bytes)
+
+    def __repr__(self) -> str:
+        return f"<Inbox: {self.held_bytes} bytes{', ended' if self.ended else ''}>"
+
+    def feed(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+        self.reader.feed(data)
+        self.held_bytes += flow_bytes
+        if end_stream:
+            self.ended = True
+
+    def next(self) -> Framed | None:
+        """The next message as it was sent; None if it is not complete.
+
+        Raises:
+            GRPCError: what comes is no message, or a too large one.
+        """
+        framed = self.reader.next()
+        if framed is not None:
+            self._stop_watching()
+            if self.lease is not None:
+                self.lease.arrived()
+        return framed
+
+    def need_lease(self) -> Lease:
+        if self.lease is None:
+            self.lease = self._connection.lease()
+        return self.lease
+
+    def collect(self, give_up: Callable[[], None]) -> None:
+        """There is room for the message that the reader has announced. `give_up` is called if it does not come on.
+
+        Raises:
+            GRPCError: RESOURCE_EXHAUSTED, there is no memory.
+        """
+        nbytes = self.reader.announced_bytes
+        try:
+            self.reader.collect()
+        except MemoryError:
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes") from None
+        surroundings = self._connection.surroundings
+        self._patience = Patience(surroundings.deadlines, surroundings.limits, self.reader, give_up)
+        self.need_lease().watch(self._patience.hurry)
+
+    def unpacking(self, framed: Framed, head: CallHead) -> Unpacking:
+        """Raises GRPCError: the client has named no compression."""
+        limits = UnpackLimits(self.reader.limit_bytes, self._connection.surroundings.max_compression_ratio)
+        return Unpacking(framed.payload, head.encoding, limits)
+
+    def release(self, count: int) -> None:
+        """So many bytes are used up: the client may send more."""
+        if count:
+            self.held_bytes -= count
+            core = self._connection.core
+            core.consumed(self._stream_id, count)
+            if core.has_output:
+                self._connection.mark(1)
+
+    def close_lease(self) -> None:
+        """The message is done with."""
+        if self.lease is not None:
+            if not self.lease.admitted:
+                self.lease.close()
+            self.lease = None
+
+    def close(self) -> None:
+        """The call is over."""
+        self._stop_watching()
+        self.close_lease()
+        self.release(self.held_bytes)
+
+    def _stop_watching(self) -> None:
+        if self._patience is not None:
+            self._patience.stop()
+            self._patience = None

@@ -34,14 +34,16 @@ from ..http2.errors import ErrorCode
 from . import blocks
 from .call import DEADLINE_EXCEEDED, Method
 from .codec import RawMessage
-from .compression import IDENTITY, LARGE_BYTES, Unpacking, packed, unpack
-from .deadlines import TOO_SLOW, CallDeadline, Entry, Patience
-from .framing import PREFIX_BYTES, MessageReader, prefix
+from .compression import IDENTITY, LARGE_BYTES, packed, unpack
+from .deadlines import TOO_SLOW, CallDeadline, Entry
+from .framing import PREFIX_BYTES, Framed, prefix
+from .host import CallHost, Inbox
+from .wire import UNPARSABLE
 
 if TYPE_CHECKING:
     from ...actors.budget import Lease
     from .call_head import CallHead, Metadata
-    from .host import CallHost, Peer
+    from .host import Peer
 
 _HEARD_BYTES = 16_384
 """The largest message that a listener is offered: a larger one may take so long that it is for a task."""
@@ -64,8 +66,9 @@ class StreamingCall(StreamIterator[Any]):
     """One call, seen from its handler, and from its connection.
 
     Args:
-        message: the whole request, if it has only one message and that has come already.
-        lease: what that holds of the server-wide budget.
+        inbox: what has come already, and was not taken.
+        left: a message that was.
+        deadline: the call's, if it has one already.
 
     Attributes:
         deadline_entry: None if the call has none.
@@ -81,9 +84,9 @@ class StreamingCall(StreamIterator[Any]):
         stream_id: int,
         head: CallHead,
         method: Method,
-        message: Buffer | None = None,
+        inbox: Inbox | None = None,
+        left: Framed | None = None,
         deadline: Entry | None = None,
-        lease: Lease | None = None,
     ) -> None:
         self.method = method
         self.scope = trio.CancelScope()
@@ -94,13 +97,9 @@ class StreamingCall(StreamIterator[Any]):
         self._head = head
         self._encoding = connection.response_encoding(head) if method.compresses else IDENTITY
         # What comes.
-        self._left = message  # for `recv_message`
-        self._ended = message is not None
-        self._lease = lease
-        self._reader = MessageReader(method.max_message_bytes)
-        self._held_bytes = 0
+        self._inbox = inbox or Inbox(connection, stream_id, method.max_message_bytes)
+        self._left = left  # for `recv_message`
         self._prompt = 0
-        self._patience: Patience | None = None
         self._too_slow = False
         self._waiting = False
         self._listener: Callable[[Buffer], bool] | None = None
@@ -121,26 +120,23 @@ class StreamingCall(StreamIterator[Any]):
 
     def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
         """The next part of the request."""
-        listener = self._listener
-        if listener is not None and self._waiting and not (self._held_bytes or end_stream or self._lease is not None):
+        listener, inbox = self._listener, self._inbox
+        if listener is not None and self._waiting and not (inbox.held_bytes or end_stream or inbox.lease is not None):
             size = len(data) - PREFIX_BYTES
             if 0 <= size <= self._heard_bytes and not data[0] and int.from_bytes(data[1:5], "big") == size:
                 message = data[PREFIX_BYTES:]
                 if listener(message):
                     self._connection.core.consumed(self._stream_id, flow_bytes)
                 else:
-                    self._left = message
-                    self._held_bytes = flow_bytes
+                    self._left = Framed(False, message)
+                    inbox.held_bytes = flow_bytes
                     self._wake()
                 return
-        self._reader.feed(data)
-        self._held_bytes += flow_bytes
-        if end_stream:
-            self._ended = True
+        inbox.feed(data, flow_bytes, end_stream)
         if self._waiting:
-            if self._reader.is_collecting and not end_stream:
-                if self._lease is not None:
-                    self._release(self._held_bytes)  # what `recv_message` would do, without waking it for each piece
+            if inbox.reader.is_collecting and not end_stream:
+                if inbox.lease is not None:
+                    inbox.release(inbox.held_bytes)  # what `recv_message` would do, without waking it for each piece
             else:
                 self._wake()
 
@@ -151,7 +147,7 @@ class StreamingCall(StreamIterator[Any]):
 
     def request_ended(self) -> None:
         """The client has said everything."""
-        self._ended = True
+        self._inbox.ended = True
         self._wake()
 
     def drained(self) -> None:
@@ -206,10 +202,8 @@ class StreamingCall(StreamIterator[Any]):
         """The task has ended. A call that it left unanswered is reset."""
         self._reset(ErrorCode.CANCEL)
         self._listener = None
-        self._stop_watching()
-        self._close_lease()
         self.admitted()
-        self._release(self._held_bytes)
+        self._inbox.close()
         self._connection.forget(self._stream_id, self.deadline_entry)
         self.deadline_entry = None
 
@@ -244,63 +238,67 @@ class StreamingCall(StreamIterator[Any]):
                 much waits for room; DEADLINE_EXCEEDED, it comes too slowly.
             TriremeError: the codec cannot read it.
         """
-        payload, self._left = self._left, None
+        payload = await self._next_message()
         if payload is None:
-            payload = await self._next_message()
-            if payload is None:
-                return None
+            return None
         request_type = self.method.request_type
         surroundings = self._connection.surroundings
         decode = surroundings.codec.decode
         if len(payload) <= _PROMPT_BYTES or request_type is RawMessage:
             return decode(cast(bytes, payload), request_type)
-        if self._lease is not None:  # protobuf's reader has it, what that writes, and what is made of it
+        lease = self._inbox.lease
+        if lease is not None:  # protobuf's reader has it, what that writes, and what is made of it
             with self.waiting_for_room():
-                await self._lease.grow(_COPIES * len(payload))
+                await lease.grow(_COPIES * len(payload))
         return await surroundings.offload(decode, cast(bytes, payload), request_type)
 
     async def _next_message(self) -> Buffer | None:
         """The next message, unpacked. Raises GRPCError: see `recv_message`."""
-        reader = self._reader
-        self._close_lease()
-        self._release(max(0, self._held_bytes - reader.waiting_bytes))
-        self._prompt += 1
-        if self._prompt == _PROMPT_MESSAGES:
-            self._prompt = 0
-            await trio.lowlevel.checkpoint()  # a client with much to say lets others speak
-        while (framed := reader.next()) is None:
+        framed, self._left = self._left, None
+        if framed is None:
+            inbox = self._inbox
+            inbox.close_lease()
+            inbox.release(max(0, inbox.held_bytes - inbox.reader.waiting_bytes))
+            self._prompt += 1
+            if self._prompt == _PROMPT_MESSAGES:
+                self._prompt = 0
+                await trio.lowlevel.checkpoint()  # a client with much to say lets others speak
+            framed = await self._next_framed(inbox)
+        if framed is None or not framed.compressed:
+            return None if framed is None else framed.payload
+        unpacking = self._inbox.unpacking(framed, self._head)
+        if len(framed.payload) < LARGE_BYTES and unpacking.step_promptly():
+            return unpacking.message()
+        with self.waiting_for_room():
+            return await unpack(unpacking, self._inbox.need_lease(), self._connection.surroundings.offload)
+
+    async def _next_framed(self, inbox: Inbox) -> Framed | None:
+        reader = inbox.reader
+        while (framed := inbox.next()) is None:
             if reader.announced_bytes:
-                await self._find_room(reader.announced_bytes)
+                await self._find_room(inbox, reader.announced_bytes)
                 continue
-            if self._lease is not None:
-                self._release(self._held_bytes)
-            if self._ended:
+            if inbox.lease is not None:
+                inbox.release(inbox.held_bytes)
+            if inbox.ended:
+                if not self.method.client_streaming:
+                    raise GRPCError(Status.INTERNAL, UNPARSABLE)
                 if not reader.is_empty:
                     raise GRPCError(Status.INTERNAL, "The request ends in the middle of a message")
                 return None
             await self._more()
             if self._left is not None:
-                payload, self._left = self._left, None
-                return payload
-        self._stop_watching()
-        if self._lease is not None:
-            self._lease.arrived()
-        if framed.compressed:
-            return await self._unpack(framed.payload)
-        return framed.payload
+                framed, self._left = self._left, None
+                return framed
+        return framed
 
-    async def _find_room(self, nbytes: int) -> None:
+    async def _find_room(self, inbox: Inbox, nbytes: int) -> None:
         """Waits until the message that has begun may come."""
-        lease = self._lease = self._connection.lease()
+        lease = inbox.need_lease()
         if not lease.grow_nowait(nbytes):
             with self.waiting_for_room():
                 await lease.grow(nbytes)
-        try:
-            self._reader.collect()
-        except MemoryError:
-            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes") from None
-        self._patience = self._connection.watch(self._reader, self._give_up_message)
-        lease.watch(self._patience.hurry)
+        inbox.collect(self._give_up_message)
 
     def _give_up_message(self) -> None:
         """The message that has begun does not come on."""
@@ -317,35 +315,6 @@ class StreamingCall(StreamIterator[Any]):
             self._waiting = False
         if self._too_slow:
             raise GRPCError(Status.DEADLINE_EXCEEDED, TOO_SLOW)
-
-    async def _unpack(self, payload: bytes | memoryview) -> Buffer:
-        connection = self._connection
-        unpacking = Unpacking(payload, self._head.encoding, connection.unpack_limits(self.method.max_message_bytes))
-        if len(payload) < LARGE_BYTES and unpacking.step_promptly():
-            return unpacking.message()
-        if self._lease is None:
-            self._lease = connection.lease()
-        with self.waiting_for_room():
-            return await unpack(unpacking, self._lease, connection.surroundings.offload)
-
-    def _stop_watching(self) -> None:
-        if self._patience is not None:
-            self._patience.stop()
-            self._patience = None
-
-    def _close_lease(self) -> None:
-        if self._lease is not None:
-            self._lease.close()
-            self._lease = None
-
-    def _release(self, count: int) -> None:
-        """So many bytes are used up: the client may send more."""
-        if count:
-            self._held_bytes -= count
-            core = self._connection.core
-            core.consumed(self._stream_id, count)
-            if core.has_output:
-                self._connection.mark(1)
 
     # ---- what is said to the client ----
 
@@ -455,7 +424,7 @@ class StreamingCall(StreamIterator[Any]):
 
     def take_lease(self) -> Lease | None:
         """What the last message holds of the server-wide budget; the caller closes it."""
-        lease, self._lease = self._lease, None
+        lease, self._inbox.lease = self._inbox.lease, None
         return lease
 
     def admitted(self) -> None:
