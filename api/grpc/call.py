@@ -15,10 +15,9 @@ Rule 3: If there is no room, or it takes a thread to unpack the message, the cal
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -28,7 +27,7 @@ from . import blocks
 from .compression import IDENTITY, LARGE_BYTES
 from .deadlines import TOO_SLOW, Entry
 from .framing import PREFIX_BYTES, prefix
-from .host import CallHost, Inbox
+from .host import CallHost, Inbox, Method
 from .wire import UNPARSABLE
 
 if TYPE_CHECKING:
@@ -37,31 +36,6 @@ if TYPE_CHECKING:
 
 DEADLINE_EXCEEDED = "Deadline Exceeded"
 _COPIED_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One method.
-
-    Attributes:
-        path: ``/package.Service/Method``.
-        function: grpclib's handler: takes a stream.
-        client_streaming, server_streaming: whether either side may send any number of messages.
-        request_type, reply_type: for the codec.
-        begin: takes a `UnaryCall` over, or gives False: then `function` has to run; None if it always has to.
-        max_message_bytes: the largest request message, as sent and unpacked.
-        compresses: whether its responses may be packed.
-    """
-
-    path: str
-    function: Callable[[Any], Awaitable[None]]
-    client_streaming: bool
-    server_streaming: bool
-    request_type: Any
-    reply_type: Any
-    begin: Callable[[UnaryCall], bool] | None
-    max_message_bytes: int
-    compresses: bool
 
 
 class UnaryCall:

@@ -7,7 +7,7 @@ connection's task, and is answered from wherever its answer comes (call.py). Eve
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import trio
@@ -16,22 +16,18 @@ from grpclib.exceptions import GRPCError, ProtocolError
 
 from ...engine.errors import TriremeError
 from ..http2.events import RequestReceived
-from ..sockets.roster import Roster
-from ..sockets.transport import PlainTransport, TlsTransport
 from . import blocks, call_log
 from .blocks import grpc_error
-from .call import DEADLINE_EXCEEDED, Method, UnaryCall
+from .call import DEADLINE_EXCEEDED, UnaryCall
 from .call_head import CallHead
 from .call_log import CallStory
-from .framing import INT32_MAX, Framed
-from .host import CallHost, Surroundings
-from .options import NO_DELAYS, GrpcDelays, delay
+from .compression import CompressionLevel
+from .framing import Framed
+from .host import CallHost, Method
+from .options import GrpcServiceOptions, delay
 from .streaming import StreamingCall
 
 log = logging.getLogger(__name__)
-
-Guard = Callable[[CallHead], None]
-"""Looks at every call when it begins; raises `GRPCError` to refuse it."""
 
 INTERNAL_SERVER_ERROR = "Internal Server Error"
 
@@ -48,103 +44,32 @@ class Servable(Protocol):
     def __mapping__(self) -> Mapping[str, Handler]: ...
 
 
-class Dispatcher:
-    """The services of a front end.
-
-    Args:
-        services: see `Servable`.
-        inference: paths of methods of inference, which `delays` treats otherwise.
-        compressed: methods whose responses may be packed.
-        max_message_bytes: the largest request message, by path.
-        delays: for tests of clients.
-
-    Attributes:
-        guards: asked in this order.
-        methods: every method by its path.
-    """
-
-    __slots__ = ("_delays", "_inference", "guards", "methods")
-
-    def __init__(
-        self,
-        services: Iterable[Servable],
-        *,
-        guards: Sequence[Guard] = (),
-        inference: Collection[str] = (),
-        compressed: Collection[str] = (),
-        max_message_bytes: Callable[[str], int] = lambda _path: INT32_MAX,
-        delays: GrpcDelays = NO_DELAYS,
-    ) -> None:
-        self.methods: dict[str, Method] = {}
-        for service in services:
-            immediate: Mapping[str, Callable[[UnaryCall], bool]] = getattr(service, "immediate", {})
-            for path, handler in service.__mapping__().items():
-                cardinality: Cardinality = handler.cardinality
-                self.methods[path] = Method(
-                    path,
-                    handler.func,
-                    cardinality.client_streaming,
-                    cardinality.server_streaming,
-                    handler.request_type,
-                    handler.reply_type,
-                    immediate.get(path),
-                    max_message_bytes(path),
-                    path in compressed,
-                )
-        self._delays = delays
-        self._inference = frozenset(inference)
-        self.guards = tuple(guards)
-
-    def __repr__(self) -> str:
-        return f"<Dispatcher of {len(self.methods)} methods>"
-
-    async def run(self, call: StreamingCall) -> None:
-        """Serves a call from the first message to the status."""
-        try:
-            with call.scope:
-                await trio.lowlevel.checkpoint_if_cancelled()
-                status, message, details = await self._outcome(call)
-                if self._delays.answer_s and call.method.path not in self._inference:
-                    await delay(self._delays.answer_s, "the write of the response")
-                if not call.finished:
-                    call.end(status, message, details)
-            if self._delays.enqueue_s and call.scope.cancelled_caught and call.method.path in self._inference:
-                await delay(self._delays.enqueue_s, "PutTaskBackToQueue")
-        finally:
-            call.finish()
-
-    async def _outcome(self, call: StreamingCall) -> tuple[Status, str | None, object]:
-        """How the handler ended: (status, message, details)."""
-        try:
-            await call.method.function(call)
-            if not call.finished and call.lacks_message:
-                raise ProtocolError("Unary response with OK status requires a single message to be sent")
-        except GRPCError as error:
-            return error.status, error.message, error.details
-        except TriremeError as error:
-            return (*grpc_error(error), None)
-        except Exception:
-            # The boundary to handlers, see `GrpcConnection.begin`.
-            log.exception("error in %s", call.method.path)
-            return Status.UNKNOWN, INTERNAL_SERVER_ERROR, None
-        return Status.OK, None, None
+def methods_of(services: Iterable[Servable], options: GrpcServiceOptions) -> dict[str, Method]:
+    """Every method of the services by its path."""
+    methods: dict[str, Method] = {}
+    packs = options.compression_level is not CompressionLevel.NONE
+    for service in services:
+        immediate: Mapping[str, Callable[[UnaryCall], bool]] = getattr(service, "immediate", {})
+        for path, handler in service.__mapping__().items():
+            cardinality: Cardinality = handler.cardinality
+            methods[path] = Method(
+                path,
+                handler.func,
+                cardinality.client_streaming,
+                cardinality.server_streaming,
+                handler.request_type,
+                handler.reply_type,
+                immediate.get(path),
+                options.message_limit(path),
+                packs and path in options.infer_paths,
+            )
+    return methods
 
 
 class GrpcConnection(CallHost):
     """Opens the calls of one connection."""
 
-    __slots__ = ("_dispatcher",)
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        surroundings: Surroundings,
-        transport: PlainTransport | TlsTransport,
-        roster: Roster,
-        client: tuple[str, int] | None,
-    ) -> None:
-        self._dispatcher = dispatcher
-        super().__init__(surroundings, transport, roster, client)
+    __slots__ = ()
 
     def _open(self, event: RequestReceived[CallHead]) -> None:
         head = event.head
@@ -159,12 +84,12 @@ class GrpcConnection(CallHost):
             return
         if call_log.log.isEnabledFor(logging.DEBUG):
             self.stories[stream_id] = CallStory(head.path)
-        method = self._dispatcher.methods.get(head.path)
+        method = self.surroundings.methods.get(head.path)
         if method is None:
             self._refuse(stream_id, _UNKNOWN_METHOD)
             return
         try:
-            for guard in self._dispatcher.guards:
+            for guard in self.surroundings.guards:
                 guard(head)
         except GRPCError as error:
             self._refuse(stream_id, blocks.trailers_only(error.status, error.message))
@@ -183,7 +108,7 @@ class GrpcConnection(CallHost):
         if timeout_s is not None:
             call.deadline_entry = self.surroundings.deadlines.add(trio.current_time() + timeout_s, call)
         if isinstance(call, StreamingCall):
-            self.start(self._dispatcher.run, call)
+            self.start(self._run, call)
         if event.end_stream:
             call.request_ended()
 
@@ -222,7 +147,7 @@ class GrpcConnection(CallHost):
         served = StreamingCall(self, call.stream_id, call.head, call.method, inbox, left, deadline)
         served.waiting_bytes = waiting_bytes
         self.calls[call.stream_id] = served
-        self.start(self._dispatcher.run, served)
+        self.start(self._run, served)
 
     def cancel_handler(self, on_cancel: Callable[[], None]) -> None:
         try:
@@ -230,3 +155,38 @@ class GrpcConnection(CallHost):
         except Exception:
             # The boundary to handlers, see `begin`: this is called by the task of all deadlines, too.
             log.exception("error while cancelling a call")
+
+    # ---- calls with a task ----
+
+    async def _run(self, call: StreamingCall) -> None:
+        """Serves a call from the first message to the status."""
+        delays = self.surroundings.delays
+        infers = call.method.path in self.surroundings.options.infer_paths
+        try:
+            with call.scope:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                status, message, details = await self._outcome(call)
+                if delays.answer_s and not infers:
+                    await delay(delays.answer_s, "the write of the response")
+                if not call.finished:
+                    call.end(status, message, details)
+            if delays.enqueue_s and call.scope.cancelled_caught and infers:
+                await delay(delays.enqueue_s, "PutTaskBackToQueue")
+        finally:
+            call.finish()
+
+    async def _outcome(self, call: StreamingCall) -> tuple[Status, str | None, object]:
+        """How the handler ended: (status, message, details)."""
+        try:
+            await call.method.function(call)
+            if not call.finished and call.lacks_message:
+                raise ProtocolError("Unary response with OK status requires a single message to be sent")
+        except GRPCError as error:
+            return error.status, error.message, error.details
+        except TriremeError as error:
+            return (*grpc_error(error), None)
+        except Exception:
+            # The boundary to handlers, see `begin`.
+            log.exception("error in %s", call.method.path)
+            return Status.UNKNOWN, INTERNAL_SERVER_ERROR, None
+        return Status.OK, None, None

@@ -4,7 +4,7 @@ connection."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,21 +18,24 @@ from grpclib.exceptions import GRPCError
 from ...actors.turn import Turn
 from ...engine.tensor import Buffer
 from ..http2.connection import Call, Http2Connection, Http2Group
-from ..sockets.limits import Limits
 from ..sockets.roster import Roster
 from ..sockets.shares import shared_address
 from ..sockets.transport import PlainTransport, TlsTransport
 from . import compression
 from .call_head import CallHead, parse_head
 from .call_log import CallStory
-from .compression import CompressionLevel, Unpacking, UnpackLimits
+from .compression import Unpacking, UnpackLimits
 from .deadlines import Deadlines, Entry, Patience
 from .framing import Framed, MessageReader
-from .options import delay
+from .options import GrpcDelays, GrpcServiceOptions, delay
 
 if TYPE_CHECKING:
     from ...actors.budget import Lease
     from ...actors.offload import Offload
+
+
+Guard = Callable[[CallHead], None]
+"""Looks at every call when it begins; raises `GRPCError` to refuse it."""
 
 
 class WaitingRoom:
@@ -74,30 +77,55 @@ class WaitingRoom:
 
 
 @dataclass(frozen=True, slots=True)
+class Method:
+    """One method.
+
+    Attributes:
+        path: ``/package.Service/Method``.
+        function: grpclib's handler: takes a stream.
+        client_streaming, server_streaming: whether either side may send any number of messages.
+        request_type, reply_type: for the codec.
+        begin: takes a `UnaryCall` over, or gives False: then `function` has to run; None if it always has to.
+        max_message_bytes: the largest request message, as sent and unpacked.
+        compresses: whether its responses may be packed.
+    """
+
+    path: str
+    function: Callable[[Any], Awaitable[None]]
+    client_streaming: bool
+    server_streaming: bool
+    request_type: Any
+    reply_type: Any
+    begin: Callable[[Any], bool] | None
+    max_message_bytes: int
+    compresses: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the connections of a service share.
 
     Attributes:
+        methods: every method by its path.
+        guards: look at every call when it begins, in this order; raise `GRPCError` to refuse it.
+        options, delays: what the service was told.
         codec, details_codec: see `service.GrpcService`.
         lease: makes what a message takes of the server-wide budget; `client` is the address that it comes from.
         waiting: for those that wait for it.
         offload: where messages are packed, unpacked and read, if they are large.
-        max_compression_ratio: see `compression.UnpackLimits`.
-        limits: of how slowly messages may come.
-        cancel_delay_s: how long it takes a call to hear that its client has cancelled it, for tests.
     """
 
     group: Http2Group
     deadlines: Deadlines
+    methods: Mapping[str, Method]
+    guards: Sequence[Guard]
+    options: GrpcServiceOptions
+    delays: GrpcDelays
     codec: CodecBase
     details_codec: StatusDetailsCodecBase | None
-    compression_level: CompressionLevel
-    max_compression_ratio: int
     lease: Callable[..., Lease]
     waiting: WaitingRoom
     offload: Offload
-    limits: Limits
-    cancel_delay_s: float = 0.0
 
 
 class Peer:
@@ -195,7 +223,7 @@ class CallHost(Http2Connection[CallHead, Call]):
 
     def response_encoding(self, head: CallHead) -> str:
         """What the responses of a method that compresses are packed with."""
-        return compression.choose(self.surroundings.compression_level, head.accepted_encodings)
+        return compression.choose(self.surroundings.options.compression_level, head.accepted_encodings)
 
     def pack(self, parts: Sequence[Buffer], encoding: str, send: Callable[[list[Buffer]], None]) -> None:
         """Packs a response message, and sends it with its prefix."""
@@ -235,7 +263,7 @@ class CallHost(Http2Connection[CallHead, Call]):
 
     def cancel_later(self, scope: trio.CancelScope) -> bool:
         """Cancels a call's task when the delay for tests is over. False: there is none."""
-        delay_s = self.surroundings.cancel_delay_s
+        delay_s = self.surroundings.delays.notification_s
         if delay_s and self._nursery is not None:
             self.start(self._cancel_after, delay_s, scope)
             return True
@@ -310,12 +338,12 @@ class Inbox:
         except MemoryError:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, f"no memory for a message of {nbytes} bytes") from None
         surroundings = self._connection.surroundings
-        self._patience = Patience(surroundings.deadlines, surroundings.limits, self.reader, give_up)
+        self._patience = Patience(surroundings.deadlines, surroundings.options.limits, self.reader, give_up)
         self.need_lease().watch(self._patience.hurry)
 
     def unpacking(self, framed: Framed, head: CallHead) -> Unpacking:
         """Raises GRPCError: the client has named no compression."""
-        limits = UnpackLimits(self.reader.limit_bytes, self._connection.surroundings.max_compression_ratio)
+        limits = UnpackLimits(self.reader.limit_bytes, self._connection.surroundings.options.max_compression_ratio)
         return Unpacking(framed.payload, head.encoding, limits)
 
     def release(self, count: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...engine.config import config_protobuf
 from ...engine.config.model import ModelInput, ModelOutput
 from ...engine.description import ModelDescription
-from ...engine.metrics.responses import Duration, ResponseStatistics
-from ...engine.metrics.statistics import BatchStatistics, ModelStatisticsEntry
+from ...engine.metrics.responses import Duration
+from ...engine.metrics.statistics import ModelStatisticsEntry
 from ...proto.messages.inference import (
     InferBatchStatistics,
     InferResponseStatistics,
@@ -27,6 +27,11 @@ from ...proto.messages.inference import (
 )
 from .context import GrpcContext
 from .infer_parameters import parse_version
+
+_COMPUTE = ("compute_input", "compute_infer", "compute_output")
+_PHASES = ("success", "fail", "queue", *_COMPUTE)
+_CACHE = ("cache_hit", "cache_miss")
+_RESPONSES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 
 
 async def ready(context: GrpcContext, message: ModelReadyRequest) -> ModelReadyResponse:
@@ -75,45 +80,22 @@ def _model_statistics(entry: ModelStatisticsEntry) -> ModelStatistics:
         last_inference=counted.last_inference_ms,
         inference_count=counted.inference_count,
         execution_count=counted.execution_count,
-        inference_stats=InferStatistics(
-            success=_duration(counted.success),
-            fail=_duration(counted.fail),
-            queue=_duration(counted.queue),
-            compute_input=_duration(counted.compute_input),
-            compute_infer=_duration(counted.compute_infer),
-            compute_output=_duration(counted.compute_output),
-            cache_hit=_duration(counted.cache_hit),
-            cache_miss=_duration(counted.cache_miss),
-        ),
-        batch_stats=[_batch_statistics(rows, batch) for rows, batch in sorted(counted.batches.items())],
+        inference_stats=InferStatistics(**_durations(counted, *_PHASES, *_CACHE)),
+        batch_stats=[
+            InferBatchStatistics(batch_size=rows, **_durations(batch, *_COMPUTE))
+            for rows, batch in sorted(counted.batches.items())
+        ],
         memory_usage=[
             MemoryUsage(type=usage.type, id=usage.id, byte_size=usage.byte_size) for usage in entry.memory_usage
         ],
         response_stats={
-            str(index): _response_statistics(responses) for index, responses in sorted(counted.responses.items())
+            str(index): InferResponseStatistics(**_durations(responses, *_RESPONSES))
+            for index, responses in sorted(counted.responses.items())
         },
     )
 
 
-def _batch_statistics(rows: int, batch: BatchStatistics) -> InferBatchStatistics:
-    return InferBatchStatistics(
-        batch_size=rows,
-        compute_input=_duration(batch.compute_input),
-        compute_infer=_duration(batch.compute_infer),
-        compute_output=_duration(batch.compute_output),
-    )
-
-
-def _response_statistics(responses: ResponseStatistics) -> InferResponseStatistics:
-    return InferResponseStatistics(
-        compute_infer=_duration(responses.compute_infer),
-        compute_output=_duration(responses.compute_output),
-        success=_duration(responses.success),
-        fail=_duration(responses.fail),
-        empty_response=_duration(responses.empty_response),
-        cancel=_duration(responses.cancel),
-    )
-
-
-def _duration(duration: Duration) -> StatisticDuration:
-    return StatisticDuration(count=duration.count, ns=duration.ns)
+def _durations(counted: object, *names: str) -> dict[str, StatisticDuration]:
+    """Durations of these names, which messages have as well."""
+    durations: dict[str, Duration] = {name: getattr(counted, name) for name in names}
+    return {name: StatisticDuration(count=each.count, ns=each.ns) for name, each in durations.items()}

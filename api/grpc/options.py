@@ -94,9 +94,9 @@ class GrpcServiceOptions(ServiceOptions):
         max_message_bytes: ``--grpc-max-receive-bytes``: the largest request message, as sent and unpacked.
         max_management_bytes: the same for methods whose messages carry no data.
         max_compression_ratio: ``--grpc-max-compression-ratio``, see `compression.UnpackLimits`.
-        max_waiting_bytes: most bytes of messages that wait for room in the server-wide budget (`waiting`).
+        max_waiting_bytes: most bytes of messages that wait for room in the server-wide budget (`host.WaitingRoom`).
         compression_level: ``--grpc-infer-response-compression-level``.
-        compressed_paths: the methods to which it applies.
+        infer_paths: the methods of inference, to which it applies.
     """
 
     name: str = "GRPC"
@@ -106,7 +106,7 @@ class GrpcServiceOptions(ServiceOptions):
     max_compression_ratio: int = 1000
     max_waiting_bytes: int = 1 << 30
     compression_level: CompressionLevel = CompressionLevel.NONE
-    compressed_paths: frozenset[str] = _INFER_PATHS
+    infer_paths: frozenset[str] = _INFER_PATHS
 
     def message_limit(self, path: str) -> int:
         """The largest request message of a method, in bytes."""

@@ -19,10 +19,9 @@ from ..sockets.service import Service
 from ..sockets.transport import PlainTransport, TlsTransport
 from . import call_log
 from .codec import MessageCodec
-from .compression import CompressionLevel
 from .deadlines import Deadlines
-from .dispatch import Dispatcher, GrpcConnection, Guard, Servable
-from .host import Surroundings, WaitingRoom
+from .dispatch import GrpcConnection, Servable, methods_of
+from .host import Guard, Surroundings, WaitingRoom
 from .options import NO_DELAYS, GrpcServiceOptions
 
 _OWN_REQUESTS = 1 << 16
@@ -67,7 +66,7 @@ class GrpcService(Service):
         services: see `dispatch.Servable`.
         options: where, and how.
         codec: reads and writes messages, by the types that the handlers name; by default betterproto2's.
-        guards: see `dispatch.Guard`.
+        guards: see `host.Guard`.
         details_codec: writes the details of a `GRPCError`; without it they are not sent.
         readiness: see `Service`.
 
@@ -91,27 +90,18 @@ class GrpcService(Service):
         self.draining = False
         self._deadlines = Deadlines()
         self._group = Http2Group(options.http2)
-        delays = _given(services, "delays", NO_DELAYS)
-        self._dispatcher = Dispatcher(
-            services,
-            guards=guards,
-            inference=options.compressed_paths,
-            compressed=() if options.compression_level is CompressionLevel.NONE else options.compressed_paths,
-            max_message_bytes=options.message_limit,
-            delays=delays,
-        )
         self._surroundings = Surroundings(
             group=self._group,
             deadlines=self._deadlines,
+            methods=methods_of(services, options),
+            guards=guards,
+            options=options,
+            delays=_given(services, "delays", NO_DELAYS),
             codec=MessageCodec() if codec is None else codec,
             details_codec=details_codec,
-            compression_level=options.compression_level,
-            max_compression_ratio=options.max_compression_ratio,
             lease=_given(services, "lease", InflightBudget(_OWN_REQUESTS, _OWN_BYTES).lease),
             waiting=WaitingRoom(options.max_waiting_bytes),
             offload=_given(services, "offload", Offload()),
-            limits=options.limits,
-            cancel_delay_s=delays.notification_s,
         )
 
     def connection(
@@ -121,14 +111,14 @@ class GrpcService(Service):
         server: tuple[str, int] | None,
         roster: Roster,
     ) -> GrpcConnection:
-        return GrpcConnection(self._dispatcher, self._surroundings, transport, roster, client)
+        return GrpcConnection(self._surroundings, transport, roster, client)
 
     def open(self, turn: Turn) -> None:
         self._group.turn = turn
 
     async def accompany(self) -> None:
         if call_log.enabled():
-            call_log.tell_ready(self._dispatcher.methods)
+            call_log.tell_ready(self._surroundings.methods)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deadlines.keep_watching)
             nursery.start_soon(self._group.accompany, self._roster)

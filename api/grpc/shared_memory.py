@@ -1,5 +1,5 @@
 """RPCs about shared-memory regions (docs/reference/shared-memory.md#regions). `engine.memory.regions` says what regions
-are."""
+are, and which errors they raise. A status is that of one region, or of all; so is what is unregistered."""
 
 from __future__ import annotations
 
@@ -12,34 +12,23 @@ from .context import GrpcContext
 def system_status(
     context: GrpcContext, message: pb.SystemSharedMemoryStatusRequest
 ) -> pb.SystemSharedMemoryStatusResponse:
-    """SystemSharedMemoryStatus: one region, or all.
-
-    Raises:
-        NotFoundError: there is no such region.
-    """
-    regions = context.server.shared_memory.system_status(message.name)
+    """SystemSharedMemoryStatus."""
+    status = pb.SystemSharedMemoryStatusResponseRegionStatus
     return pb.SystemSharedMemoryStatusResponse(
         regions={
-            region.name: pb.SystemSharedMemoryStatusResponseRegionStatus(
-                name=region.name, key=region.key, offset=region.offset, byte_size=region.byte_size
-            )
-            for region in regions
+            each.name: status(name=each.name, key=each.key, offset=each.offset, byte_size=each.byte_size)
+            for each in context.server.shared_memory.system_status(message.name)
         }
     )
 
 
 def cuda_status(context: GrpcContext, message: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
-    """CudaSharedMemoryStatus: one region, or all.
-
-    Raises:
-        NotFoundError: there is no such region, or it is a system region.
-    """
+    """CudaSharedMemoryStatus."""
+    status = pb.CudaSharedMemoryStatusResponseRegionStatus
     return pb.CudaSharedMemoryStatusResponse(
         regions={
-            region.name: pb.CudaSharedMemoryStatusResponseRegionStatus(
-                name=region.name, device_id=region.device_id, byte_size=region.byte_size
-            )
-            for region in context.server.shared_memory.cuda_status(message.name)
+            each.name: status(name=each.name, device_id=each.device_id, byte_size=each.byte_size)
+            for each in context.server.shared_memory.cuda_status(message.name)
         }
     )
 
@@ -47,11 +36,7 @@ def cuda_status(context: GrpcContext, message: pb.CudaSharedMemoryStatusRequest)
 def register_system(
     context: GrpcContext, message: pb.SystemSharedMemoryRegisterRequest
 ) -> pb.SystemSharedMemoryRegisterResponse:
-    """SystemSharedMemoryRegister.
-
-    Raises:
-        TriremeError: clients may not, or the region cannot be registered.
-    """
+    """SystemSharedMemoryRegister."""
     _changeable(context).register_system(message.name, message.key, message.offset, message.byte_size)
     return pb.SystemSharedMemoryRegisterResponse()
 
@@ -59,11 +44,7 @@ def register_system(
 def register_cuda(
     context: GrpcContext, message: pb.CudaSharedMemoryRegisterRequest
 ) -> pb.CudaSharedMemoryRegisterResponse:
-    """CudaSharedMemoryRegister.
-
-    Raises:
-        TriremeError: clients may not, or the region cannot be registered.
-    """
+    """CudaSharedMemoryRegister."""
     _changeable(context).register_cuda(message.name, message.raw_handle, message.device_id, message.byte_size)
     return pb.CudaSharedMemoryRegisterResponse()
 
@@ -71,11 +52,7 @@ def register_cuda(
 def unregister_system(
     context: GrpcContext, message: pb.SystemSharedMemoryUnregisterRequest
 ) -> pb.SystemSharedMemoryUnregisterResponse:
-    """SystemSharedMemoryUnregister: one region, or all.
-
-    Raises:
-        UnsupportedError: clients may not.
-    """
+    """SystemSharedMemoryUnregister."""
     _changeable(context).unregister(RegionKind.SYSTEM, message.name)
     return pb.SystemSharedMemoryUnregisterResponse()
 
@@ -83,16 +60,12 @@ def unregister_system(
 def unregister_cuda(
     context: GrpcContext, message: pb.CudaSharedMemoryUnregisterRequest
 ) -> pb.CudaSharedMemoryUnregisterResponse:
-    """CudaSharedMemoryUnregister: one region, or all.
-
-    Raises:
-        UnsupportedError: clients may not.
-    """
+    """CudaSharedMemoryUnregister."""
     _changeable(context).unregister(RegionKind.CUDA, message.name)
     return pb.CudaSharedMemoryUnregisterResponse()
 
 
 def _changeable(context: GrpcContext) -> Regions:
-    """The regions, for a client that wants to change them."""
+    """The regions, for a client that wants to change them; raises UnsupportedError if clients may not."""
     refuse_region_changes(context.options.allow_client_shm)
     return context.server.shared_memory

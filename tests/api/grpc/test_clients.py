@@ -75,9 +75,7 @@ def test_compressed_responses(size: int) -> None:
     sent = bytes(size)
     level = CompressionLevel.HIGH
     with (
-        serving_in_thread(
-            [ImmediateEcho()], compression_level=level, compressed_paths=frozenset({UNARY, EACH})
-        ) as port,
+        serving_in_thread([ImmediateEcho()], compression_level=level, infer_paths=frozenset({UNARY, EACH})) as port,
         grpc.insecure_channel(f"127.0.0.1:{port}", options=UNLIMITED) as channel,
     ):
         answer, call = channel.unary_unary(UNARY).with_call(sent, timeout=PATIENCE_S)

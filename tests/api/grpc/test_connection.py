@@ -179,7 +179,7 @@ async def test_answers_look_as_from_triton() -> None:
 async def test_packed_answers(path: str) -> None:
     """As from Triton at level high: deflate is chosen, what would not get smaller is sent as it is, errors and other
     methods know nothing of it."""
-    options = {"compression_level": CompressionLevel.HIGH, "compressed_paths": frozenset({UNARY, EACH})}
+    options = {"compression_level": CompressionLevel.HIGH, "infer_paths": frozenset({UNARY, EACH})}
     accepted = ("grpc-accept-encoding", "identity, deflate, gzip")
     async with serving([ImmediateEcho()], **options) as service, await connect(service) as peer:
         for size, message in ((1000, frame(zlib.compress(bytes(1000)), True)), (1, frame(bytes(1)))):
