@@ -14,7 +14,7 @@ from ..engine.job import Job
 from ..engine.request import InferenceRequest
 from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
-from ..engine.tracing.following import TracedReply
+from ..engine.tracing.tracer import TracedReply
 from .budget import InflightBudget, Lease
 from .members import refuse_recursion
 from .messages import Admit

@@ -40,10 +40,10 @@ from ..engine.errors import TriremeError
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Job, Outcome
-from ..engine.logs.context import about
+from ..engine.logs.request_lines import about
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.request import InferenceRequest
-from ..engine.tracing.following import TracedReply
+from ..engine.tracing.tracer import TracedReply
 from .door import Door, SchedulerStatistics
 from .mailbox import Mailbox
 from .members import Member, refuse_recursion

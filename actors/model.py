@@ -37,10 +37,9 @@ from ..engine.config.model import ModelConfig
 from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ModelState
 from ..engine.errors import InternalError, TriremeError, unframed
 from ..engine.instances.orders import InstanceOrder, adopt, instance_orders
-from ..engine.logs.context import about
-from ..engine.metrics.latencies import RecentLatencies, first_response_histogram
+from ..engine.logs.request_lines import about
 from ..engine.metrics.responses import MemoryUsage
-from ..engine.metrics.statistics import ModelStatistics
+from ..engine.metrics.statistics import ModelStatistics, RecentLatencies, first_response_histogram
 from ..engine.repository.loading import LoadedEnsemble, LoadedInstances, gpus_for
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest

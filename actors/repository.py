@@ -27,7 +27,7 @@ import trio
 
 from ..engine.config.model import ModelConfig
 from ..engine.description import ModelState
-from ..engine.logs.context import about
+from ..engine.logs.request_lines import about
 from ..engine.repository.source import ModelSource, Scan
 from .actor import Actor
 from .catalog import Catalog

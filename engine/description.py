@@ -50,7 +50,6 @@ class ModelDescription:
     it still holds.
 
     Attributes:
-        version: the version that answers.
         versions: all ready versions, ascending, as metadata lists them.
         labels: labels by output name, for the outputs that have a label file.
     """

@@ -40,7 +40,6 @@ class TriremeError(Exception):
 
     Attributes:
         message: the text for the client, without any prefix.
-        kind: what sort of error it is.
         reason: what the failure metric counts it as, should an accepted request end with it.
     """
 

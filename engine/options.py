@@ -29,7 +29,6 @@ class ServerOptions:
     """Options of an `InferenceServer`; the flag's name where it is not obvious.
 
     Attributes:
-        model_repository: repository paths.
         server_id: ``--id``, the server's name in metadata.
         exit_timeout_s: seconds that a graceful shutdown may take.
         auto_complete: False with ``--disable-auto-complete-config``.
@@ -46,7 +45,6 @@ class ServerOptions:
         max_inflight_requests, max_inflight_bytes: server-wide budget of accepted, unanswered requests; at the bound,
             callers wait.
         address_share: ``--max-address-share``, as a part of one: of what arrives, or waits to be read, for one address.
-        tensor_limits: what one input may be like.
         hang_limit_s: an instance whose batch takes longer is given up and replaced, unless its model has a limit of its
             own (`execution_limit`); 0 for no limit.
         watchdog_limit_s: an event loop that is held up for longer makes the server not ready for a while; 0 turns the
@@ -58,7 +56,6 @@ class ServerOptions:
         rate_limit_resources: what there is of them; if nothing is said, as much as the most demanding instance needs.
         gpus: the GPUs that there are; None for those of the machine.
         min_compute_capability: ``--min-supported-compute-capability``: GPUs that can do less are not used.
-        gpu_limits: how much of the GPUs may be taken.
         confinement: ``--python-user``, ``--python-memory-limit``: what the processes of Python models may do.
         scheduler_delays: a test aid, from the environment: how many requests schedulers wait for.
         tracing: ``--trace-config``: which requests are traced, and where traces go.

@@ -6,22 +6,35 @@ its import raises is the installed package's fault, whatever it is, and becomes 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from .errors import UnavailableError
+from .errors import InvalidArgumentError, UnavailableError
 
 T = TypeVar("T")
+
+
+def import_package(package: str, user: str, extra: str) -> Any:
+    """A package that comes with an extra of Trireme: imported when something needs it, never before.
+
+    Args:
+        user: what needs it, and the verb, for the error.
+
+    Raises:
+        UnavailableError: it is not installed, or broken.
+    """
+    try:
+        return importlib.import_module(package)
+    except (ImportError, OSError) as error:
+        raise UnavailableError(f"{user} the package {package}: pip install trireme[{extra}] ({error})") from error
 
 
 class Plugins(Generic[T]):
     """The classes of one kind. Callable from any thread.
 
     Args:
-        group: of the entry points.
-        kind: what they are, for people.
-        base: what each is a subclass of.
         own: by name; these need no entry point, and come first.
     """
 
@@ -33,12 +46,20 @@ class Plugins(Generic[T]):
         self._base = base
         self._own = dict(own)
 
-    def find(self, name: str) -> type[T] | None:
-        """The class of that name; None if there is none.
+    def get(self, name: str, missing: str) -> type[T]:
+        """The class of that name.
 
         Raises:
+            InvalidArgumentError: there is none; the text is `missing`.
             UnavailableError: it is installed, but cannot be imported.
         """
+        found = self.find(name)
+        if found is None:
+            raise InvalidArgumentError(missing)
+        return found
+
+    def find(self, name: str) -> type[T] | None:
+        """The same, and None if there is none."""
         own = self._own.get(name)
         if own is not None:
             return own

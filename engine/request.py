@@ -25,7 +25,6 @@ class InferenceRequest:
     """What a client asks for. Decoded by `api/`, checked against the model by `engine.validation`.
 
     Attributes:
-        model_name: which model.
         model_version: which version; `LATEST` for the greatest ready one.
         id: the client's own name for the request; empty if it gave none.
         inputs: tensors in the order received (duplicates are found by validation).

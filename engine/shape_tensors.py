@@ -30,9 +30,6 @@ def with_batch_size(tensor: Tensor, rows: int) -> Tensor:
 def shape_values(config: ModelInput, tensor: Tensor, rows: int, request_id: str, model: str) -> Tensor:
     """What is kept of a shape tensor, with the configured shape.
 
-    Args:
-        rows: the request's batch size.
-
     Raises:
         InvalidArgumentError: it is not what the configuration and the batch size ask for.
     """

@@ -76,8 +76,7 @@ class Calls:
     """The calls of one instance.
 
     Args:
-        tell: sends a message to the process.
-        tell_large: the same where that takes long; calls back when it has been sent.
+        tell_large: `tell`, where that takes long; calls back when it has been sent.
         trace_of: what is noted of the request with this key, if it is open and traced.
     """
 

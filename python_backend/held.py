@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.execution import ExecutionBatch
 from ..engine.job import Job
 
 
+@dataclass(slots=True, eq=False)
 class Held:
-    """A batch that is not over.
+    """A batch that is not over: the keys of its requests, and whether ``execute`` has `returned`."""
 
-    Attributes:
-        keys: of its requests.
-        returned: ``execute`` has.
-    """
-
-    __slots__ = ("batch", "keys", "returned")
-
-    def __init__(self, batch: ExecutionBatch, keys: list[int]) -> None:
-        self.batch = batch
-        self.keys = keys
-        self.returned = False
+    batch: ExecutionBatch
+    keys: list[int]
+    returned: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Open:
     """An open request.
 
     Attributes:
-        held: its batch.
         untold: responses that were taken and not reported to the process yet.
         early: what is kept under rule 5: arguments of `PythonInstance._answer`.
     """
 
-    __slots__ = ("early", "held", "job", "untold")
-
-    def __init__(self, job: Job, held: Held) -> None:
-        self.job = job
-        self.held = held
-        self.untold = 0
-        self.early: list[tuple[memoryview, int, bool, Any]] = []
+    job: Job
+    held: Held
+    untold: int = 0
+    early: list[tuple[memoryview, int, bool, Any]] = field(default_factory=list)

@@ -41,8 +41,7 @@ from .child import protocol
 from .child.channel import ChannelClosedError, Letter
 from .child.codec import Message, MessageError, Payload
 from .held import Held, Open
-from .in_process import ModelThread
-from .launching import Process, describe_status
+from .launching import ModelThread, Process, describe_status
 from .output import OutputLog, Pace, log_line
 from .wire import read_response, undo_reshape, write_job
 
@@ -70,7 +69,6 @@ class PythonInstance(ProcessInstance):
     """An instance; see `ProcessInstance` for which thread calls what.
 
     Args:
-        services: the server's, for the model.
         process: just started; has not been told anything.
         settings: for `protocol.START`.
         finalize_s: seconds that the process may take until it is up, and the model to end.

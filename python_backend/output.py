@@ -37,8 +37,6 @@ class OutputLog:
 
     Args:
         descriptor: the reading end of a pipe; `close` closes it.
-        name: of the instance, for people.
-        pace: of the instance.
         level: for the lines: INFO ones go to the server's standard output, graver ones to its standard error.
     """
 

@@ -1,4 +1,5 @@
-"""The settings that a model's process gets at its start (`child.protocol.START`)."""
+"""Options of the backend, parameters of models, and the settings that a model's process gets at its start
+(`child.protocol.START`)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 from ..engine.backends.interface import InstanceSpec, ModelFiles
 from ..engine.backends.parameters import parse_int
 from ..engine.backends.registry import SCRIPT
-from ..engine.config.json_writer import write_json
+from ..engine.config.json_text import write_json
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InvalidArgumentError
 
@@ -74,7 +75,6 @@ def start_settings(
     auto_complete: bool = False,
     debug_port: int = 0,
 ) -> dict[str, Any]:
-    """The settings of one instance."""
     return {
         "model_path": model_path(config, files, spec, script),
         "search_paths": () if script is None else (str(script.parent),),

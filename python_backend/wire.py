@@ -200,6 +200,5 @@ def _utf8(text: str) -> str:
 
 
 def write_error(error: TriremeError) -> tuple[Any, ...]:
-    """A server's error as a response."""
     codes = [code for code, kind in _ERRORS.items() if type(error) is kind]
     return (error.message, codes[0] if codes else 1), {}, ()

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ...engine.errors import TriremeError
-from ...engine.logs.context import about
+from ...engine.logs.request_lines import about
 from .asgi import Message, Receive, Scope, Send
 from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits, BodyReader, BodyRefusedError
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure

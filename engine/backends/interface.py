@@ -150,7 +150,6 @@ class ProcessInstance(ModelInstance):
             be written.
         on_returned: called, in any thread, when `give_back` is due.
         busy: more messages waited than one turn may take.
-        now_s: the time.
         later: calls back after so many seconds.
         aside: does work on a thread, and calls back with its result.
     """

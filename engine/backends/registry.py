@@ -30,9 +30,6 @@ class BackendRegistry:
         extra: backend classes by name that need no entry point; they come before those that have one.
         directory: where Python-based backends are: each a folder of its name, with a ``model.py``
             (docs/reference/python-backend.md#python-based-backends). Looked at last.
-
-    Attributes:
-        services: what each backend is given.
     """
 
     def __init__(

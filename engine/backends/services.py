@@ -98,12 +98,9 @@ class Services:
     Attributes:
         custom_metrics: where a backend's, or a model's, own metrics are kept and printed from; callable from any
             thread.
-        models: the server's models.
         pinned: the pinned memory of both, one pool once `limit_gpus` has been called; so are their captures of graphs.
         gpus: the machine's GPUs, for frameworks that have no streams and memory of their own to offer.
         torch_gpus: the same GPUs as torch has them.
-        gpu_limits: how much of the GPUs may be taken.
-        confinement: what the processes of models may do.
         event_loop: makes, from a name, what coroutines of Python models in the server's process run on (an `EventLoop`
             of the Python backend); None where there is nothing but asyncio.
     """
@@ -131,5 +128,4 @@ class Services:
         self.torch_gpus.close()
 
     def pinned_used_bytes(self) -> int:
-        """Pinned memory that batches are in."""
         return self.pinned.used_bytes

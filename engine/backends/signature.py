@@ -1,4 +1,5 @@
-"""What a model's file says about its inputs and outputs, whatever the framework."""
+"""What a model's file says about its inputs and outputs, whatever the framework; whether a configuration fits it, and
+what it adds to one that is incomplete."""
 
 from __future__ import annotations
 
@@ -167,7 +168,7 @@ def _check_input(config: ModelConfig, signature: Signature, tensor: ModelInput) 
     graph = signature.find_input(tensor.name) or _unexpected("input", tensor.name, _input_names(signature))
     _check_type(config, graph, "input", tensor.datatype)
     if not tensor.allow_ragged_batch:
-        _check_dims(config, graph, _dims_inside(tensor))
+        _check_dims(config, graph, tensor.inner_dims)
         return
     expects = f"unable to load model '{config.name}', configuration expects model provides input with shape [-1] "
     if tensor.optional:
@@ -184,7 +185,7 @@ def _check_output(config: ModelConfig, signature: Signature, tensor: ModelOutput
     graph = signature.outputs.get(tensor.name) or _unexpected("output", tensor.name, signature.outputs)
     _check_type(config, graph, "output", tensor.datatype)
     if not any(tensor.name in spec.target_names for spec in config.batch_output):
-        _check_dims(config, graph, _dims_inside(tensor))
+        _check_dims(config, graph, tensor.inner_dims)
 
 
 def _check_state(config: ModelConfig, signature: Signature, state: ImplicitState) -> None:
@@ -208,11 +209,6 @@ def _check_type(config: ModelConfig, graph: GraphTensor, role: str, datatype: Da
             f"unable to load model '{config.name}', configuration expects datatype {datatype.config_name} for {role} "
             f"'{graph.name}', model provides {provided.config_name}"
         )
-
-
-def _dims_inside(tensor: ModelInput | ModelOutput) -> Dims:
-    """A tensor's dimensions as the graph sees them."""
-    return tensor.dims if tensor.reshape is None else tensor.reshape
 
 
 def _check_dims(config: ModelConfig, graph: GraphTensor, dims: Dims) -> None:

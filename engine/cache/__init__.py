@@ -1,8 +1,7 @@
 """The response cache: answers kept by what was asked (docs/reference/response-cache.md)."""
 
 from .entry import pack_outputs, request_key, unpack_outputs
-from .guard import CacheGuard
-from .interface import CacheError, EntryTooLargeError, ResponseCache
+from .interface import CacheError, CacheGuard, EntryTooLargeError, ResponseCache
 from .local import LocalCache
 from .registry import open_cache
 

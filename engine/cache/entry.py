@@ -109,9 +109,6 @@ def fingerprint(config: ModelConfig, files: ModelFiles, members: Sequence[str]) 
 
     Two servers with copies of one model get the same; a model that was changed under the same version does not.
 
-    Args:
-        members: the fingerprints of an ensemble's steps.
-
     Raises:
         InternalError: a file cannot be read.
     """

@@ -7,13 +7,12 @@ told otherwise; here no call takes longer than `DEFAULT_TIMEOUT_MS` by default.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from ..clock import Clock
-from ..errors import InvalidArgumentError, UnavailableError
+from ..errors import InvalidArgumentError
+from ..plugins import import_package
 from .interface import CacheError, EntryTooLargeError, ResponseCache
 
 DEFAULT_TIMEOUT_MS = 1000
@@ -55,7 +54,7 @@ class RedisCache(ResponseCache):
     def __init__(self, settings: Mapping[str, str], clock: Clock) -> None:
         super().__init__(settings, clock)
         numbers = _numbers(settings)
-        self._library = _import_redis()
+        self._library = import_package("redis", "the cache 'redis' needs", "redis")
         connect_ms = numbers.get("connect_timeout") or DEFAULT_TIMEOUT_MS
         socket_ms = numbers.get("socket_timeout") or DEFAULT_TIMEOUT_MS
         self.calls_at_once = numbers.get("pool_size", type(self).calls_at_once)
@@ -99,15 +98,6 @@ class RedisCache(ResponseCache):
 
     def __repr__(self) -> str:
         return f"<RedisCache at {self.settings['host']}:{self.settings['port']}>"
-
-
-def _import_redis() -> Any:
-    try:
-        return importlib.import_module("redis")
-    except ImportError as error:
-        raise UnavailableError(
-            f"the cache 'redis' needs the package redis: pip install trireme[redis] ({error})"
-        ) from error
 
 
 def _numbers(settings: Mapping[str, str]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ..clock import Clock
 from ..errors import InvalidArgumentError
@@ -36,9 +36,5 @@ def open_cache(config: Mapping[str, Mapping[str, str]], clock: Clock) -> tuple[s
             "found multiple cache configurations, but only a single cache is currently supported"
         )
     ((name, settings),) = config.items()
-    make: Callable[[Mapping[str, str], Clock], ResponseCache] | None = _CACHES.find(name)
-    if make is None:
-        raise InvalidArgumentError(
-            f"unable to find 'libtritoncache_{name}.so' for cache. Searched: {ENTRY_POINT_GROUP}"
-        )
-    return name, make(settings, clock)
+    missing = f"unable to find 'libtritoncache_{name}.so' for cache. Searched: {ENTRY_POINT_GROUP}"
+    return name, _CACHES.get(name, missing)(settings, clock)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, TypeVar, cast
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from ..datatypes import BY_NUMBER
-from .json_writer import write_json
+from ..datatypes import BY_NUMBER, DataType
+from .json_text import write_json
 from .model import (
     UNSPECIFIED,
     Accelerator,
@@ -25,6 +26,8 @@ from .model import (
     VersionPolicy,
 )
 from .schema import Field, copy_message
+
+T = TypeVar("T")
 
 
 def enum_name(message: Message, field: str) -> str:
@@ -66,22 +69,14 @@ def model_config(message: Any) -> ModelConfig:
     """
     message = copy_message(message)
     accelerators = message.optimization.execution_accelerators
-    return ModelConfig(
-        name=message.name,
-        platform=message.platform,
-        backend=message.backend,
-        runtime=message.runtime,
+    return mirrored(
+        ModelConfig,
+        message,
         version_policy=_version_policy(message),
-        max_batch_size=message.max_batch_size,
-        input=tuple(_input(tensor) for tensor in message.input),
-        output=tuple(_output(tensor) for tensor in message.output),
+        input=tuple(_tensor(ModelInput, tensor) for tensor in message.input),
+        output=tuple(_tensor(ModelOutput, tensor) for tensor in message.output),
         batch_input=tuple(
-            BatchInput(
-                kind=enum_name(item, "kind"),
-                target_names=tuple(item.target_name),
-                datatype=BY_NUMBER.get(item.data_type, UNSPECIFIED),
-                source_inputs=tuple(item.source_input),
-            )
+            BatchInput(enum_name(item, "kind"), tuple(item.target_name), _datatype(item), tuple(item.source_input))
             for item in message.batch_input
         ),
         batch_output=tuple(
@@ -89,13 +84,14 @@ def model_config(message: Any) -> ModelConfig:
             for item in message.batch_output
         ),
         graph_level=message.optimization.graph.level,
-        cpu_accelerators=tuple(_accelerator(item) for item in accelerators.cpu_execution_accelerator),
-        gpu_accelerators=tuple(_accelerator(item) for item in accelerators.gpu_execution_accelerator),
+        cpu_accelerators=_accelerators(accelerators.cpu_execution_accelerator),
+        gpu_accelerators=_accelerators(accelerators.gpu_execution_accelerator),
         dynamic_batching=_dynamic_batching(message.dynamic_batching) if message.HasField("dynamic_batching") else None,
         has_sequence_batching=message.HasField("sequence_batching"),
         has_ensemble_scheduling=message.HasField("ensemble_scheduling"),
-        instance_group=tuple(_instance_group(group) for group in message.instance_group),
-        default_model_filename=message.default_model_filename,
+        instance_group=tuple(
+            mirrored(InstanceGroup, group, kind=enum_name(group, "kind")) for group in message.instance_group
+        ),
         cc_model_filenames=dict(message.cc_model_filenames),
         metric_tags=dict(message.metric_tags),
         histogram_buckets={
@@ -108,6 +104,16 @@ def model_config(message: Any) -> ModelConfig:
         response_cache=message.response_cache.enable,
         message=message,
     )
+
+
+def mirrored(kind: Callable[..., T], message: Any, /, **given: Any) -> T:
+    """A dataclass from a message: what is not given is the message's field of the same name, as a tuple if that is
+    repeated."""
+    for field in fields(cast(Any, kind)):
+        if field.name not in given:
+            value = getattr(message, field.name)
+            given[field.name] = value if isinstance(value, str | int | float) else tuple(value)
+    return kind(**given)
 
 
 def _version_policy(message: Any) -> VersionPolicy:
@@ -123,67 +129,37 @@ def _version_policy(message: Any) -> VersionPolicy:
     return VersionPolicy(all_versions=True) if message.HasField("version_policy") else VersionPolicy(latest=1)
 
 
-def _input(tensor: Any) -> ModelInput:
-    return ModelInput(
-        name=tensor.name,
-        datatype=BY_NUMBER.get(tensor.data_type, UNSPECIFIED),
-        dims=tuple(tensor.dims),
-        reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
-        is_shape_tensor=tensor.is_shape_tensor,
-        allow_ragged_batch=tensor.allow_ragged_batch,
-        optional=tensor.optional,
-    )
+def _tensor(kind: Callable[..., T], tensor: Any) -> T:
+    reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
+    return mirrored(kind, tensor, datatype=_datatype(tensor), reshape=reshape)
 
 
-def _output(tensor: Any) -> ModelOutput:
-    return ModelOutput(
-        name=tensor.name,
-        datatype=BY_NUMBER.get(tensor.data_type, UNSPECIFIED),
-        dims=tuple(tensor.dims),
-        reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
-        label_filename=tensor.label_filename,
-        is_shape_tensor=tensor.is_shape_tensor,
-    )
+def _datatype(tensor: Any) -> DataType:
+    return BY_NUMBER.get(tensor.data_type, UNSPECIFIED)
 
 
-def _accelerator(item: Any) -> Accelerator:
-    return Accelerator(name=item.name, parameters=dict(item.parameters))
+def _accelerators(items: Any) -> tuple[Accelerator, ...]:
+    return tuple(Accelerator(item.name, dict(item.parameters)) for item in items)
 
 
 def _dynamic_batching(batching: Any) -> DynamicBatching:
-    return DynamicBatching(
+    policies = batching.priority_queue_policy
+    return mirrored(
+        DynamicBatching,
+        batching,
         preferred_batch_sizes=tuple(batching.preferred_batch_size),
         max_queue_delay_us=batching.max_queue_delay_microseconds,
-        preserve_ordering=batching.preserve_ordering,
-        priority_levels=batching.priority_levels,
-        default_priority_level=batching.default_priority_level,
         default_queue_policy=_queue_policy(batching.default_queue_policy),
-        priority_queue_policy={
-            level: _queue_policy(batching.priority_queue_policy[level])
-            for level in sorted(batching.priority_queue_policy)
-        },
+        priority_queue_policy={level: _queue_policy(policies[level]) for level in sorted(policies)},
     )
 
 
 def _queue_policy(policy: Any) -> QueuePolicy:
     """A timeout action that the schema does not know rejects, as Triton's switch does by default."""
-    return QueuePolicy(
-        timeout_action=TimeoutAction.DELAY
-        if policy.timeout_action == TimeoutAction.DELAY.value
-        else TimeoutAction.REJECT,
+    delays = policy.timeout_action == TimeoutAction.DELAY.value
+    return mirrored(
+        QueuePolicy,
+        policy,
+        timeout_action=TimeoutAction.DELAY if delays else TimeoutAction.REJECT,
         default_timeout_us=policy.default_timeout_microseconds,
-        allow_timeout_override=policy.allow_timeout_override,
-        max_queue_size=policy.max_queue_size,
-    )
-
-
-def _instance_group(group: Any) -> InstanceGroup:
-    return InstanceGroup(
-        name=group.name,
-        kind=enum_name(group, "kind"),
-        count=group.count,
-        gpus=tuple(group.gpus),
-        passive=group.passive,
-        host_policy=group.host_policy,
-        profile=tuple(group.profile),
     )

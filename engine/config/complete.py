@@ -11,7 +11,7 @@ from ..gpu.discovery import NO_GPUS, Gpus
 from .build import model_config
 from .files import validate_files
 from .instance_groups import normalize_instance_groups, validate_instance_groups
-from .json_reader import read_json
+from .json_text import read_json
 from .model import ModelConfig, ModelInput, ModelOutput
 from .platforms import normalize
 from .schema import copy_message
@@ -27,7 +27,6 @@ def prepare_for_load(config: ModelConfig, completion: Completion | None, gpus: G
     Args:
         config: what `read_config` returned.
         completion: the backend's answer about the model file; None if it was not asked or has nothing to add.
-        gpus: those that may be used.
 
     Returns:
         A complete, valid configuration.
@@ -122,11 +121,7 @@ logger = logging.getLogger("trireme.config")
 
 
 def warn_of_unused(message: Any) -> None:
-    """Log which settings of a model's configuration have no effect.
-
-    Args:
-        message: the configuration message, complete.
-    """
+    """Log which settings of a model's configuration have no effect."""
     for setting in unused_settings(message):
         logger.warning("model '%s': '%s' has no effect in this version", message.name, setting)
 

@@ -1,4 +1,4 @@
-"""Files of a model directory: where the names in a configuration lead, and what is in them."""
+"""Files of a model directory: where the names in a configuration lead, and what is in them; its versions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def path_within(directory: Path, folder: str, name: str) -> Path | None:
     wherever it leads: only who may write to the repository can make one, and clients who send files cannot.
 
     Args:
-        directory: the model's.
         folder: which one of its folders the name is relative to; empty for the directory itself.
-        name: as the configuration gives it.
     """
     relative = os.path.normpath(os.path.join(folder, name))
     if os.path.isabs(relative) or relative.split(os.sep)[0] == os.pardir or "\0" in name:

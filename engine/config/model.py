@@ -29,26 +29,29 @@ class TimeoutAction(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelInput:
+class ModelTensor:
     """`dims` and `reshape` are without the batch dimension; -1 is a dimension of any size."""
 
     name: str
     datatype: DataType
     dims: Dims
     reshape: Dims | None = None
+
+    @property
+    def inner_dims(self) -> Dims:
+        """The dimensions as the model sees them, but for the batch."""
+        return self.dims if self.reshape is None else self.reshape
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput(ModelTensor):
     is_shape_tensor: bool = False
     allow_ragged_batch: bool = False
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOutput:
-    """`dims` and `reshape` are without the batch dimension; -1 is a dimension of any size."""
-
-    name: str
-    datatype: DataType
-    dims: Dims
-    reshape: Dims | None = None
+class ModelOutput(ModelTensor):
     label_filename: str = ""
     is_shape_tensor: bool = False
 

@@ -26,12 +26,7 @@ PLATFORMS = {
 
 @dataclass(frozen=True, slots=True)
 class _Framework:
-    """A backend that is recognised by a file.
-
-    Attributes:
-        selects: platforms that choose this backend.
-        may_be_file, may_be_directory: what the file may be.
-    """
+    """A backend that is recognised by a file."""
 
     backend: str
     filename: str

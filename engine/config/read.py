@@ -15,12 +15,11 @@ from google.protobuf.text_format import ParseError
 from ..errors import InternalError, InvalidArgumentError
 from .build import model_config
 from .files import read_text
-from .json_reader import read_json
+from .json_text import read_json
 from .model import ModelConfig
 from .platforms import complete_backend, normalize
 from .schema import ModelConfigMessage
-from .validate import validate_settings
-from .validate_tensors import validate_tensors
+from .validate import validate_settings, validate_tensors
 
 _log = logging.getLogger(__name__)
 

@@ -50,7 +50,7 @@ def check_agreement(config: ModelConfig, members: Sequence[ModelConfig]) -> bool
     steps = ensemble_scheduling(config).steps
     mentions: _Mentions = {}
     for tensor in (*config.input, *config.output):
-        dims = tensor.dims if tensor.reshape is None else tensor.reshape
+        dims = tensor.inner_dims
         mentions.setdefault(tensor.name, _mention(config, tensor.datatype, dims))
     for step, member in zip(steps, members, strict=True):
         if 0 < member.max_batch_size < config.max_batch_size:

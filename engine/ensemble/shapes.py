@@ -31,7 +31,7 @@ def output_shape(shape: Dims, rows: int, output: ModelOutput, batching: bool) ->
     Raises:
         InternalError: the output has a ``reshape`` that the tensor does not go with.
     """
-    dims = output.dims if output.reshape is None else output.reshape
+    dims = output.inner_dims
     shape = adapted(shape, rows, dims, batching)
     if output.reshape is None:
         return shape

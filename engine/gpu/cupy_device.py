@@ -8,9 +8,9 @@ Rules:
     them are done.
  3. What CUDA reports as out of memory fails a batch; what can only be a wrong call of ours, or of a library, likewise.
     Of all else a stream is asked, twice, because the first answer may still be about that call: if both answers are
-    errors, the device is sick, for as long as the process lives. A thread that captures does not ask (`captures`, rule
+    errors, the device is sick, for as long as the process lives. A thread that captures does not ask (`Captures`, rule
     3): what it captured has failed, and the next call tells.
- 4. Streams and events are kept for the next one (`stock`).
+ 4. Streams and events are kept for the next one (`StreamStock`, `EventStock`).
  5. Functions are not called by cupy, whose way is Python on the driver's thread, but as `host_callback` does it.
 
 Written after cupy's reference and sources (14) and tested against a stand-in for it; no GPU has seen it yet.
@@ -22,6 +22,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from ..errors import FailureReason, InternalError, TriremeError
 from ..memory.tensors import DevicePieces, PlacedOutput
 from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
 from .host_callback import CallRefusedError, HostCallbacks
-from .pinned_pool import Allocate, Pinned
+from .pinned_pool import Allocate, PinnedPool
 from .shared import Captures, EventStock, StreamStock
 
 logger = logging.getLogger("trireme.gpu")
@@ -45,9 +46,8 @@ class CupyDevice:
 
     Args:
         cupy: the package, or what behaves like it.
-        index: the device's number, as CUDA counts.
-        pinned, callbacks: where pinned memory comes from, and who calls functions; may be those of several devices.
-        captures: those of the process.
+        pool, allocate, callbacks: where pinned memory comes from, and who calls functions; may be those of several
+            devices.
         memory_limit_bytes: most that the arrays made here take together; 0 for as much as there is.
 
     Raises:
@@ -58,7 +58,8 @@ class CupyDevice:
         self,
         cupy: Any,
         index: int,
-        pinned: Pinned,
+        pool: PinnedPool,
+        allocate: Allocate,
         callbacks: HostCallbacks,
         captures: Captures,
         memory_limit_bytes: int = 0,
@@ -68,8 +69,8 @@ class CupyDevice:
         self.captures = captures
         self.events: EventStock[Any] = EventStock(cupy.cuda.Event)
         self._cupy = cupy
-        self._pinned = pinned
-        self.relieved = pinned.relieved
+        self._pinned = partial(pool.take, allocate)
+        self.relieved = pool.relieved
         self._pool = cupy.cuda.MemoryPool()
         self._streams = StreamStock(self._make_stream)
         self._probe: Any = None
@@ -90,7 +91,7 @@ class CupyDevice:
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         try:
             with self.active():
-                return self._pinned.take(shape, np.dtype(dtype))
+                return self._pinned(shape, np.dtype(dtype))
         except OutOfDeviceMemoryError:  # the driver gives no more, though the pool might
             return np.empty(tuple(shape), np.dtype(dtype))
 
@@ -186,11 +187,7 @@ class _Active:
 
 
 class CupyStream:
-    """See `device.Stream`.
-
-    Attributes:
-        raw: the ``cupy.cuda.Stream``.
-    """
+    """See `device.Stream`."""
 
     def __init__(self, device: CupyDevice, raw: Any) -> None:
         self.handle: int = raw.ptr

@@ -138,12 +138,6 @@ class Graph(Protocol):
 
 
 class Device(Protocol):
-    """One GPU.
-
-    Attributes:
-        index: its number.
-    """
-
     index: int
 
     def stream(self, priority: int = 0) -> Stream:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,11 +9,12 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import UnavailableError
 from ..memory.cuda import CudaDriver, CudaError
+from ..plugins import import_package
 from . import cupy_device, torch_device
 from .cupy_device import CupyDevice
 from .device import SickDeviceError
 from .host_callback import HostCallbacks, load_driver
-from .pinned_pool import Allocate, Pinned, PinnedPool
+from .pinned_pool import Allocate, PinnedPool
 from .shared import Captures
 from .torch_device import TorchDevice
 
@@ -45,7 +45,7 @@ class _Devices(Generic[D]):
         self._lock = threading.Lock()
         self._driver: Any = None
         self._callbacks: HostCallbacks | None = None
-        self._pinned: Pinned | None = None
+        self._allocate: Allocate | None = None
         self._devices: dict[int, D] = {}
 
     def close(self) -> None:
@@ -60,13 +60,13 @@ class _Devices(Generic[D]):
                 self._devices[index] = make(index)
             return self._devices[index]
 
-    def _shared(self, blocks: Callable[[], Allocate]) -> tuple[HostCallbacks, Pinned]:
+    def _shared(self, blocks: Callable[[], Allocate]) -> tuple[HostCallbacks, Allocate]:
         """What all devices share; its driver is `_driver`."""
-        if self._callbacks is None or self._pinned is None:
+        if self._callbacks is None or self._allocate is None:
             self._driver = self._load_driver()
             self._callbacks = HostCallbacks(self._driver)
-            self._pinned = Pinned(self._pool, blocks())
-        return self._callbacks, self._pinned
+            self._allocate = blocks()
+        return self._callbacks, self._allocate
 
 
 class CupyDevices(_Devices[CupyDevice]):
@@ -100,13 +100,13 @@ class CupyDevices(_Devices[CupyDevice]):
             raise UnavailableError(f"GPU {index} cannot be used: {error}; is NVIDIA's driver installed?") from None
         if index not in range(count):
             raise UnavailableError(f"there is no GPU {index}: CUDA knows {count}, numbered from 0")
-        callbacks, pinned = self._shared(lambda: cupy_device.pinned_blocks(cupy))
-        return CupyDevice(cupy, index, pinned, callbacks, self._captures, self._device_bytes.get(index, 0))
+        callbacks, allocate = self._shared(lambda: cupy_device.pinned_blocks(cupy))
+        return CupyDevice(
+            cupy, index, self._pool, allocate, callbacks, self._captures, self._device_bytes.get(index, 0)
+        )
 
 
 class TorchDevices(_Devices[TorchDevice]):
-    """The GPUs by torch."""
-
     _cuda: CudaDriver | None = None
 
     def get(self, torch: Any, index: int) -> TorchDevice:
@@ -126,7 +126,7 @@ class TorchDevices(_Devices[TorchDevice]):
         count = torch.cuda.device_count()
         if index not in range(count):
             raise UnavailableError(f"there is no GPU {index}: torch knows {count}, numbered from 0")
-        callbacks, pinned = self._shared(lambda: torch_device.pinned_blocks(torch))
+        callbacks, allocate = self._shared(lambda: torch_device.pinned_blocks(torch))
         if self._cuda is None:
             try:
                 self._cuda = CudaDriver(self._driver)
@@ -134,16 +134,9 @@ class TorchDevices(_Devices[TorchDevice]):
                 raise SickDeviceError(f"torch has found a GPU, but the driver cannot be used: {error}") from error
         make_stream = partial(self._cuda.create_stream, index)
         limit_bytes = self._device_bytes.get(index, 0)
-        return TorchDevice(torch, index, callbacks, pinned, make_stream, self._captures, limit_bytes)
+        return TorchDevice(torch, index, callbacks, self._pool, allocate, make_stream, self._captures, limit_bytes)
 
 
 def import_cupy() -> Any:
-    """The package.
-
-    Raises:
-        UnavailableError: it is not installed, or does not find CUDA's libraries.
-    """
-    try:
-        return importlib.import_module("cupy")
-    except ImportError as error:
-        raise UnavailableError(f"GPUs need the package cupy: pip install trireme[gpu] ({error})") from error
+    """The package; see `import_package`."""
+    return import_package("cupy", "GPUs need", "gpu")

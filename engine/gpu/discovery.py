@@ -43,7 +43,6 @@ class Gpu:
         uuid: ``GPU-…``, or ``MIG-…`` of a part, as NVML names it; empty if it does not tell.
         compute_capability: major and minor.
         memory_bytes: what it has; 0 if it does not tell.
-        name: of the product.
     """
 
     index: int
@@ -100,7 +99,6 @@ def usable_gpus(given: Iterable[Gpu] | None, min_compute_capability: float, envi
 
     Args:
         given: what there is; None to look for it on this machine.
-        environment: see `find_gpus`.
     """
     there = find_gpus(environment) if given is None else given
     usable = []

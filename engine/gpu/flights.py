@@ -67,7 +67,6 @@ class Ticket:
 
     Attributes:
         instance: None when the device needs it no more for this batch.
-        on_over: is called with each batch that is over.
         launched: what `StreamInstance.launch` gave; set by the thread that launches, at once.
         asked_at_s: when to ask after it.
     """

@@ -41,7 +41,6 @@ class GraphShape:
 
     Attributes:
         rows: batch size; 0 for a model that does not batch.
-        shapes: of every input.
         lower_rows, lower_shapes: the smallest that it serves; the same where only exact shapes fit.
     """
 
@@ -122,7 +121,7 @@ def graph_shapes(config: ModelConfig, inputs: Shapes) -> tuple[GraphShape, ...]:
 
 def input_shapes(config: ModelConfig) -> Shapes:
     """What a model is fed with, as the framework sees it: inputs, controls and states of sequences."""
-    shapes = {tensor.name: tensor.dims if tensor.reshape is None else tensor.reshape for tensor in config.input}
+    shapes = {tensor.name: tensor.inner_dims for tensor in config.input}
     sequences = sequence_batching(config)
     if sequences is not None:
         shapes |= {control.name: (1,) for control in sequences.controls}

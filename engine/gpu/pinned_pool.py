@@ -37,11 +37,7 @@ _SMALLEST_BYTES = 4096
 
 
 class PinnedBlock(Protocol):
-    """Memory of the driver's, which is given back when the object is no more.
-
-    Attributes:
-        ptr: its address.
-    """
+    """Memory of the driver's, which is given back when the object is no more."""
 
     ptr: int
 
@@ -51,11 +47,7 @@ Allocate = Callable[[int], PinnedBlock]
 
 
 class PinnedPool:
-    """Callable from any thread.
-
-    Args:
-        limit_bytes: see rule 2.
-    """
+    """Callable from any thread."""
 
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -133,23 +125,6 @@ def is_pinned(array: np.ndarray) -> bool:
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     return isinstance(owner.base, _Lease)
-
-
-class Pinned:
-    """A pool as one framework uses it.
-
-    Args:
-        allocate: the framework's way to the driver.
-    """
-
-    def __init__(self, pool: PinnedPool, allocate: Allocate) -> None:
-        self.relieved = pool.relieved
-        self._pool = pool
-        self._allocate = allocate
-
-    def take(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """See `PinnedPool.take`."""
-        return self._pool.take(self._allocate, shape, dtype)
 
 
 class _Lease:

@@ -40,8 +40,6 @@ Place = Callable[[Sequence[DeviceArray]], Sequence[PlacedOutput | None]]
 
 
 class Flight:
-    """A batch that was launched."""
-
     __slots__ = ("_computed", "_device", "_error", "_held", "_landed", "_outputs")
 
     def __init__(
@@ -99,11 +97,7 @@ class Flight:
 
 
 class Pipeline:
-    """The streams of one instance. Used on the instance's thread.
-
-    Args:
-        priority: see `Device.stream`.
-    """
+    """The streams of one instance. Used on the instance's thread."""
 
     def __init__(self, device: Device, priority: int = 0) -> None:
         self.device = device
@@ -117,7 +111,6 @@ class Pipeline:
         """Enqueue a batch.
 
         Args:
-            inputs: see `Input`.
             on_landed: called from a thread of the driver's, also when the batch has failed (`Flight.collect`).
             place: see `Place`; None if the host gets all results.
 

@@ -1,4 +1,6 @@
-"""One capture of a CUDA graph at a time in the process, and nothing beside it that would break it.
+"""What users of GPUs share: the turn to capture a CUDA graph; streams and events that are kept for the next one.
+
+There is one capture at a time in the process, and nothing beside it that would break it.
 
 Rules:
  1. torch allows one capture at a time in a process. So there is one lock, for all GPUs and all frameworks.
@@ -97,11 +99,7 @@ T = TypeVar("T")
 
 
 class StreamStock(Generic[T]):
-    """The streams of one device. Callable from any thread.
-
-    Args:
-        make: gives a new stream of a priority.
-    """
+    """The streams of one device. Callable from any thread."""
 
     def __init__(self, make: Callable[[int], T]) -> None:
         self._make = make
@@ -133,7 +131,6 @@ class EventStock(Generic[T]):
         self.give_back = self._idle.append
 
     def take(self) -> T:
-        """An event that is not in use."""
         try:
             return self._idle.pop()
         except IndexError:

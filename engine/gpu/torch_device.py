@@ -8,7 +8,7 @@ Rules:
  3. An error of CUDA's that stays (an illegal address, a failed assertion) is told from one that was about a single call
     by asking a stream how far it is, twice, because the first answer may still be about that call: if both fail, the
     device is sick. So is then everything in this process that uses it; only a restart of the server helps. A thread
-    that captures does not ask (`captures`, rule 3).
+    that captures does not ask (`Captures`, rule 3).
  4. Graphs of one stream share a pool of memory, and are launched on that stream only, one after the other.
  5. After a failed capture torch's allocator may go on recording into the pool of the graph: then every allocation looks
     for a capture, and giving memory back fails. So recording is ended here, unless torch has done so, and the next
@@ -27,6 +27,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,7 +37,7 @@ from ..memory.cuda import CudaError
 from ..memory.tensors import DevicePieces, PlacedOutput
 from .device import Event, Graph, OutOfDeviceMemoryError, SickDeviceError, Stream
 from .host_callback import CallRefusedError, HostCallbacks
-from .pinned_pool import Allocate, Pinned
+from .pinned_pool import Allocate, PinnedPool
 from .shared import Captures, EventStock, StreamStock
 
 T = TypeVar("T")
@@ -154,17 +155,12 @@ class TorchDevice:
     """A `Device`.
 
     Args:
-        torch: the package.
-        callbacks: for `Stream.call`.
-        pinned: where pinned memory comes from; may be that of several devices.
+        pool, allocate: where pinned memory comes from; may be those of several devices.
         memory_limit_bytes: most of the GPU's memory that torch may have in this process for batches; 0 for no limit.
             What was allocated by `load` is not counted.
         make_stream: gives the handle of a new stream of a priority (rule 7).
-        captures: those of the process.
 
     Attributes:
-        place: the ``torch.device``.
-        captures: the same.
         events: those that were recorded once, for `TorchStream.record`.
     """
 
@@ -173,7 +169,8 @@ class TorchDevice:
         torch: Any,
         index: int,
         callbacks: HostCallbacks,
-        pinned: Pinned,
+        pool: PinnedPool,
+        allocate: Allocate,
         make_stream: Callable[[int], int],
         captures: Captures,
         memory_limit_bytes: int = 0,
@@ -186,8 +183,8 @@ class TorchDevice:
         self._failed_graphs: list[Any] = []
         self.callbacks = callbacks
         self.place = torch.device("cuda", index)
-        self._pinned = pinned
-        self.relieved = pinned.relieved
+        self._pinned = partial(pool.take, allocate)
+        self.relieved = pool.relieved
         self._limit_bytes = memory_limit_bytes
         self._loaded_bytes = 0
         self._dropped: list[int] = []  # bytes of what was loaded, and is not taken off yet
@@ -210,7 +207,7 @@ class TorchDevice:
     def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         try:
             with self.errors():
-                return self._pinned.take(shape, np.dtype(dtype))
+                return self._pinned(shape, np.dtype(dtype))
         except OutOfDeviceMemoryError:  # the driver gives no more, though the pool might
             return np.empty(tuple(shape), np.dtype(dtype))
 
@@ -398,8 +395,6 @@ def _not_collecting() -> Iterator[None]:
 
 
 class _PinnedBlock:
-    """A pinned tensor, by its address."""
-
     __slots__ = ("_tensor", "ptr")
 
     def __init__(self, tensor: Any) -> None:

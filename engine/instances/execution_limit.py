@@ -74,9 +74,6 @@ class ExecutionLimit:
     def next_look_s(self, now: float, holding: bool) -> float:
         """When to look again, so that the limit is seen in time whatever comes, and a mark that has become nearer no
         later than `LEAST_MARK_S`.
-
-        Args:
-            holding: there is a batch.
         """
         latest_s = now + min(LEAST_MARK_S, self.limit_s / 2)
         if not holding:

@@ -26,7 +26,6 @@ class InstanceOrder:
     """One instance that is wanted.
 
     Attributes:
-        limit: what it needs in order to execute.
         likeness: equal for instances that can stand for each other (rule 2).
     """
 
@@ -98,9 +97,6 @@ def _find(present: Sequence[InstanceOrder], order: InstanceOrder, taken: set[int
 # (docs/reference/model-control.md#changes-in-place).
 
 
-_FIELDS = ("instance_group", "version_policy")
-
-
 def differs_in_place(former: ModelConfig, new: ModelConfig) -> bool:
     """Whether a model can go from one configuration to the other without being loaded again; equal ones included.
 
@@ -113,21 +109,18 @@ def differs_in_place(former: ModelConfig, new: ModelConfig) -> bool:
 
 def adopt(complete: ModelConfig, read: ModelConfig) -> ModelConfig:
     """A loaded model's configuration, with the instance groups and the version policy of one that was just read."""
-    message = None
-    if complete.message is not None:
-        message = copy_message(complete.message)
-        for field in _FIELDS:
-            message.ClearField(field)
-        message.instance_group.extend(read.message.instance_group)
+    adopted = replace(_rest(complete), instance_group=read.instance_group, version_policy=read.version_policy)
+    if adopted.message is not None:
+        adopted.message.instance_group.extend(read.message.instance_group)
         if read.message.HasField("version_policy"):
-            message.version_policy.CopyFrom(read.message.version_policy)
-    return replace(complete, instance_group=read.instance_group, version_policy=read.version_policy, message=message)
+            adopted.message.version_policy.CopyFrom(read.message.version_policy)
+    return adopted
 
 
 def _rest(config: ModelConfig) -> ModelConfig:
     message = None
     if config.message is not None:
         message = copy_message(config.message)
-        for field in _FIELDS:
+        for field in ("instance_group", "version_policy"):
             message.ClearField(field)
     return replace(config, instance_group=(), version_policy=VersionPolicy(), message=message)

@@ -28,9 +28,6 @@ class RestartPolicy:
     Args:
         limit: deaths in a row after which it is not failing yet.
         healthy_s: how long it has to be up before deaths are forgotten.
-
-    Attributes:
-        deaths: in a row.
     """
 
     __slots__ = ("_first_delay_s", "_healthy_s", "_limit", "_longest_delay_s", "_up_s", "deaths")

@@ -53,10 +53,7 @@ class WarmupSample:
 
     Attributes:
         requests: how many of them make a batch.
-        runs: how often the batch is executed.
         inputs: of each request, by name, as the backend sees them.
-        states: the model's implicit states; None if it has none.
-        settling: rule 5.
     """
 
     name: str
@@ -93,9 +90,6 @@ def warmup_samples(
 ) -> tuple[WarmupSample, ...]:
     """The samples that a (complete, valid) configuration asks for. Reads files.
 
-    Args:
-        states: the model's implicit states, if it has any.
-
     Raises:
         InvalidArgumentError: a sample does not fit the model.
         InternalError: a file cannot be read.
@@ -111,7 +105,6 @@ def settling_samples(config: ModelConfig, runs: int) -> tuple[WarmupSample, ...]
 
     Args:
         config: complete and valid.
-        runs: see `Backend.settling_runs`.
 
     Raises:
         InvalidArgumentError: the parameter ``WARM_UP_BATCH_SIZES`` is not boolean.

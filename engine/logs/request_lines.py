@@ -13,7 +13,6 @@ from ..execution import ExecutionBatch
 from ..job import Job, Outcome
 from ..request import InferenceRequest
 from ..tensor import Tensor
-from .context import about
 
 logger = logging.getLogger("trireme.requests")
 
@@ -35,7 +34,6 @@ def tell_queued(job: Job) -> None:
 
 
 def tell_executing(batch: ExecutionBatch) -> None:
-    """A batch is handed to an instance."""
     jobs = [job for job in batch.jobs if not job.is_null]
     for job in jobs:
         _say_state(job, "PENDING", "EXECUTING")
@@ -45,7 +43,6 @@ def tell_executing(batch: ExecutionBatch) -> None:
 
 
 def tell_executed(batch: ExecutionBatch) -> None:
-    """A batch is over."""
     count = sum(not job.is_null for job in batch.jobs)
     text = "TRITONBACKEND_ModelInstanceExecute: model instance name %s released %d requests"
     logger.debug(text, batch.instance_name, count, extra=about(batch.jobs[0].model_name))
@@ -95,3 +92,11 @@ def _tensors(request: InferenceRequest) -> str:
 def _described(tensor: Tensor) -> str:
     shape = ",".join(map(str, tensor.shape[:64]))
     return f"{tensor.name}, type: {tensor.datatype.name}, shape: [{shape}]"
+
+
+# -- What a log record is about, where that is known; structured logs tell it in fields of their own
+
+
+def about(model: str = "", request_id: str = "") -> dict[str, str]:
+    """For ``extra`` of a logging call: the model, and the client's name for the request; empty for neither."""
+    return {"model": model, "request_id": request_id}

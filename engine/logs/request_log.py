@@ -29,10 +29,8 @@ class LoggedRequest:
     Attributes:
         offset_s: seconds since the log began.
         model, version: for whom; `LATEST` for no version in particular.
-        rows: batch size.
         priority, timeout_us: as the client asked; 0 for nothing.
         sequence: correlation id; 0 for none.
-        start, end: first, last request of its sequence.
     """
 
     offset_s: float

@@ -31,7 +31,6 @@ class LoopStalls:
     Attributes:
         count: stalls so far, those that last not included.
         longest_s: the longest of them.
-        unwell: rule 2.
     """
 
     __slots__ = ("_limit_s", "_well_from_s", "count", "longest_s", "unwell")

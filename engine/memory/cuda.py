@@ -196,7 +196,6 @@ class CudaRegion:
     """A registered part of a GPU's memory.
 
     Args:
-        name: what the client calls it.
         handle: of the allocation, `HANDLE_BYTES` long; the region begins where the allocation does.
 
     Raises:

@@ -10,10 +10,10 @@ Rules:
     written.
  4. What was read is a copy, so what has been checked stays as it is, whatever the client writes. It
     takes about 60 us a MiB; 64 KiB take no longer than to ask for the segment's size. What is known of a tensor without
-    its data is checked before (`region_tensor`).
+    its data is checked before (`RegionTensor`).
  5. A region's name is free as soon as it is unregistered. Its memory stays as long as anyone holds a slice of it: that
     is, until the last request that writes an output there is over.
- 6. A region may be a part of a GPU's memory as well, where there is one (`cuda_memory`). A model on that GPU may copy
+ 6. A region may be a part of a GPU's memory as well, where there is one (`CudaRegion`). A model on that GPU may copy
     it there by itself, later; then rule 4 holds for what was checked, its shape and size, and not for the data.
 """
 
@@ -51,7 +51,6 @@ class Region:
     """A part of a segment.
 
     Args:
-        name: what the client calls it.
         key: the segment's name as the client gave it.
         offset, byte_size: which part of the segment it is, in bytes.
         descriptor: of the segment; the region closes it.
@@ -245,10 +244,8 @@ class Regions:
         """Make a part of a segment known.
 
         Args:
-            name: for requests to refer to it.
             key: of the segment, as for ``shm_open``.
             offset: where the part begins, in bytes; a multiple of the page size.
-            byte_size: how long it is.
 
         Raises:
             AlreadyExistsError: there is a region of that name.
@@ -272,7 +269,6 @@ class Regions:
         """Make an allocation in a GPU's memory known.
 
         Args:
-            name: for requests to refer to it.
             handle: of the allocation, as ``cudaIpcGetMemHandle`` gives it.
             device_id: the GPU, by its number in this process.
             byte_size: how long the region is, from the beginning of the allocation.

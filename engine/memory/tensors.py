@@ -42,9 +42,6 @@ class RegionTensor(Tensor):
     What a client announces is cheap: its datatype, shape and size are checked before a byte is copied. Asking for its
     data reads it, which may take long and raises what `RegionSlice.view` does; so it is exchanged for a plain tensor
     (`loaded`) before the request is queued.
-
-    Args:
-        place: where it is.
     """
 
     __slots__ = ("_source",)
@@ -55,7 +52,6 @@ class RegionTensor(Tensor):
 
     @property
     def place(self) -> RegionSlice:
-        """Where it is."""
         return self._source.place
 
     @property

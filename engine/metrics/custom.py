@@ -24,7 +24,7 @@ from prometheus_client.metrics_core import Metric
 
 from ..errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError
 from .families import add_histogram
-from .latencies import Histogram
+from .statistics import Histogram
 
 
 class MetricKind(enum.Enum):
@@ -81,8 +81,6 @@ class _HeldMetric:
 
 
 class CustomMetrics:
-    """All custom metrics of a server."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = count(1)

@@ -29,9 +29,15 @@ from prometheus_client.metrics_core import (
 
 from ..errors import FailureReason
 from ..execution import SealReason
-from .latencies import FIRST_RESPONSE_FAMILY, Histogram, RecentLatencies, common_quantiles
 from .page import Scrape, number_text
-from .statistics import ModelStatistics, ModelStatisticsEntry
+from .statistics import (
+    FIRST_RESPONSE_FAMILY,
+    Histogram,
+    ModelStatistics,
+    ModelStatisticsEntry,
+    RecentLatencies,
+    common_quantiles,
+)
 
 NO_GPUS: Mapping[int, str] = MappingProxyType({})
 
@@ -241,7 +247,6 @@ def model_families(
     Args:
         counter_latencies: False leaves out the durations, and shows every other counter as 0
             (docs/reference/metrics.md#settings).
-        gpu_uuids: see `label_sets`.
     """
     labelled = [labels for entry in entries for labels in label_sets(entry, gpu_uuids)]
     for name, description, attribute in (*_COUNTERS, *(_DURATIONS if counter_latencies else ())):
@@ -264,7 +269,6 @@ def model_families(
 
 
 def pinned_memory_families(host: HostReadings) -> Iterator[Metric]:
-    """The pool of pinned memory."""
     for name, description, value in (
         ("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", host.pinned_pool_bytes),
         ("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", host.pinned_used_bytes),

@@ -1,4 +1,4 @@
-"""Where other parts of the server put families of their own among Triton's
+"""The page of metrics as text, and where other parts of the server put families of their own among Triton's
 (docs/reference/metrics.md#families-of-a-model, docs/reference/response-cache.md#metrics-of-the-local-cache,
 docs/reference/metrics.md#custom-metrics).
 
@@ -26,10 +26,8 @@ class Scrape:
     """What all families of one scrape are made from, so that they agree.
 
     Attributes:
-        entries: the statistics of every model version that serves.
         now_ns: when it is, for what is forgotten with time.
         counter_latencies: False where durations and cache counters are left out (docs/reference/metrics.md#settings).
-        quantiles: what summaries show.
     """
 
     entries: Sequence[ModelStatisticsEntry] = ()
@@ -68,7 +66,6 @@ class MetricsRegistry:
         self._sources[section].remove(source)
 
     def families(self, section: Section, scrape: Scrape) -> Iterator[Metric]:
-        """What all sources of a section make."""
         for source in self._sources[section]:
             yield from source(scrape)
 

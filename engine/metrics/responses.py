@@ -86,7 +86,6 @@ class MemoryUsage:
 
     Attributes:
         type: ``CPU``, ``CPU_PINNED`` or ``GPU``.
-        id: of the device.
     """
 
     type: str

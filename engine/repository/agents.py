@@ -1,7 +1,7 @@
 """Repository agents: code that looks at a model before it is loaded, or puts another in its place
 (docs/reference/model-control.md#repository-agents).
 
-A model's configuration names its agents (`agent_registry` finds them); each load makes one object of each.
+A model's configuration names its agents (`AgentRegistry` finds them); each load makes one object of each.
 
 Rules:
  1. For each load an agent gets LOAD; then LOAD_COMPLETE, UNLOAD, UNLOAD_COMPLETE, or LOAD_FAIL alone.
@@ -50,7 +50,6 @@ class AgentModel:
     """The model that an agent is told about.
 
     Attributes:
-        name: under which it will be served.
         directory: where it is; after LOAD, where it was when this agent was told so.
         config_json: its configuration there, as JSON, as it was written.
     """
@@ -62,9 +61,6 @@ class AgentModel:
 
 class RepositoryAgent(ABC):
     """An agent of one model, for one load of it.
-
-    Args:
-        parameters: from the model's configuration.
 
     Raises:
         TriremeError: they make no sense; the model is not loaded.
@@ -245,7 +241,8 @@ class AgentRegistry:
             UnavailableError: it is installed, but cannot be imported.
             InternalError, TriremeError: it does not like its parameters.
         """
-        kind = self._used[name] = self._find(name)
+        missing = f"unable to find repository agent '{name}'; install the package that brings it"
+        kind = self._used[name] = self._plugins.get(name, missing)
         try:
             return kind(parameters)
         except TriremeError:
@@ -256,9 +253,3 @@ class AgentRegistry:
     def used(self) -> list[tuple[str, str]]:
         """Name and place (``module:Class``) of each agent that a model has asked for, sorted."""
         return sorted((name, f"{kind.__module__}:{kind.__qualname__}") for name, kind in self._used.items())
-
-    def _find(self, name: str) -> type[RepositoryAgent]:
-        found = self._plugins.find(name)
-        if found is not None:
-            return found
-        raise InvalidArgumentError(f"unable to find repository agent '{name}'; install the package that brings it")

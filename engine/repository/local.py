@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 
 from ..backends.interface import Completion, ModelFiles
 from ..config import place_instances, prepare_for_load, read_config, read_labels, select_versions
+from ..config.json_text import write_json
 from ..config.model import ModelConfig
 from ..config.platforms import complete_backend
 from ..config.read import finish_config, read_message
 from ..errors import InternalError, InvalidArgumentError
 from ..gpu.discovery import NO_GPUS, Gpus
 from ..options import ServerOptions
-from .agents import AgentRegistry
-from .managed import open_managed
+from .agents import AgentChain, AgentModel, AgentRegistry
 from .source import ModelSource, Scan
 
 logger = logging.getLogger("trireme.repository")
@@ -49,7 +49,6 @@ class LocalRepository:
         self._ignored: frozenset[Path] = frozenset()
 
     def scan(self) -> Scan:
-        """See `RepositorySource.scan`."""
         directories = [directory for path in self._paths for directory in _directories(path)]
         named = [directory for directory in directories if _is_unicode(directory.name)]
         self._tell_ignored(frozenset(directories).difference(named))
@@ -102,14 +101,43 @@ class LocalModel(ModelSource):
     def open(
         self, options: ServerOptions, config_json: str | None, agents: AgentRegistry
     ) -> tuple[ModelSource, ModelConfig]:
-        """See `ModelSource.open`."""
         message = self._read(options, config_json)
         if message.model_repository_agents.agents:
-            return open_managed(self.directory, message, self._in, options, agents)
-        return self, finish_config(message, self.directory, self.name, auto_complete=options.auto_complete)
+            return self._managed(message, options, agents)
+        return self, self._finished(message, self.directory, options)
+
+    def _managed(
+        self, message: Any, options: ServerOptions, registry: AgentRegistry
+    ) -> tuple[ManagedModel, ModelConfig]:
+        """Let the agents that a configuration names have their say (`agents`): the model is wherever they put it.
+
+        Raises:
+            TriremeError: an agent refuses, or cannot be found; or what they hand over is no valid model.
+        """
+        messages = {self.directory: message}
+
+        def read(other: Path) -> str:
+            if not other.is_dir():
+                raise InternalError(f"failed to stat file {other}")
+            messages[other] = LocalModel(other)._read(options, None)
+            return write_json(messages[other]).decode()
+
+        asked = [registry.make(agent.name, dict(agent.parameters)) for agent in message.model_repository_agents.agents]
+        chain = AgentChain(asked, read)
+        found = chain.load(AgentModel(self.name, self.directory, write_json(message).decode())).directory
+        done = False
+        try:
+            config = self._finished(messages[found], found, options)
+            done = True
+        finally:
+            if not done:
+                chain.load_failed()
+        return ManagedModel(found, self.name, self.namespace, chain), config
+
+    def _finished(self, message: Any, directory: Path, options: ServerOptions) -> ModelConfig:
+        return finish_config(message, directory, self.name, auto_complete=options.auto_complete)
 
     def message(self, options: ServerOptions, config_json: str | None = None) -> Any | None:
-        """See `ModelSource.message`."""
         message = self._read(options, config_json)
         with contextlib.suppress(InvalidArgumentError):  # agents may put another directory in the place of this one
             complete_backend(message, self.directory)
@@ -123,9 +151,6 @@ class LocalModel(ModelSource):
             auto_complete=options.auto_complete,
         )
 
-    def _in(self, directory: Path) -> LocalModel:
-        return LocalModel(directory, self.name, self.namespace)
-
     def modified_ns(self) -> int:
         """The newest time of modification of anything in the directory, and of itself."""
         return newest_change_ns(self.directory)
@@ -135,7 +160,6 @@ class LocalModel(ModelSource):
         return _Contents(self.directory, frozenset(_stamps(self.directory)))
 
     def outdated(self, contents: Hashable, modified_ns: int) -> bool:
-        """See `ModelSource.outdated`."""
         assert isinstance(contents, _Contents), "what `contents` told"
         now = frozenset(_stamps(self.directory))
         if any(size >= 0 and (path, at, size) not in now for path, at, size in contents.stamps):
@@ -163,7 +187,39 @@ class LocalModel(ModelSource):
         return read_labels(self.directory, config)
 
     def __repr__(self) -> str:
-        return f"<LocalModel {self.name}>"
+        return f"<{type(self).__name__} {self.name}>"
+
+
+class ManagedModel(LocalModel):
+    """A model whose agents are told whether it was loaded, and when it is unloaded.
+
+    Args:
+        agents: they have had LOAD.
+    """
+
+    def __init__(self, directory: Path, name: str, namespace: str, agents: AgentChain) -> None:
+        super().__init__(directory, name, namespace)
+        self._agents = agents
+
+    def contents(self) -> Hashable:
+        """Like no other: what agents make of a model is loaded each time."""
+        return object()
+
+    @property
+    def temporary(self) -> bool:
+        return True
+
+    def load_ended(self, succeeded: bool) -> None:
+        if succeeded:
+            self._agents.load_completed()
+        else:
+            self._agents.load_failed()
+
+    def unloading(self) -> None:
+        self._agents.unloading()
+
+    def dispose(self) -> None:
+        self._agents.end()
 
 
 def version_directories(model_directory: Path) -> tuple[int, ...]:

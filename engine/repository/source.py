@@ -66,9 +66,6 @@ class ModelSource(Protocol):
         """The configuration as it was written, a `ModelConfigMessage`, but with the backend filled in if that can be
         told; None for a model that no request can replace the configuration of.
 
-        Args:
-            config_json: a configuration in place of the model's own.
-
         Raises:
             TriremeError: it cannot be read.
         """
@@ -116,9 +113,6 @@ class ModelSource(Protocol):
         """The load phase, before the backend is asked: instance groups filled in and checked
         (docs/reference/model-configuration.md#instance-groups).
 
-        Args:
-            gpus: those that instances may be on.
-
         Raises:
             TriremeError: a group cannot be placed.
         """
@@ -126,9 +120,6 @@ class ModelSource(Protocol):
 
     def prepare(self, config: ModelConfig, completion: Completion | None, gpus: Gpus = NO_GPUS) -> ModelConfig:
         """The load phase: the configuration completed by the backend's answer, normalised and checked again.
-
-        Args:
-            gpus: those that instances may be on.
 
         Raises:
             TriremeError: it is invalid.
@@ -158,8 +149,6 @@ class Scan:
 
 
 class RepositorySource(Protocol):
-    """All repositories of a server together."""
-
     def scan(self) -> Scan:
         """Look what is there now.
 

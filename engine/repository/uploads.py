@@ -1,4 +1,5 @@
-"""Whether a file that comes with a load request may hold code (``--allow-code-upload``).
+"""What comes with a load request: its configuration and its files, whether they may hold or name code
+(``--allow-code-upload``), and the model that they make.
 
 Model files of most frameworks are programs: a `model.py`, a shared library, a pickle or an archive with one inside. So
 what is known to hold data alone is let pass, by its name and its first bytes, and anything else is not.
@@ -59,7 +60,6 @@ def refuse_code(name: str, parameters: Mapping[str, str | Buffer]) -> None:
     """Check that no file of a load request may hold code.
 
     Args:
-        name: the model's.
         parameters: of the request; files are named ``file:<path>``.
 
     Raises:
@@ -127,7 +127,7 @@ def read_load_parameters(parameters: Mapping[str, str | Buffer]) -> LoadParamete
 
 # Code that a configuration in a load request names, with ``--allow-code-upload=false``.
 #
-# Files of a load request are looked at by `uploaded_code`. But a configuration, too, says what is executed: which
+# Files of a load request are looked at above. But a configuration, too, says what is executed: which
 # backend, which libraries, which Python. With that flag such a configuration may name only what the model's own, in its
 # repository, names as well; and files that come with it may only go to backends that do not run them as programs. Which
 # data file a backend reads that runs no programs is free.
@@ -175,7 +175,6 @@ def refuse_named_code(name: str, given: Any, own: Any | None, *, brings_files: b
     """Check that the configuration of a load request names no code that the model's own does not name.
 
     Args:
-        name: the model's.
         given: the configuration of the request, a `ModelConfigMessage` with its backend filled in.
         own: the one that the repository has for the model, likewise; None if it has none.
         brings_files: the model's files come with the request.
@@ -252,7 +251,6 @@ class OverrideModel(LocalModel):
     """A model directory that consists of the given files only, in a temporary place of its own.
 
     Args:
-        name: the model's.
         files: contents by load parameter, ``file:<path relative to the model directory>``.
         shared: other users than the server's read them, too.
 

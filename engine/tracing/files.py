@@ -35,7 +35,6 @@ class TraceWrite:
     """Write these traces.
 
     Attributes:
-        path: of the file.
         extend: add them to those in it, instead of replacing what is there.
     """
 

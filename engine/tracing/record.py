@@ -94,8 +94,6 @@ class Trace:
     """The trace of a request, or of a step of an ensemble.
 
     Args:
-        setting: by which it was taken.
-        new_id: gives each trace of the server a number.
         on_complete: called once, with the trace that the request began, when all its holders have left.
         begun: that trace, if it is another.
         parent_id: of the trace that this one hangs under; 0 for none.
@@ -104,7 +102,6 @@ class Trace:
 
     Attributes:
         id: from 1, across the server.
-        elements: see rule 1.
         descendants: of the trace that the request began: all under it, in order.
         trace_id, span_id: of the trace's spans, and of the one that stands for the model; 0 until they are asked for.
         has_steps: it is an ensemble's, which computes nothing itself.

@@ -1,4 +1,5 @@
-"""The options about traces that a server starts with: ``--trace-config`` (docs/reference/traces.md#settings)."""
+"""Settings of traces: those that a server starts with (``--trace-config``), and how they change and count while it runs
+(docs/reference/traces.md#settings)."""
 
 from __future__ import annotations
 
@@ -220,7 +221,6 @@ class TraceSettings:
     """All trace settings.
 
     Args:
-        config: what the server starts with.
         on_retired: told of each setting that was replaced.
     """
 

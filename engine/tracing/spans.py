@@ -53,8 +53,6 @@ class Span:
 
 
 class _Maker:
-    """Makes the spans of one trace."""
-
     def __init__(self, trace: Trace, identities: Identities) -> None:
         context = trace.context
         self._trace_id = trace.trace_id or (identities.new_trace_id() if context is None else context.trace_id)

@@ -37,7 +37,6 @@ class Calls:
     """The calls that are not over.
 
     Args:
-        link: to the server.
         left_behind: takes what destructors want to have done.
         make_waiter: see `EventLoop.waiter`.
     """
@@ -55,7 +54,7 @@ class Calls:
         self._open = {False: 0, True: 0}
         self._pump: threading.Thread | None = None
 
-    def ask(self, method: str, arguments: tuple[Any, ...], payload: Payload | None = None) -> Any:
+    def ask(self, method: str, arguments: tuple[Any, ...], payload: Payload) -> Any:
         """Ask for one answer, and wait for it.
 
         Raises:
@@ -158,8 +157,6 @@ class Calls:
 
 
 class _Question:
-    """A call that has one answer."""
-
     __slots__ = ("answered", "refusal", "value")
 
     def __init__(self) -> None:
@@ -169,13 +166,7 @@ class _Question:
 
 
 class Inbox:
-    """What has come of the responses to one request. Written under the link's lock.
-
-    Attributes:
-        number, many: of the call.
-        over: nothing more comes.
-        unwanted: rule 3.
-    """
+    """What has come of the responses to one request. Written under the link's lock."""
 
     __slots__ = ("many", "number", "over", "refusal", "responses", "unwanted", "wake")
 
@@ -238,12 +229,9 @@ class Call:
         inbox = self._inbox
         try:
             self._calls.link.wait(lambda: inbox.has_news)
-            response = self._take()
         except ChannelClosedError as error:
             raise HostError(str(error)) from None
-        if response is None:
-            raise StopIteration
-        return response
+        return self._take(StopIteration)
 
     async def __anext__(self) -> InferenceResponse:
         inbox = self._inbox
@@ -252,13 +240,7 @@ class Call:
             waiter = self._calls.make_waiter()
             self._calls.link.change(lambda waiter=waiter: inbox.tell(waiter))
             await waiter.wait()
-        try:
-            response = self._take()
-        except ChannelClosedError as error:
-            raise HostError(str(error)) from None
-        if response is None:
-            raise StopAsyncIteration
-        return response
+        return self._take(StopAsyncIteration)
 
     def cancel(self) -> None:
         if not self._inbox.over:
@@ -267,19 +249,22 @@ class Call:
             except ChannelClosedError:
                 self._inbox.refused("the server is gone")
 
-    def _take(self) -> InferenceResponse | None:
+    def _take(self, end: type[Exception]) -> InferenceResponse:
         inbox = self._inbox
         if inbox.responses:
             wire, payload = inbox.responses.popleft()
             self._taken += 1
             if self._taken >= _TAKEN_AT_ONCE and not inbox.over:
-                self._calls.link.send((protocol.CALL_TAKEN, inbox.number, self._taken))
+                try:
+                    self._calls.link.send((protocol.CALL_TAKEN, inbox.number, self._taken))
+                except ChannelClosedError as error:
+                    raise HostError(str(error)) from None
                 self._taken = 0
             return read_response(wire, payload)
         if inbox.refusal is not None:
             refusal, inbox.refusal = inbox.refusal, None
             raise HostError(refusal)
-        return None
+        raise end
 
     def __del__(self) -> None:
         if not self._inbox.over:

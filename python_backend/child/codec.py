@@ -54,7 +54,6 @@ class Payload:
 
     Attributes:
         parts: buffers, padding included.
-        nbytes: bytes of them all.
     """
 
     __slots__ = ("nbytes", "parts")

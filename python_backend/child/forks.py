@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 class Forks:
-    """Sees to it that forked processes are connected. Until the first of them, nothing is there.
-
-    Args:
-        host: of this process, and of the forked ones.
-    """
+    """Sees to it that forked processes are connected. Until the first of them, nothing is there."""
 
     def __init__(self, host: ProcessHost) -> None:
         self._host = host
@@ -59,12 +55,7 @@ class Forks:
 
 
 class _Relay:
-    """Between a forked process and the server (rule 1).
-
-    Args:
-        channel: to the forked process.
-        host: of the model.
-    """
+    """Between a forked process and the server (rule 1)."""
 
     def __init__(self, channel: Channel, host: ProcessHost) -> None:
         self._channel = channel

@@ -26,11 +26,10 @@ from .codec import Message, Payload
 from .forks import Forks
 from .process_host import ProcessHost
 from .utils.event_loop import AsyncioLoop
-from .utils.failures import ModelError
+from .utils.loading import ModelError
 from .utils.request import InferenceRequest
 from .utils.response import InferenceResponse
-from .utils.results import Answered
-from .utils.runner import Runner
+from .utils.runner import Answered, Runner
 from .utils.sender import Answers
 from .wire import UnsendableError, fitted, read_request, write_error, write_response
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any
@@ -17,10 +17,13 @@ from .codec import Message, Payload
 from .link import Link
 from .utils.errors import HostError, TritonModelException
 from .utils.event_loop import EventLoop
-from .utils.host import ModelRequest
+from .utils.request import InferenceRequest
 from .utils.response import InferenceResponse
 from .utils.sender import LOST
 from .wire import UnsendableError, write_error, write_request, write_response
+
+_DELETIONS = ("delete_family", "delete_metric")
+"""By destructors, which say nothing in a forked process (`forks`, rule 3)."""
 
 
 class _Open:
@@ -42,13 +45,10 @@ class ProcessHost:
 
     Args:
         channel: blocking.
-        loop: what coroutines of the model run on.
 
     Attributes:
         instance_name, decoupled: known once started.
-        link: the connection.
         tasks: messages for the main thread, in order.
-        calls: what the model asks of the server.
         batch: the one that the running code belongs to; threads that user code starts do not know.
     """
 
@@ -131,7 +131,7 @@ class ProcessHost:
             self.link.poll()
         return request is not None and request.cancelled
 
-    def infer(self, request: ModelRequest, decoupled: bool) -> Call:
+    def infer(self, request: InferenceRequest, decoupled: bool) -> Call:
         payload = Payload()
         try:
             wire = write_request(request, payload)
@@ -139,16 +139,17 @@ class ProcessHost:
         except (UnsendableError, ValueError, ChannelClosedError, OSError) as error:
             raise HostError(str(error)) from None
 
-    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+    def ask(self, method: str, *arguments: Any) -> Any:
+        if self._forked and method in _DELETIONS:
+            return None
         payload = Payload()
-        places = {path: (payload.add(content), len(content)) for path, content in files.items()}
-        self._ask("load_model", (name, config, places), payload)
-
-    def unload_model(self, name: str, unload_dependents: bool) -> None:
-        self._ask("unload_model", (name, unload_dependents))
-
-    def is_model_ready(self, name: str, version: str) -> bool:
-        return bool(self._ask("is_model_ready", (name, version)))
+        if method == "load_model":
+            name, config, files = arguments
+            arguments = (name, config, {path: (payload.add(each), len(each)) for path, each in files.items()})
+        try:
+            return self.calls.ask(method, arguments, payload)
+        except (ValueError, ChannelClosedError, OSError) as error:
+            raise HostError(str(error)) from None
 
     def log(self, level: str, filename: str, line: int, message: str) -> None:
         try:
@@ -168,38 +169,6 @@ class ProcessHost:
 
     def free_memory(self) -> int:
         return self.link.free_memory
-
-    def create_family(self, name: str, description: str, kind: str) -> int:
-        return self._ask("create_family", (name, description, kind))
-
-    def delete_family(self, family: int) -> None:
-        if not self._forked:
-            self._ask("delete_family", (family,))
-
-    def create_metric(self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None) -> int:
-        return self._ask("create_metric", (family, dict(labels), None if buckets is None else tuple(buckets)))
-
-    def delete_metric(self, metric: int) -> None:
-        if not self._forked:
-            self._ask("delete_metric", (metric,))
-
-    def metric_increment(self, metric: int, value: float) -> None:
-        self._ask("metric_increment", (metric, value))
-
-    def metric_set(self, metric: int, value: float) -> None:
-        self._ask("metric_set", (metric, value))
-
-    def metric_observe(self, metric: int, value: float) -> None:
-        self._ask("metric_observe", (metric, value))
-
-    def metric_value(self, metric: int) -> float:
-        return self._ask("metric_value", (metric,))
-
-    def _ask(self, method: str, arguments: tuple[Any, ...], payload: Payload | None = None) -> Any:
-        try:
-            return self.calls.ask(method, arguments, payload)
-        except (ValueError, ChannelClosedError, OSError) as error:
-            raise HostError(str(error)) from None
 
     def _answer_for(self, key: int) -> None:
         self.over(key)

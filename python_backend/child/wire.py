@@ -11,8 +11,8 @@ import numpy as np
 
 from .codec import BF16, BYTES, MOST_HEAD_BYTES, MessageError, Payload, WireTensor, array_of, cut, encode
 from .utils.errors import TritonError
-from .utils.failures import shortened
-from .utils.host import Host, ModelRequest
+from .utils.host import Host
+from .utils.loading import shortened
 from .utils.request import InferenceRequest, incoming
 from .utils.response import InferenceResponse
 from .utils.tensor import Tensor
@@ -69,7 +69,7 @@ def read_request(wire: tuple[Any, ...], payload: memoryview, host: Host) -> Infe
     return incoming(key, host, inputs, request_id, correlation_id, flags, timeout_us, parameters, wanted, trace)
 
 
-def write_request(request: ModelRequest, payload: Payload) -> tuple[Any, ...]:
+def write_request(request: InferenceRequest, payload: Payload) -> tuple[Any, ...]:
     """A request to another model: (model, version, id, correlation ID, flags, timeout in µs, parameters, wanted,
     key of the request whose trace it goes with, or None, tensors).
 
@@ -109,9 +109,6 @@ def write_error(message: str, code: int = TritonError.INTERNAL) -> tuple[Any, ..
 def fitted(answers: Sequence[tuple[int, Any]], why: str) -> tuple[tuple[int, Any], ...]:
     """The answers to a batch, which together are too large for a message: those that take more than their share are
     cut to it if they are errors, and become errors if they are not.
-
-    Args:
-        why: for these.
     """
     share = MOST_HEAD_BYTES // len(answers) - 64
     fitting: list[tuple[int, Any]] = []

@@ -16,7 +16,8 @@ from gated_cache import GatedCache, install_gated_cache
 from logs import said_by
 
 from trireme.actors import InferenceServer, cache_access
-from trireme.engine.cache import CacheError, guard
+from trireme.engine.cache import CacheError
+from trireme.engine.cache import interface as guard
 from trireme.engine.errors import CancelledError, UnavailableError
 from trireme.engine.options import ControlMode
 from trireme.engine.request import LATEST

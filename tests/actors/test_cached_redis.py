@@ -27,7 +27,7 @@ from fakeredis import TcpFakeServer
 from logs import said_by
 
 from trireme.actors import InferenceServer
-from trireme.engine.cache import guard
+from trireme.engine.cache import interface as guard
 from trireme.engine.cache.redis import RedisCache
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InvalidArgumentError, UnavailableError

@@ -24,7 +24,7 @@ from torch_modules import RunningSum
 
 from trireme.actors import InferenceServer
 from trireme.engine.backends.pytorch import PyTorchBackend
-from trireme.engine.backends.pytorch.torchscript import TorchScriptProgram
+from trireme.engine.backends.pytorch.formats import TorchScriptProgram
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import TriremeError, UnavailableError

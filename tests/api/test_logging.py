@@ -24,7 +24,7 @@ from trireme.api.logging import (
     verbose,
     verbose_level,
 )
-from trireme.engine.logs.context import about
+from trireme.engine.logs.request_lines import about
 
 _DEFAULT = r"([IWE])(\d{4}) (\d\d:\d\d:\d\d\.\d{6}) (\d+) ([\w.]+\.py):(\d+)\] (.*)"
 _ISO = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([IWE]) (\d+) ([\w.]+\.py):(\d+)\] (.*)"

@@ -15,7 +15,7 @@ from recording_host import RecordingHost
 from repository_models import opened
 
 from trireme.python_backend.child.utils.response import InferenceResponse
-from trireme.python_backend.child.utils.results import Answered
+from trireme.python_backend.child.utils.runner import Answered
 from trireme.python_backend.child.utils.tensor import Tensor
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"

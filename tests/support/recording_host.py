@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from trireme.python_backend.child.utils.errors import HostError
-from trireme.python_backend.child.utils.host import ModelRequest
 from trireme.python_backend.child.utils.request import InferenceRequest, incoming
 from trireme.python_backend.child.utils.response import InferenceResponse
-from trireme.python_backend.child.utils.results import Answered
-from trireme.python_backend.child.utils.runner import Runner
+from trireme.python_backend.child.utils.runner import Answered, Runner
 from trireme.python_backend.child.utils.tensor import Tensor
 
 
@@ -80,58 +78,23 @@ class RecordingHost:
     def is_cancelled(self, key: int) -> bool:
         return key in self.cancelled
 
-    def infer(self, request: ModelRequest, decoupled: bool) -> ListedResponses:
+    def infer(self, request: InferenceRequest, decoupled: bool) -> ListedResponses:
         self.calls.append(("infer", request, decoupled))
         return self.answers[request._model_name]
 
-    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        self._called("load_model", name, config, files)
-
-    def unload_model(self, name: str, unload_dependents: bool) -> None:
-        self._called("unload_model", name, unload_dependents)
-
-    def is_model_ready(self, name: str, version: str) -> bool:
-        self._called("is_model_ready", name, version)
-        return name == "ready"
+    def ask(self, method: str, *arguments: Any) -> Any:
+        self.calls.append((method, *arguments))
+        self._refuse(method)
+        if method.startswith("create_"):
+            self._last_number += 1
+            return self._last_number
+        return {"metric_value": 2.5, "is_model_ready": arguments[0] == "ready"}.get(method)
 
     def log(self, level: str, filename: str, line: int, message: str) -> None:
         self.logged.append((level, filename, line, message))
 
     def free_memory(self) -> int:
         return 5
-
-    def create_family(self, name: str, description: str, kind: str) -> int:
-        self._called("create_family", name, description, kind)
-        self._last_number += 1
-        return self._last_number
-
-    def delete_family(self, family: int) -> None:
-        self._called("delete_family", family)
-
-    def create_metric(self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None) -> int:
-        self._called("create_metric", family, labels, buckets)
-        self._last_number += 1
-        return self._last_number
-
-    def delete_metric(self, metric: int) -> None:
-        self._called("delete_metric", metric)
-
-    def metric_increment(self, metric: int, value: float) -> None:
-        self._called("metric_increment", metric, value)
-
-    def metric_set(self, metric: int, value: float) -> None:
-        self._called("metric_set", metric, value)
-
-    def metric_observe(self, metric: int, value: float) -> None:
-        self._called("metric_observe", metric, value)
-
-    def metric_value(self, metric: int) -> float:
-        self._called("metric_value", metric)
-        return 2.5
-
-    def _called(self, method: str, *arguments: Any) -> None:
-        self.calls.append((method, *arguments))
-        self._refuse(method)
 
     def _refuse(self, method: str) -> None:
         if method in self.refusals:

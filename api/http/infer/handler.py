@@ -15,7 +15,7 @@ from ....actors.budget import Lease
 from ....actors.reply import Reply
 from ....engine.description import ModelDescription
 from ....engine.errors import TriremeError, UnsupportedError
-from ....engine.logs.context import about
+from ....engine.logs.request_lines import about
 from ....engine.request import LATEST, InferenceRequest
 from ....engine.tensor import Buffer
 from ....engine.tracing import Tracer

@@ -22,9 +22,18 @@ from ..parameters import parse_bool, parse_int
 from ..signature import check_model, complete, needs_completion
 from .gpu_instance import OnnxRuntimeGpuInstance
 from .instance import OnnxRuntimeInstance, text_tensors, wire
-from .library import error_types, import_onnxruntime, load_cuda, reason, signature_of
 from .operators import depends_on_values
-from .session import inspection_session, instance_session, model_path, providers
+from .session import (
+    error_types,
+    import_onnxruntime,
+    inspection_session,
+    instance_session,
+    load_cuda,
+    model_path,
+    providers,
+    reason,
+    signature_of,
+)
 
 
 class OnnxRuntimeBackend(Backend):

@@ -38,8 +38,7 @@ from ...memory.tensors import PlacedOutput
 from ...scheduling.batch import BatchLayout
 from ..interface import InstanceSpec, StreamInstance
 from .instance import ONNX_BFLOAT16, Wiring, as_bf16, to_array
-from .library import error_types, reason
-from .session import run_options
+from .session import error_types, reason, run_options
 
 _NOT_SYNCHRONIZED = "disable_synchronize_execution_providers"
 
@@ -65,8 +64,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A batch that was launched."""
-
     jobs: Sequence[Job]
     run: Run
     flight: Flight

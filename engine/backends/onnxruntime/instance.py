@@ -19,8 +19,7 @@ from ...scheduling.batch import BatchLayout, encode_text
 from ...scheduling.sequence.state import keep_arrays
 from ..interface import InstanceSpec, ModelInstance
 from ..signature import Signature
-from .library import error_types, reason
-from .session import run_options
+from .session import error_types, reason, run_options
 
 
 class OnnxRuntimeInstance(ModelInstance):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,14 @@ import numpy as np
 
 from ...config.model import ModelConfig
 from ...config.sequence import SequenceBatching, sequence_batching
+from ...datatypes import BOOL, FP16, FP32, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64
 from ...errors import InternalError, InvalidArgumentError, UnavailableError
 from ...execution import ExecutionBatch, Phase
+from ...plugins import import_package
 from ...scheduling.batch import BatchLayout
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..parameters import parse_int
-from ..signature import check_model, complete, needs_completion
-from .library import ERRORS, Settings, import_openvino, openvino_error, signature_of
+from ..signature import GraphTensor, Signature, check_model, complete, needs_completion
 
 _DEFAULT_FILENAME = "model.xml"
 _TIME_DEPENDS_ON_VALUES = frozenset({"Loop", "If", "TensorIterator", "While"})
@@ -134,7 +137,7 @@ def _prepared(core: Any, config: ModelConfig, path: Path, settings: Settings) ->
         model = _read(core, path)
         if settings.reshape:
             rows = [-1] if config.max_batch_size > 0 else []
-            inside = {tensor.name: tensor.dims if tensor.reshape is None else tensor.reshape for tensor in config.input}
+            inside = {tensor.name: tensor.inner_dims for tensor in config.input}
             model.reshape({name: [*rows, *dims] for name, dims in inside.items()})
     except ERRORS as error:
         raise openvino_error(error) from error
@@ -150,7 +153,6 @@ class OpenVinoInstance(ModelInstance):
     Args:
         compiled: the ``CompiledModel``, which instances share.
         fixed_batch: rows that the model takes, no more and no fewer; 0 for any number.
-        pad: fill batches up to `fixed_batch`.
     """
 
     def __init__(
@@ -212,3 +214,137 @@ class OpenVinoInstance(ModelInstance):
 def _at_least_1d(array: np.ndarray) -> np.ndarray:
     """What graphs call a scalar, configurations call [1]."""
     return array.reshape(1) if array.ndim == 0 else array
+
+
+# -- The openvino package: imported when a model needs it, never before; and its errors in plain words
+
+
+ERRORS = (RuntimeError, ValueError, TypeError, KeyError)
+"""What its calls raise."""
+
+_KNOWN = {
+    "boolean": BOOL,
+    "u8": UINT8,
+    "u16": UINT16,
+    "u32": UINT32,
+    "u64": UINT64,
+    "i8": INT8,
+    "i16": INT16,
+    "i32": INT32,
+    "i64": INT64,
+    "f16": FP16,
+    "f32": FP32,
+}
+
+# "Exception from src/core/src/runtime/tensor.cpp:89:", "Check '...' failed at src/...:109:"
+_SOURCE_POSITION = re.compile(r"Exception from \S+:\d+:\s*|Check '[^\n]*' failed at \S+:\d+:\s*")
+
+
+def import_openvino() -> Any:
+    """The package; see `import_package`."""
+    return import_package("openvino", "the backend 'openvino' needs", "openvino")
+
+
+def openvino_error(error: Exception) -> InternalError:
+    """What OpenVINO says, without the positions in its source that come with it."""
+    text = _SOURCE_POSITION.sub("", str(error)).strip()
+    return InternalError(f"openvino error: {' '.join(text.split())}")
+
+
+def signature_of(model: Any, batch: int) -> Signature:
+    """The signature of a model or a compiled model.
+
+    Args:
+        batch: the batch size of models that have a fixed one, which then counts as any size; 0 for none.
+    """
+    return Signature(
+        inputs={port.get_any_name(): _tensor(port, batch) for port in model.inputs},
+        outputs={port.get_any_name(): _tensor(port, batch) for port in model.outputs},
+    )
+
+
+def _tensor(port: Any, batch: int) -> GraphTensor:
+    shape = port.get_partial_shape()
+    any_rank = shape.rank.is_dynamic
+    dims = () if any_rank else tuple(-1 if dim.is_dynamic else dim.get_length() for dim in shape)
+    if batch and dims[:1] == (batch,):
+        dims = (-1, *dims[1:])
+    element = port.get_element_type().get_type_name()
+    return GraphTensor(port.get_any_name(), element.upper(), _KNOWN.get(element), dims, any_rank)
+
+
+# -- What a configuration's parameters say about how OpenVINO is to run (docs/reference/backends.md#openvino)
+
+
+_HINTS = ("latency", "throughput", "cumulative_throughput")
+_COUNTS = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Parameters of one model.
+
+    Attributes:
+        pad_batches: fill batches up to the size that the model was made for.
+    """
+
+    device: str = "CPU"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    pad_batches: bool = False
+    reshape: bool = False
+    extension: str = ""
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Settings:
+        """Read them.
+
+        Raises:
+            InvalidArgumentError: a value is none of those that its parameter may have.
+        """
+        known = config.parameters
+        properties: dict[str, str] = {}
+        hint = known.get("PERFORMANCE_HINT", "").lower()
+        if hint and hint not in _HINTS:
+            raise InvalidArgumentError(
+                "expected the parameter 'PERFORMANCE_HINT' to be LATENCY/THROUGHPUT/CUMULATIVE_THROUGHPUT, got " + hint
+            )
+        if hint:
+            properties["PERFORMANCE_HINT"] = hint.upper()
+        for key in _COUNTS:
+            if key in known:
+                properties[key] = _count(key, known[key].lower())
+        if "NUM_STREAMS" in known:
+            properties["NUM_STREAMS"] = _streams(known["NUM_STREAMS"].lower())
+        if "HINT_BF16" in known:
+            if known["HINT_BF16"].lower() != "yes":
+                raise InvalidArgumentError(
+                    f"expected the parameter 'HINT_BF16' to be YES, got {known['HINT_BF16'].lower()}"
+                )
+            properties["INFERENCE_PRECISION_HINT"] = "bf16"
+        if _yes(known, "SKIP_OV_DYNAMIC_BATCHSIZE"):
+            properties["ALLOW_AUTO_BATCHING"] = "NO"
+        return cls(
+            device=known.get("TARGET_DEVICE", "CPU").upper(),
+            properties=properties,
+            pad_batches=_yes(known, "ENABLE_BATCH_PADDING"),
+            reshape=_yes(known, "RESHAPE_IO_LAYERS"),
+            extension=known.get("CPU_EXTENSION_PATH", ""),
+        )
+
+
+def _yes(known: Mapping[str, str], key: str) -> bool:
+    return known.get(key, "").lower() == "yes"
+
+
+def _count(key: str, value: str) -> str:
+    if not (value.isascii() and value.isdecimal()):
+        raise InvalidArgumentError(f"expected the parameter '{key}' to be a non-negative number, got {value}")
+    return value
+
+
+def _streams(value: str) -> str:
+    if value in ("auto", "numa"):
+        return value.upper()
+    if value.isascii() and value.isdecimal():
+        return value
+    raise InvalidArgumentError(f"expected the parameter 'NUM_STREAMS' to be either AUTO/NUMA/<int_value>, got {value}")

@@ -24,13 +24,17 @@ from ...instances.orders import first_instance, input_gpu
 from ...scheduling.batch import BatchLayout
 from ..interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..signature import fed_inputs
-from .exported import load_exported
+from .formats import (
+    TorchScriptProgram,
+    find_python_model,
+    load_exported,
+    load_python_module,
+    load_torchscript,
+    python_program,
+)
 from .instance import PyTorchInstance, PyTorchStreamInstance
-from .program import Program, TensorNames, error_types, import_torch
-from .python_class import find_python_model, load_python_module, python_program
-from .runner import Runner, Settings
+from .program import Program, Runner, Settings, TensorNames, error_types, import_torch
 from .tensors import Outputs, check_datatype
-from .torchscript import TorchScriptProgram, load_torchscript
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +43,6 @@ _PRIORITY_MAX = 1
 
 
 class PyTorchBackend(Backend):
-    """Runs PyTorch models."""
-
     name = "pytorch"
     settling_runs = 3  # TorchScript watches two, and compiles for the third
 

@@ -1,14 +1,21 @@
-"""What a model file becomes on a device: something that takes named arrays and gives outputs in order."""
+"""What a model file becomes on a device: something that takes named arrays and gives outputs in order; and how
+it is run."""
 
 from __future__ import annotations
 
-import importlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import InternalError, UnavailableError
+from ...config.model import ModelConfig
+from ...errors import InternalError, InvalidArgumentError, TriremeError
+from ...gpu.device import SickDeviceError
+from ...gpu.torch_device import TorchDevice
+from ...plugins import import_package
+from ..parameters import parse_bool, parse_int
 
 Values = Mapping[str, Any]
 """By the name that the configuration gives it: a torch tensor, or a list of `str`."""
@@ -21,7 +28,6 @@ class TensorNames:
     Attributes:
         inputs: of the configuration, then control inputs, batch inputs and states.
         outputs: of the configuration, then states that are not among those.
-        stateful: the model has implicit state.
     """
 
     inputs: tuple[str, ...]
@@ -47,17 +53,8 @@ class Program(ABC):
 
 
 def import_torch() -> Any:
-    """The package.
-
-    Raises:
-        UnavailableError: it is not installed, or broken.
-    """
-    try:
-        return importlib.import_module("torch")
-    except (ImportError, OSError) as error:
-        raise UnavailableError(
-            f"the backend 'pytorch' needs the package torch: pip install trireme[torch] ({error})"
-        ) from error
+    """The package; see `import_package`."""
+    return import_package("torch", "the backend 'pytorch' needs", "torch")
 
 
 def error_types(torch: Any) -> tuple[type[Exception], ...]:
@@ -66,10 +63,166 @@ def error_types(torch: Any) -> tuple[type[Exception], ...]:
 
 
 def load_error(model_name: str, error: Exception) -> InternalError:
-    """A model file that torch cannot load."""
     return InternalError(f"failed to load model '{model_name}': {str(error).strip()}")
 
 
 def execute_error(error: Exception) -> InternalError:
-    """A model that raised."""
     return InternalError(f"PyTorch execute failure: {str(error).strip() or type(error).__name__}")
+
+
+# -- Runs a program as the model's parameters say: without gradients, in mixed precision, with or without cuDNN
+
+
+class Runner:
+    """A program and how it is run. On one thread at a time.
+
+    Args:
+        gpu: where the program is, if that is a GPU.
+    """
+
+    def __init__(self, torch: Any, program: Program, settings: Settings, gpu: TorchDevice | None = None) -> None:
+        self.program = program
+        self._torch = torch
+        self._settings = settings
+        self._gpu = gpu
+        self._errors = error_types(torch)
+
+    def run(self, inputs: Values) -> Sequence[Any]:
+        """Execute the model; on a GPU, enqueue it on the current stream.
+
+        Raises:
+            InternalError: whatever the model raised.
+            OutOfDeviceMemoryError, SickDeviceError: see `TorchDevice.errors`.
+        """
+        torch, settings, gpu = self._torch, self._settings, self._gpu
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(torch.inference_mode() if settings.inference_mode else torch.no_grad())
+                stack.enter_context(torch.jit.optimized_execution(settings.optimized_execution))
+                if settings.mixed_precision:
+                    dtype = getattr(torch, settings.mixed_precision)
+                    stack.enter_context(torch.autocast(self.program.device.type, dtype=dtype))
+                if gpu is not None:
+                    stack.enter_context(gpu.errors())
+                    stack.enter_context(gpu.active())
+                    if not settings.cudnn:
+                        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+                return self.program.run(inputs)
+        except TriremeError:
+            raise
+        except self._errors as error:
+            raise execute_error(error) from error
+
+    def clean(self) -> None:
+        """``ENABLE_CACHE_CLEANING``, after each run; left out while something is captured, which no batch waits for."""
+        if self._gpu is not None and self._settings.clean_cache:
+            self._gpu.give_back(wait=False)
+
+    def close(self) -> None:
+        """Drop the program, and give back what the device's allocator keeps; one that is sick has nothing to give."""
+        del self.program
+        if self._gpu is not None:
+            with suppress(SickDeviceError, RuntimeError):
+                self._gpu.give_back()
+
+
+# -- What a configuration's parameters say about how PyTorch is to run (docs/reference/backends.md#pytorch)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Parameters of one model.
+
+    Attributes:
+        inference_mode: run under ``torch.inference_mode`` instead of ``no_grad``.
+        intra_op_threads, inter_op_threads: 0 for no opinion.
+        jit_executor, jit_profiling, tensor_fuser: None for torch's own choice.
+        mixed_precision: ``bfloat16`` or ``float16`` for automatic mixed precision, else empty.
+        compile: options for ``torch.compile``; None not to compile.
+    """
+
+    optimized_execution: bool = True
+    inference_mode: bool = True
+    cudnn: bool = True
+    share_weights: bool = False
+    clean_cache: bool = False
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    jit_executor: bool | None = None
+    jit_profiling: bool | None = None
+    tensor_fuser: bool | None = None
+    mixed_precision: str = ""
+    compile: Mapping[str, Any] | None = field(default=None)
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Settings:
+        """Read them.
+
+        Raises:
+            InvalidArgumentError: a value is not of its parameter's type.
+        """
+        known = config.parameters
+
+        def flag(key: str) -> bool | None:
+            return parse_bool(known[key]) if key in known else None
+
+        def number(*keys: str) -> int:
+            return next((max(parse_int(known[key]), 0) for key in keys if key in known), 0)
+
+        return cls(
+            optimized_execution=not flag("DISABLE_OPTIMIZED_EXECUTION"),
+            inference_mode=flag("INFERENCE_MODE") is not False,
+            cudnn=not flag("DISABLE_CUDNN"),
+            share_weights=bool(flag("ENABLE_WEIGHT_SHARING")),
+            clean_cache=bool(flag("ENABLE_CACHE_CLEANING")),
+            intra_op_threads=number("INTRA_OP_THREAD_COUNT", "NUM_THREADS"),
+            inter_op_threads=number("INTER_OP_THREAD_COUNT", "NUM_INTEROP_THREADS"),
+            jit_executor=flag("ENABLE_JIT_EXECUTOR"),
+            jit_profiling=flag("ENABLE_JIT_PROFILING"),
+            tensor_fuser=flag("ENABLE_TENSOR_FUSER"),
+            mixed_precision=_mixed_precision(known.get("AUTOMATIC_MIXED_PRECISION", "")),
+            compile=_compile_options(known),
+        )
+
+    def lines(self, config: ModelConfig) -> Iterator[str]:
+        """What the log says of them at a load, in Triton's words; of the last ones only what `config` gives."""
+        switches = [
+            ("Optimized execution", self.optimized_execution, True),
+            ("Cache Cleaning", self.clean_cache, True),
+            ("Inference Mode", self.inference_mode, True),
+            ("cuDNN", self.cudnn, True),
+            ("Tensor fuser", self.tensor_fuser, self.tensor_fuser is not None),
+            ("Weight sharing", self.share_weights, "ENABLE_WEIGHT_SHARING" in config.parameters),
+            ("Jit profiling", self.jit_profiling, self.jit_profiling is not None),
+            ("Jit executor", self.jit_executor, self.jit_executor is not None),
+        ]
+        for what, on, given in switches:
+            if given:
+                yield f"{what} is {'enabled' if on else 'disabled'} for model instance '{config.name}'"
+        for what, count in (("Intra", self.intra_op_threads), ("Inter", self.inter_op_threads)):
+            if count:
+                yield f"{what} op thread count is set to {count} for model instance '{config.name}'"
+
+
+def _mixed_precision(value: str) -> str:
+    names = {"": "", "off": "", "bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
+    if value.lower() not in names:
+        raise InvalidArgumentError(f"AUTOMATIC_MIXED_PRECISION must be BF16, FP16 or OFF, got '{value}'")
+    return names[value.lower()]
+
+
+def _compile_options(parameters: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """``TORCH_COMPILE_OPTIONAL_PARAMETERS``, a JSON object; ``TORCH_COMPILE`` alone compiles without options."""
+    text = parameters.get("TORCH_COMPILE_OPTIONAL_PARAMETERS")
+    wanted = parse_bool(parameters.get("TORCH_COMPILE", "true" if text is not None else "false"))
+    if not wanted:
+        return None
+    try:
+        options = json.loads(text or "{}")
+    except ValueError as error:
+        raise InvalidArgumentError(f"TORCH_COMPILE_OPTIONAL_PARAMETERS is not valid JSON: {error}") from None
+    if not isinstance(options, dict):
+        raise InvalidArgumentError("TORCH_COMPILE_OPTIONAL_PARAMETERS must be a JSON object")
+    if "model" in options:
+        raise InvalidArgumentError("'model' is not an optional parameter for 'torch.compile'")
+    return options

@@ -136,9 +136,6 @@ def _config_name(dtype: Any) -> str:
 class Outputs:
     """The outputs of one model, and its implicit states.
 
-    Args:
-        states: of the model's sequences.
-
     Attributes:
         checks: for each value that the model gives, in the order of `TensorNames.outputs`.
     """

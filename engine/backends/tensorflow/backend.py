@@ -16,8 +16,16 @@ from ...scheduling.batch import BatchLayout
 from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from ..parameters import parse_int
 from ..signature import check_tensors, complete, fed_inputs, needs_completion
-from .graph import LoadedGraph, load_frozen_graph, load_saved_model, to_array
-from .library import Settings, error_types, execute_error, import_tensorflow
+from .graph import (
+    LoadedGraph,
+    Settings,
+    error_types,
+    execute_error,
+    import_tensorflow,
+    load_frozen_graph,
+    load_saved_model,
+    to_array,
+)
 
 _GRAPHDEF = "tensorflow_graphdef"
 

@@ -90,10 +90,6 @@ class TensorRtBackend(Backend):
 class TensorRtModel(LoadedModel):
     """A model whose configuration fits its plan: that of the first device; those of the others are read, and checked,
     when the first instance is made there.
-
-    Args:
-        read: reads the plan for an instance.
-        tensorrt: gives the library.
     """
 
     def __init__(

@@ -50,12 +50,12 @@ def check_engine(config: ModelConfig, tensors: EngineTensors, sequences: Sequenc
         if tensor.allow_ragged_batch:
             _check_ragged(config, graph, tensor)
         else:
-            _check_dims(config, tensors, graph, _inside(tensor))
+            _check_dims(config, tensors, graph, tensor.inner_dims)
     for tensor in config.output:
         graph = signature.outputs[tensor.name]
         _check_type(config, graph, "output", tensor.datatype)
         if tensor.name not in scattered:
-            _check_dims(config, tensors, graph, _inside(tensor))
+            _check_dims(config, tensors, graph, tensor.inner_dims)
     _check_server_tensors(config, tensors, sequences)
     _check_complete(config, tensors, sequences)
 
@@ -70,7 +70,7 @@ def check_profiles(config: ModelConfig, profiles: Sequence[Profile]) -> None:
         for tensor in config.input:
             if tensor.allow_ragged_batch or tensor.name in profile.values:
                 continue
-            dims = _complete(config, _inside(tensor))
+            dims = _complete(config, tensor.inner_dims)
             wrong = wrong_config_dims(dims, profile.shapes[tensor.name])
             if wrong:
                 raise InvalidArgumentError(
@@ -183,11 +183,6 @@ def _check_complete(config: ModelConfig, tensors: EngineTensors, sequences: Sequ
         )
 
 
-def _inside(tensor: ModelInput | ModelOutput) -> Dims:
-    """A tensor's dimensions as the engine sees them, but for the batch."""
-    return tensor.dims if tensor.reshape is None else tensor.reshape
-
-
 def _complete(config: ModelConfig, dims: Dims) -> Dims:
     return (-1, *dims) if config.max_batch_size > 0 else dims
 
@@ -271,7 +266,7 @@ def _wants_batches(config: ModelConfig, tensors: EngineTensors) -> bool | None:
         if tensor.name not in known:
             continue  # the checks say so later
         mine = known[tensor.name].dims
-        dims = tensor.dims if tensor.reshape is None else tensor.reshape
+        dims = tensor.inner_dims
         if tensor.name in tensors.shape_tensors:
             hints.append(mine[:1] == (dims[0] + 1,) if dims else False)
         elif tensor.dims:

@@ -19,16 +19,13 @@ from ...job import Job
 from ...scheduling.batch import BatchLayout
 from ...scheduling.sequence.state import keep_arrays
 from ..interface import InstanceSpec, StreamInstance
-from .captured import CapturedGraphs
-from .context import EngineContext, Run
+from .context import CapturedGraphs, EngineContext, Run
 from .library import Library, Settings
 from .signature import EngineTensors, Profile, choose
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A batch in flight."""
-
     jobs: Sequence[Job]
     run: Run
     flight: Flight
@@ -39,8 +36,6 @@ class TensorRtInstance(StreamInstance):
 
     Args:
         engine: the ``ICudaEngine``, which other instances on the device use as well.
-        profiles: those that batches may be executed with.
-        states: the implicit states of the model's sequences.
 
     Raises:
         TriremeError: TensorRT cannot make the contexts.

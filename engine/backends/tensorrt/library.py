@@ -7,7 +7,6 @@ call is made.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 from ...config.model import ModelConfig
 from ...errors import InternalError, InvalidArgumentError, TriremeError, UnavailableError, UnsupportedError
 from ...gpu.device import Device
+from ...plugins import import_package
 from ..parameters import parse_bool
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,6 @@ class Library:
     """TensorRT, ready for use: one a process, because its log is.
 
     Attributes:
-        trt: the package.
         log: the ``ILogger`` that everything is made with; outlives all of that.
         errors: what it has been told that failed.
         building: held while an engine is read, which TensorRT does one at a time.
@@ -85,12 +84,7 @@ def import_library(plugins: Sequence[str] = ()) -> Library:
         UnavailableError: it is not installed, broken, or too old.
         InvalidArgumentError: a library of plugins cannot be loaded.
     """
-    try:
-        trt = importlib.import_module("tensorrt")
-    except (ImportError, OSError) as error:
-        raise UnavailableError(
-            f"the backend 'tensorrt' needs the package tensorrt: pip install trireme[tensorrt] ({error})"
-        ) from error
+    trt = import_package("tensorrt", "the backend 'tensorrt' needs", "tensorrt")
     if int(trt.__version__.partition(".")[0]) < _OLDEST_MAJOR:
         raise UnavailableError(
             f"the backend 'tensorrt' needs TensorRT {_OLDEST_MAJOR} or later, not {trt.__version__}: pip install "
@@ -206,7 +200,6 @@ class BackendOptions:
     """``--backend-config=tensorrt,…``.
 
     Attributes:
-        plugins: libraries to load.
         version_compatible: whether plans may bring the code of the TensorRT version that made them.
     """
 
@@ -234,9 +227,7 @@ class Settings:
     """Of one model.
 
     Attributes:
-        stream_priority: see `Device.stream`.
         strategy: how an execution context gets its memory: a name of TensorRT's ``ExecutionContextAllocationStrategy``.
-        graphs: whether CUDA graphs are to be captured.
     """
 
     stream_priority: int

@@ -39,7 +39,6 @@ class EngineTensors:
     """Inputs and outputs of an engine.
 
     Attributes:
-        signature: names, types and shapes.
         shape_tensors: names of those whose values shapes depend on, or that are shapes.
         on_host: names of those that TensorRT reads or writes in the host's memory.
         shapes: for each profile, what shapes the inputs may have.
@@ -115,8 +114,6 @@ class Profile:
 
     Attributes:
         name: as the configuration calls it: its number.
-        shapes: what shapes the inputs may have.
-        values: what values the shape tensors among them may have.
     """
 
     index: int

@@ -46,7 +46,7 @@ from collections.abc import Sequence as Row
 
 from ...errors import TriremeError
 from ...job import Job
-from ...logs.context import about
+from ...logs.request_lines import about
 from .. import refusals as common_refusals
 from ..core import WAIT, Action, Dispatch, InstanceId, Reject, WaitUntil
 from . import refusals

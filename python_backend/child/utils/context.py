@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextvars
 import enum
 import sys
+from typing import Any
 
-from .errors import TritonModelException, text
+from .errors import HostError, TritonModelException, text
 from .host import Host
 
 
@@ -20,7 +21,6 @@ class ModelContext:
     """One model instance and what it may do now.
 
     Args:
-        host: the server, as this instance sees it.
         version_directory: what ``get_model_dir()`` answers.
 
     Attributes:
@@ -83,6 +83,20 @@ def asking(what: str) -> Host:
     return context.host
 
 
+def ask(host: Host, failure: str, method: str, *arguments: Any) -> Any:
+    """Ask the server (`Host.ask`).
+
+    Raises:
+        TritonModelException: it refuses; the text begins with `failure`.
+    """
+    try:
+        return host.ask(method, *arguments)
+    except HostError as error:
+        raise TritonModelException(
+            f"{failure}: Failed to process the request for model '{host.instance_name}', message: {error}"
+        ) from None
+
+
 class entered:  # noqa: N801 - used like a function, and quicker than a generator
     """Run code of the model of `context`: ``with entered(context): ...``."""
 
@@ -103,8 +117,6 @@ class entered:  # noqa: N801 - used like a function, and quicker than a generato
 
 
 class LogLevel(enum.IntEnum):
-    """How grave a line is."""
-
     INFO = 0
     WARNING = 1
     ERROR = 2
@@ -157,8 +169,6 @@ def _write(message: str, level: LogLevel) -> None:
 
 
 class MemoryType(enum.IntEnum):
-    """A kind of memory."""
-
     TRITONSERVER_MEMORY_GPU = 0
     TRITONSERVER_MEMORY_CPU = 1
 
@@ -166,12 +176,7 @@ class MemoryType(enum.IntEnum):
 
 
 class PreferredMemory:
-    """Where the outputs of a request to another model should lie.
-
-    Args:
-        preferred_memory_type: a `MemoryType`.
-        preferred_device_id: the GPU.
-    """
+    """Where the outputs of a request to another model should lie."""
 
     __slots__ = ("_device_id", "_memory_type")
 

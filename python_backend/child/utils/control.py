@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .context import asking, current
-from .errors import HostError, TritonModelException, refused, text
+from .context import ask, asking, current
+from .errors import TritonModelException, text
 from .request import InferenceRequest
 from .response import InferenceResponse
 from .tensor import Tensor
@@ -36,11 +36,7 @@ def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | N
     for path, content in (files or {}).items():
         if not isinstance(path, str) or not isinstance(content, bytes):
             raise TypeError(f"load_model: files must be bytes by str, found {type(content)} by {type(path)}")
-    host = asking("load_model")
-    try:
-        host.load_model(model_name, config, dict(files or {}))
-    except HostError as error:
-        raise refused("Failed to load model", host.instance_name, error) from None
+    ask(asking("load_model"), "Failed to load model", "load_model", model_name, config, dict(files or {}))
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
@@ -50,11 +46,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
         TritonModelException: the server refuses.
     """
     model_name = text("unload_model: model_name", model_name)
-    host = asking("unload_model")
-    try:
-        host.unload_model(model_name, bool(unload_dependents))
-    except HostError as error:
-        raise refused("Failed to unload model", host.instance_name, error) from None
+    ask(asking("unload_model"), "Failed to unload model", "unload_model", model_name, bool(unload_dependents))
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
@@ -66,10 +58,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     model_name = text("is_model_ready: model_name", model_name)
     model_version = text("is_model_ready: model_version", model_version)
     host = asking("is_model_ready")
-    try:
-        return host.is_model_ready(model_name, model_version)
-    except HostError as error:
-        raise refused("Failed to check model readiness", host.instance_name, error) from None
+    return bool(ask(host, "Failed to check model readiness", "is_model_ready", model_name, model_version))
 
 
 # -- Looking things up in requests, responses and configurations (docs/reference/python-backend.md#module-members)

@@ -1,4 +1,5 @@
-"""Errors that a model gives and gets (docs/reference/python-backend.md#responses-and-errors)."""
+"""Errors that a model gives and gets, and checks of its arguments
+(docs/reference/python-backend.md#responses-and-errors)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,6 @@ class HostError(Exception):
 
 
 class ErrorCode(enum.IntEnum):
-    """Kinds of errors, numbered as in Triton's API."""
-
     UNKNOWN = 0
     INTERNAL = 1
     NOT_FOUND = 2
@@ -71,11 +70,6 @@ class TritonError:
 
     def __repr__(self) -> str:
         return f"<TritonError {self._code.name}: {self._message}>"
-
-
-def refused(what: str, instance_name: str, error: HostError) -> TritonModelException:
-    """What the caller sees when the server refuses `what` ("Failed to load model")."""
-    return TritonModelException(f"{what}: Failed to process the request for model '{instance_name}', message: {error}")
 
 
 # Arguments of user code, as Triton takes them: a str or UTF-8 bytes, whatever is an int, a TypeError for all else.

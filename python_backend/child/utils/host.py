@@ -6,35 +6,11 @@ the utilities add the prefixes that users know.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
-
-from .tensor import Tensor
-from .trace import InferenceTrace
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from .response import InferenceResponse
-
-
-class ModelRequest(Protocol):
-    """What to send to another model: see `request.InferenceRequest`.
-
-    Attributes:
-        _model_version: -1: the server chooses.
-        _requested: empty: all.
-        _parameters: JSON.
-    """
-
-    _model_name: str
-    _model_version: int
-    _inputs: list[Tensor]
-    _requested: list[str]
-    _request_id: str
-    _correlation_id: int | str
-    _flags: int
-    _timeout: int
-    _parameters: str
-    _trace: InferenceTrace
 
 
 class Responses(Protocol):
@@ -96,22 +72,25 @@ class Host(Protocol):
         """Whether the request `key` was cancelled; the last known state for one that is over."""
         ...
 
-    def infer(self, request: ModelRequest, decoupled: bool) -> Responses:
+    def infer(self, request: Any, decoupled: bool) -> Responses:
         """Ask another model (BLS); the request is on its way when this returns.
 
         Args:
-            request: made by user code.
+            request: an `InferenceRequest` that user code has made.
             decoupled: allow any number of responses; otherwise there is exactly one, and a decoupled model is refused.
         """
         ...
 
-    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        """Load a model, with the configuration (JSON) and the files ("file:<path>") if there are any."""
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Ask the server, and wait for its answer. What may be asked:
+
+        ``load_model`` (name, configuration as JSON, contents by "file:<path>"), ``unload_model`` (name, whether its
+        dependents, too), ``is_model_ready`` (name, version); ``create_family`` (name, description, ``counter``,
+        ``gauge`` or ``histogram``) and ``create_metric`` (family, labels, for a histogram the upper bounds of its
+        buckets, else None), which give numbers; with such a number ``delete_family``, ``delete_metric``,
+        ``metric_increment``, ``metric_set`` and ``metric_observe`` (and a value), ``metric_value``.
+        """
         ...
-
-    def unload_model(self, name: str, unload_dependents: bool) -> None: ...
-
-    def is_model_ready(self, name: str, version: str) -> bool: ...
 
     def log(self, level: str, filename: str, line: int, message: str) -> None:
         """Write to the server's log; `level` is INFO, WARNING, ERROR or VERBOSE."""
@@ -120,23 +99,3 @@ class Host(Protocol):
     def free_memory(self) -> int:
         """Bytes of memory that is shared with the server and free."""
         ...
-
-    def create_family(self, name: str, description: str, kind: str) -> int:
-        """The number of the metric family; `kind` is counter, gauge or histogram."""
-        ...
-
-    def delete_family(self, family: int) -> None: ...
-
-    def create_metric(self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None) -> int:
-        """The number of the metric with these labels; the upper bounds of buckets for a histogram only."""
-        ...
-
-    def delete_metric(self, metric: int) -> None: ...
-
-    def metric_increment(self, metric: int, value: float) -> None: ...
-
-    def metric_set(self, metric: int, value: float) -> None: ...
-
-    def metric_observe(self, metric: int, value: float) -> None: ...
-
-    def metric_value(self, metric: int) -> float: ...

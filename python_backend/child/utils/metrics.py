@@ -6,11 +6,11 @@ A metric is on the server as long as its Python object lives, and no longer than
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .context import asking
-from .errors import HostError, TritonModelException, refused, text
+from .context import ask, asking
+from .errors import TritonModelException, text
 from .host import Host
 
 _FAMILY_DELETED = (
@@ -18,12 +18,8 @@ _FAMILY_DELETED = (
     "be deleted AFTER its corresponding 'Metric' objects have been deleted."
 )
 
-_Result = TypeVar("_Result")
-
 
 class MetricKind(enum.IntEnum):
-    """What a metric's value may do."""
-
     COUNTER = 0
     GAUGE = 1
     HISTOGRAM = 2
@@ -54,31 +50,28 @@ class Metric:
 
     def increment(self, value: float) -> None:
         """Add to a counter (not less than 0) or a gauge."""
-        self._ask("Failed to increment metric value", lambda host: host.metric_increment(self._number, _number(value)))
+        self._ask("Failed to increment metric value", "metric_increment", _number(value))
 
     def set(self, value: float) -> None:
         """Set a gauge."""
-        self._ask("Failed to set metric value", lambda host: host.metric_set(self._number, _number(value)))
+        self._ask("Failed to set metric value", "metric_set", _number(value))
 
     def observe(self, value: float) -> None:
         """Count a value in a histogram."""
-        self._ask("Failed to observe metric value", lambda host: host.metric_observe(self._number, _number(value)))
+        self._ask("Failed to observe metric value", "metric_observe", _number(value))
 
     def value(self) -> float:
         """The present value of a counter or a gauge."""
-        return self._ask("Failed to get metric value", lambda host: host.metric_value(self._number))
+        return self._ask("Failed to get metric value", "metric_value")
 
-    def _ask(self, failure: str, question: Callable[[Host], _Result]) -> _Result:
+    def _ask(self, failure: str, method: str, *value: float) -> Any:
         if self._family.deleted:
             raise TritonModelException(f"{failure}: {_FAMILY_DELETED}")
-        try:
-            return question(self._family.host)
-        except HostError as error:
-            raise refused(failure, self._family.host.instance_name, error) from None
+        return ask(self._family.host, failure, method, self._number, *value)
 
     def __del__(self) -> None:
         if not self._family.deleted:
-            self._family.host.delete_metric(self._number)
+            self._family.host.ask("delete_metric", self._number)
 
 
 def _number(value: float) -> float:
@@ -109,10 +102,8 @@ class MetricFamily:
         if not isinstance(kind, MetricKind):
             raise TypeError(f"MetricFamily: kind must be one such as MetricFamily.COUNTER, found type {type(kind)}")
         host = asking("MetricFamily")
-        try:
-            number = host.create_family(name, description, kind.name.lower())
-        except HostError as error:
-            raise refused("Error when creating MetricFamily", host.instance_name, error) from None
+        failure = "Error when creating MetricFamily"
+        number = ask(host, failure, "create_family", name, description, kind.name.lower())
         self._registered = _Registered(host, kind, number)
 
     def Metric(  # noqa: N802 - its public name
@@ -133,15 +124,13 @@ class MetricFamily:
             raise TritonModelException("Failed to create metric. Missing required buckets.")
         elif not isinstance(buckets, list):
             raise TritonModelException("Failed to create metric. Buckets must be a list.")
-        bounds = None if buckets is None else [_number(bound) for bound in buckets]
+        bounds = None if buckets is None else tuple([_number(bound) for bound in buckets])
         named = {str(key): value for key, value in (labels or {}).items()}
-        try:
-            return Metric(family, family.host.create_metric(family.number, named, bounds))
-        except HostError as error:
-            raise refused("Error when creating Metric", family.host.instance_name, error) from None
+        number = ask(family.host, "Error when creating Metric", "create_metric", family.number, named, bounds)
+        return Metric(family, number)
 
     def __del__(self) -> None:
         registered = getattr(self, "_registered", None)
         if registered is not None:
             registered.deleted = True
-            registered.host.delete_family(registered.number)
+            registered.host.ask("delete_family", registered.number)

@@ -56,7 +56,6 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """The parameters as JSON."""
         return as_json(self._parameters)
 
     def _only(self, names: Collection[str]) -> InferenceResponse:

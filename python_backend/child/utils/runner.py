@@ -14,24 +14,23 @@ import contextlib
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Optional
 
-from . import context, results
+from . import context
 from . import triton_python_backend_utils as pb_utils
 from .event_loop import AsyncioLoop, EventLoop
-from .failures import ModelError, describe, user_frames
 from .host import Host
-from .loading import add_paths, forget, import_model
+from .loading import ModelError, add_paths, describe, forget, import_model, user_frames
 from .model_config import ModelConfig
-from .request import InferenceRequest
+from .request import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
+from .response import InferenceResponse, error_response
+from .sender import TWICE
 
 
 class Runner:
     """One instance of a user's model. Its methods are called one at a time, but for `is_ready`.
 
     Args:
-        host: the server.
-        model_path: of the user's file.
         args: for ``initialize``; model_repository and model_version say where the model is.
         search_paths: for imports, besides the version's and the model's directory.
         package: name for the version's directory as a package; default is the version, which several models in one
@@ -106,7 +105,7 @@ class Runner:
         """Whether batches may be begun while others run: ``execute`` is a coroutine, which answers at its end."""
         return inspect.iscoroutinefunction(getattr(self._class, "execute", None)) and not self._host.decoupled
 
-    def begin(self, requests: list[InferenceRequest], over: Callable[[results.Answered], object]) -> None:
+    def begin(self, requests: list[InferenceRequest], over: Callable[[Answered], object]) -> None:
         """Execute a batch: see the rules above. Never raises.
 
         Args:
@@ -117,10 +116,10 @@ class Runner:
             with context.entered(self._context):
                 returned = self._execute(requests)
             if returned.__class__ is list or not inspect.isawaitable(returned):
-                answers = results.checked(requests, returned, self._host)
+                answers = checked(requests, returned, self._host)
             elif self._host.decoupled:
                 self._loop.spawn(self._execute_apart(returned, requests))
-                answers: results.Answered = [None] * len(requests)
+                answers: Answered = [None] * len(requests)
             else:
                 self._loop.spawn(self._execute_later(returned, requests, over))
                 return
@@ -180,11 +179,11 @@ class Runner:
         self,
         returned: Awaitable[Any],
         requests: list[InferenceRequest],
-        over: Callable[[results.Answered], object],
+        over: Callable[[Answered], object],
     ) -> None:
         """Wait for a coroutine, and hand on what it answers. One that ends by a cancellation of its own has failed."""
         try:
-            answers = results.checked(requests, await self._entered(returned), self._host)
+            answers = checked(requests, await self._entered(returned), self._host)
         except BaseException as error:  # noqa: BLE001 - user code; what passed here would end the event loop
             answers = self._failed(requests, error)
         over(answers)
@@ -192,7 +191,7 @@ class Runner:
     async def _execute_apart(self, returned: Awaitable[Any], requests: list[InferenceRequest]) -> None:
         """Wait for a decoupled model's coroutine, and answer what is open if it fails."""
         try:
-            results.checked(requests, await self._entered(returned), self._host)
+            checked(requests, await self._entered(returned), self._host)
         except BaseException as error:
             if not (self._context.serving or isinstance(error, Exception)):
                 raise  # cancelled, since the model is unloaded
@@ -200,10 +199,10 @@ class Runner:
                 if response is not None:
                     self._host.send(request._key, response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def _failed(self, requests: list[InferenceRequest], error: BaseException) -> results.Answered:
+    def _failed(self, requests: list[InferenceRequest], error: BaseException) -> Answered:
         text = f"Failed to process the request(s) for model '{self._host.instance_name}', message: {self._told(error)}"
         self._log(text, error)
-        return results.failed(requests, text)
+        return failed(requests, text)
 
     def _log(self, text: str, error: BaseException) -> None:
         frames = user_frames(error) or [(self._path, 0, "")]
@@ -225,3 +224,82 @@ class Runner:
             return str(error)
         advice = self._loop.advice(error)
         return f"{describe(error)}\n{advice}" if advice else describe(error)
+
+
+# What a batch is answered with, for what user code has returned (docs/reference/python-backend.md#execute,
+# docs/reference/python-backend.md#senders-and-decoupled-models).
+
+
+Answered = list[Optional[InferenceResponse]]
+"""An element a request: its last response, or None if there is nothing to be sent now."""
+
+
+def checked(requests: list[InferenceRequest], returned: Any, host: Host) -> Answered:
+    """The answers.
+
+    Raises:
+        ModelError: user code may not return this. Nothing was changed.
+    """
+    if host.decoupled and returned is not None:
+        raise ModelError(
+            f"Python model '{host.instance_name}' is using the decoupled mode and the execute function must return "
+            "None."
+        )
+    if returned is None:
+        return [_left_open(request) for request in requests]
+    if not isinstance(returned, list):
+        raise ModelError(f"Expected a list in the execute return, found type '{type(returned)}'.")
+    if len(returned) != len(requests):
+        raise ModelError(
+            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+            f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
+        )
+    simple = True  # each has the one response that it should have, as nearly always
+    for request, response in zip(requests, returned):
+        usual = request._answers is None and request._release_flags == RELEASE_ALL
+        if response.__class__ is not InferenceResponse or not usual:
+            simple = False
+            if response is not None:
+                _check(request, response)
+    if simple:
+        return returned
+    return [
+        _left_open(request) if response is None else _ended(request, response)
+        for request, response in zip(requests, returned)
+    ]
+
+
+def failed(requests: list[InferenceRequest], text: str) -> Answered:
+    """The same error for every request that is still open."""
+    response = error_response(text)
+    for request in requests:
+        request._release_flags = RELEASE_ALL
+    return [_ended(request, response) for request in requests]
+
+
+def _check(request: InferenceRequest, response: Any) -> None:
+    if request._release_flags == RELEASE_RESCHEDULE:
+        raise ModelError(
+            "Expected a None object in the execute function return list for reschduled request, found type "
+            f"'{type(response)}'."
+        )
+    if not isinstance(response, InferenceResponse):
+        raise ModelError(
+            "Expected an 'InferenceResponse' object in the execute function return list, found type "
+            f"'{type(response)}'."
+        )
+    if request._answers is not None and request._answers.responded:
+        raise ModelError(TWICE)
+
+
+def _ended(request: InferenceRequest, response: InferenceResponse) -> InferenceResponse | None:
+    """`response`, unless the request's sender has ended it."""
+    return response if request._answers is None or request._answers.finish() else None
+
+
+def _left_open(request: InferenceRequest) -> None:
+    if request._release_flags == RELEASE_RESCHEDULE:
+        if request._answers is not None:
+            request._answers.put_off(True)
+    else:
+        request.get_response_sender()  # whose destruction tells the host that no answer can come any more

@@ -33,12 +33,7 @@ class Answers:
     """What one request was sent so far; shared by its senders.
 
     Args:
-        key: the request, as the host knows it.
-        host: sends.
         requested: names of the outputs that the client asked for; empty for all.
-
-    Attributes:
-        responded: a response was sent.
     """
 
     __slots__ = ("__weakref__", "_closed", "_host", "_key", "_lock", "_over", "_put_off", "_requested", "responded")

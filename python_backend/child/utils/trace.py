@@ -5,12 +5,7 @@ from __future__ import annotations
 
 
 class InferenceTrace:
-    """The trace that a request belongs to; of nothing if made by hand.
-
-    Args:
-        context: for `get_context`.
-        key: of the request, as the host knows it.
-    """
+    """The trace that a request belongs to; of nothing if made by hand."""
 
     __slots__ = ("_context", "_key")
 

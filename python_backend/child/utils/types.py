@@ -1,4 +1,4 @@
-"""The element types: numpy's, the configuration's names and the numbers of Triton's enum
+"""The element types: numpy's, the configuration's names and the numbers of Triton's enum; and BYTES in one piece
 (docs/reference/python-backend.md#module-members)."""
 
 from __future__ import annotations
@@ -12,38 +12,19 @@ BOOL, UINT8, UINT16, UINT32, UINT64 = 1, 2, 3, 4, 5
 INT8, INT16, INT32, INT64 = 6, 7, 8, 9
 FP16, FP32, FP64, BYTES, BF16 = 10, 11, 12, 13, 14
 
-TRITON_STRING_TO_NUMPY: dict[str, Any] = {
-    "TYPE_BOOL": bool,
-    "TYPE_UINT8": np.uint8,
-    "TYPE_UINT16": np.uint16,
-    "TYPE_UINT32": np.uint32,
-    "TYPE_UINT64": np.uint64,
-    "TYPE_INT8": np.int8,
-    "TYPE_INT16": np.int16,
-    "TYPE_INT32": np.int32,
-    "TYPE_INT64": np.int64,
-    "TYPE_FP16": np.float16,
-    "TYPE_FP32": np.float32,
-    "TYPE_FP64": np.float64,
-    "TYPE_STRING": np.object_,
-}
-"""Configuration name to numpy type. BF16 is missing, because numpy has no such type."""
+_NUMPY: tuple[Any, ...] = (
+    *(np.bool_, np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64),
+    *(np.float16, np.float32, np.float64, np.object_),
+)
+"""In the order of the numbers, from 1. BF16 is missing, because numpy has no such type."""
+_WHOLE = [f"{kind}{bits}" for kind in ("UINT", "INT") for bits in (8, 16, 32, 64)]
+_NAMES = ["BOOL", *_WHOLE, "FP16", "FP32", "FP64", "STRING"]
 
-_NUMPY_BY_NUMBER: dict[int, Any] = {
-    BOOL: np.bool_,
-    UINT8: np.uint8,
-    UINT16: np.uint16,
-    UINT32: np.uint32,
-    UINT64: np.uint64,
-    INT8: np.int8,
-    INT16: np.int16,
-    INT32: np.int32,
-    INT64: np.int64,
-    FP16: np.float16,
-    FP32: np.float32,
-    FP64: np.float64,
-    BYTES: np.object_,
-}
+TRITON_STRING_TO_NUMPY: dict[str, Any] = {f"TYPE_{name}": kind for name, kind in zip(_NAMES, _NUMPY)}
+TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool
+"""Configuration name to numpy type."""
+
+_NUMPY_BY_NUMBER: dict[int, Any] = dict(enumerate(_NUMPY, start=1))
 _NUMBER_BY_NUMPY = {numpy_type: number for number, numpy_type in _NUMPY_BY_NUMBER.items()}
 _NUMBER_BY_NUMPY[np.bytes_] = BYTES
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from trireme.engine.cache.guard import RETRY_S, CacheGuard
+from trireme.engine.cache.interface import RETRY_S, CacheGuard
 
 
 def test_one_request_tries_after_a_rest(caplog: pytest.LogCaptureFixture) -> None:

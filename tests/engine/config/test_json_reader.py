@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.engine.config.json_reader import read_json
+from trireme.engine.config.json_text import read_json
 from trireme.engine.errors import InvalidArgumentError
 
 INPUT = "type.googleapis.com/inference.ModelInput"

@@ -12,8 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.engine.config.json_reader import read_json
-from trireme.engine.config.json_writer import rapidjson_float, write_json
+from trireme.engine.config.json_text import rapidjson_float, read_json, write_json
 from trireme.engine.config.schema import ModelConfigMessage, is_map
 
 SCALARS: dict[int, st.SearchStrategy[Any]] = {

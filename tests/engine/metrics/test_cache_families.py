@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from trireme.engine.metrics.families import cache_counter_families, cache_summary_families, latency_families
-from trireme.engine.metrics.latencies import RecentLatencies
 from trireme.engine.metrics.page import Scrape, write_text
-from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
+from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry, RecentLatencies
 
 US = 1000
 

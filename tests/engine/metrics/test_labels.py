@@ -10,9 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from trireme.engine.errors import FailureReason
 from trireme.engine.execution import SealReason
 from trireme.engine.metrics.families import label_sets, latency_families, model_families
-from trireme.engine.metrics.latencies import RecentLatencies
 from trireme.engine.metrics.page import write_text
-from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
+from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry, RecentLatencies
 
 US = 1_000
 UUIDS = {0: "GPU-a", 1: "GPU-b"}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.config.model import ModelConfig
-from trireme.engine.metrics.latencies import SLICE_NS, SLICES, Histogram, RecentDurations, first_response_histogram
+from trireme.engine.metrics.statistics import SLICE_NS, SLICES, Histogram, RecentDurations, first_response_histogram
 
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 

@@ -10,9 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from trireme.engine.execution import SealReason
 from trireme.engine.metrics.families import latency_families, model_families
-from trireme.engine.metrics.latencies import Histogram, RecentLatencies
 from trireme.engine.metrics.page import DEFAULT_QUANTILES, write_text
-from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
+from trireme.engine.metrics.statistics import Histogram, ModelStatistics, ModelStatisticsEntry, RecentLatencies
 
 _GOLDEN = """\
 # HELP nv_inference_first_response_histogram_ms Duration from request to first response in milliseconds

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from recording_host import ListedResponses, RecordingHost
 
-from trireme.python_backend.child.utils.bls import ResponseIterator
 from trireme.python_backend.child.utils.context import ModelContext
 from trireme.python_backend.child.utils.errors import ErrorCode, HostError, TritonModelException
-from trireme.python_backend.child.utils.request import InferenceRequest
+from trireme.python_backend.child.utils.request import InferenceRequest, ResponseIterator
 from trireme.python_backend.child.utils.response import InferenceResponse, error_response
 
 FIRST, SECOND, EMPTY = InferenceResponse(), InferenceResponse(), InferenceResponse()

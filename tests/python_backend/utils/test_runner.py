@@ -18,7 +18,7 @@ import pytest
 from recording_host import RecordingHost, executed
 
 from trireme.python_backend.child.utils.errors import TritonError
-from trireme.python_backend.child.utils.failures import ModelError
+from trireme.python_backend.child.utils.loading import ModelError
 from trireme.python_backend.child.utils.request import InferenceRequest
 from trireme.python_backend.child.utils.response import InferenceResponse
 from trireme.python_backend.child.utils.runner import Runner

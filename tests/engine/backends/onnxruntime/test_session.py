@@ -13,8 +13,7 @@ from onnx import TensorProto, helper
 
 from trireme.engine.backends.interface import InstanceSpec
 from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
-from trireme.engine.backends.onnxruntime.library import reason
-from trireme.engine.backends.onnxruntime.session import run_options
+from trireme.engine.backends.onnxruntime.session import reason, run_options
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BYTES, FP32, INT64
 from trireme.engine.errors import InternalError, InvalidArgumentError, UnavailableError

@@ -16,7 +16,7 @@ from torch.utils import _pytree
 from torch_modules import Scale, Tree
 
 from trireme.engine.backends.pytorch import PyTorchBackend
-from trireme.engine.backends.pytorch.exported import load_exported
+from trireme.engine.backends.pytorch.formats import load_exported
 from trireme.engine.backends.pytorch.program import TensorNames
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError, UnavailableError
