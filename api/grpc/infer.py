@@ -168,7 +168,7 @@ class GrpcInfer(Traced):
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         forward_metadata(self.source, pattern, request)
 
-    def close(self) -> None:
+    def abandon(self) -> None:
         """The request is over, whatever has become of it: nothing more is noted, and a lease that no request in flight
         has is given back."""
         if self.trace is not None:
@@ -246,7 +246,7 @@ class UnaryInfer:
             if task.trace is not None:
                 task.trace.sent()
         finally:
-            task.close()
+            task.abandon()
 
 
 class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer], _Failure]):
@@ -323,6 +323,3 @@ class _InferTask(UnaryInferRequest, Encoder[list[Buffer]]):
 
     def waiting(self) -> AbstractContextManager[None]:
         return nullcontext()  # it has room to wait in (`waiting.WaitingRoom`)
-
-    def abandon(self) -> None:
-        self.close()

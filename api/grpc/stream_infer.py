@@ -53,7 +53,7 @@ class InferStream:
     """One call of ModelStreamInfer."""
 
     def __init__(self, context: GrpcContext, stream: StreamingCall) -> None:
-        self._context = context
+        self.context = context
         self.stream = stream
         self._order: StreamOrder[_Request] = StreamOrder(MAX_OPEN_REQUESTS, MAX_UNSENT_BYTES)
         self._ready = trio.lowlevel.ParkingLot()  # where the writer waits
@@ -84,7 +84,7 @@ class InferStream:
             for request in self._order.open:
                 if request.reply is not None:
                     request.reply.cancel()
-                request.close()
+                request.abandon()
                 if self._told:
                     call_log.stream_request_ends(cancelled=True)
             self._told = False
@@ -162,9 +162,9 @@ class InferStream:
         False."""
         if not self._order.has_room:
             return False
-        context = self._context
+        context = self.context
         try:
-            request = _Request(self, context, self.stream, message)
+            request = _Request(self, message)
             try:
                 reply = context.pipeline.begin(request)
             except UnreadableError:
@@ -204,8 +204,8 @@ class InferStream:
         Raises:
             TriremeError: the message is no request at all.
         """
-        pipeline, reader = self._context.pipeline, self._context.reader
-        request = _Request(self, self._context, self.stream, message, self.stream.take_lease())
+        pipeline, reader = self.context.pipeline, self.context.reader
+        request = _Request(self, message, self.stream.take_lease())
         try:
             reply = pipeline.begin(request)
             if reply is None:
@@ -237,12 +237,12 @@ class InferStream:
         Args:
             given: its names; None if not all of its parts could be read.
         """
-        request = _Request(self, self._context, self.stream)
+        request = _Request(self)
         request.outcome = error
         if given is not None:
             request.id = given.id
             with suppress(TriremeError):  # there is no such model
-                model = self._context.server.describe(given.model_name, parse_version(given.model_version))
+                model = self.context.server.describe(given.model_name, parse_version(given.model_version))
                 request.decoupled = model.config.decoupled
         self._admit(request)
         self.answered(request)
@@ -251,7 +251,7 @@ class InferStream:
 
     async def _write(self) -> None:
         """Send answers until the stream is over."""
-        order, delays = self._order, self._context.options.delays
+        order, delays = self._order, self.context.options.delays
         while not (order.over or self._broken):
             request = order.next()
             if request is None:
@@ -268,7 +268,7 @@ class InferStream:
                     self._failure = outcome
                     return
                 if request.takes_long or (isinstance(outcome, InferenceResponse) and request.is_long(outcome)):
-                    parts = await self._context.server.offload(request.encode, outcome, final)
+                    parts = await self.context.server.offload(request.encode, outcome, final)
                 else:
                     parts = request.encode(outcome, final)
                 if parts is not None:
@@ -321,17 +321,10 @@ class _Request(Turn, GrpcInfer):
     )
     prompt: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        owner: InferStream,
-        context: GrpcContext,
-        stream: StreamingCall,
-        message: Buffer = b"",
-        lease: Lease | None = None,
-    ) -> None:
+    def __init__(self, owner: InferStream, message: Buffer = b"", lease: Lease | None = None) -> None:
         super().__init__(decoupled=False)
         self._owner = owner
-        self.context = context
+        self.context = owner.context
         self.decoded = None
         self.held_bytes = 0
         self.id = ""
@@ -341,15 +334,12 @@ class _Request(Turn, GrpcInfer):
         self.outcome: InferenceResponse | TriremeError | None = None
         self.reply: Reply | None = None
         self.request = None
-        self.source = stream
+        self.source = owner.stream
         self.takes_long = False
         self.trace = None
 
     def waiting(self) -> AbstractContextManager[None]:
         return self._owner.stream.waiting_for_room()
-
-    def abandon(self) -> None:
-        self.close()
 
     def hear(self, reply: Reply) -> None:
         """The reply has the only answer. It may have to wait for earlier ones, but the request's data need not: the
