@@ -95,8 +95,8 @@ class UnaryCall:
         """Answers with an error."""
         connection = self._connection
         if connection is not None:
-            if connection.stories:
-                connection.tell_failed(self.stream_id, message)
+            if self.stream_id in connection.stories:
+                connection.stories[self.stream_id].fail(message)
             self._end(connection)
             connection.core.send_headers(self.stream_id, blocks.trailers_only(status, message), True)
             connection.mark(0)
@@ -191,8 +191,8 @@ class UnaryCall:
         if connection is None:
             return
         on_cancel = self.on_cancel
-        if connection.stories:
-            connection.tell_cancelled(self.stream_id)
+        if self.stream_id in connection.stories:
+            connection.stories[self.stream_id].cancel()
         if expired:
             self.fail(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
         else:

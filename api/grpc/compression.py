@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,20 +63,6 @@ def choose(level: CompressionLevel, accepted: Collection[str]) -> str:
     return IDENTITY
 
 
-@dataclass(frozen=True, slots=True)
-class UnpackLimits:
-    """What a packed message may become.
-
-    Attributes:
-        max_bytes: the largest message.
-        max_ratio: ``--grpc-max-compression-ratio``: how many times as large as what was sent; 0 for any. It counts from
-            `RATIO_FROM_BYTES` on.
-    """
-
-    max_bytes: int = INT32_MAX
-    max_ratio: int = 1000
-
-
 RATIO_FROM_BYTES = 16 << 20
 """A smaller message may be packed as well as can be: a tensor of zeros is, by 1,029 to 1."""
 
@@ -88,7 +73,9 @@ class Unpacking:
     Args:
         payload: as it came.
         algorithm: that the client has named.
-        limits: of what comes out.
+        max_bytes: the largest message.
+        max_ratio: ``--grpc-max-compression-ratio``: how many times as large as what was sent; 0 for any. It counts from
+            `RATIO_FROM_BYTES` on.
 
     Attributes:
         nbytes: what has come out so far.
@@ -97,14 +84,15 @@ class Unpacking:
         GRPCError: INTERNAL, the client has named no algorithm.
     """
 
-    __slots__ = ("_algorithm", "_limits", "_pieces", "_rest", "_size", "_unpacker", "nbytes")
+    __slots__ = ("_algorithm", "_max_bytes", "_max_ratio", "_pieces", "_rest", "_size", "_unpacker", "nbytes")
 
-    def __init__(self, payload: Buffer, algorithm: str, limits: UnpackLimits) -> None:
+    def __init__(self, payload: Buffer, algorithm: str, max_bytes: int = INT32_MAX, max_ratio: int = 1000) -> None:
         bits = _WINDOW_BITS.get(algorithm)
         if bits is None:
             raise GRPCError(Status.INTERNAL, "Message is compressed, but grpc-encoding names no compression")
         self._algorithm = algorithm
-        self._limits = limits
+        self._max_bytes = max_bytes
+        self._max_ratio = max_ratio
         self._size = len(payload)
         self._rest = memoryview(payload)
         self._unpacker = zlib.decompressobj(bits)
@@ -125,7 +113,7 @@ class Unpacking:
         if not data:  # a little at a time, since the decompressor copies what it does not use
             data, self._rest = self._rest[:_FEED_BYTES], self._rest[_FEED_BYTES:]
         try:
-            piece = unpacker.decompress(data, min(STEP_BYTES, self._limits.max_bytes + 1 - self.nbytes))
+            piece = unpacker.decompress(data, min(STEP_BYTES, self._max_bytes + 1 - self.nbytes))
         except zlib.error as error:
             raise _undecodable(self._algorithm) from error
         if piece:
@@ -152,15 +140,14 @@ class Unpacking:
         return False
 
     def _check(self) -> None:
-        limits = self._limits
-        if self.nbytes > limits.max_bytes:
-            raise too_large(self.nbytes, limits.max_bytes)
-        if limits.max_ratio and self.nbytes > RATIO_FROM_BYTES:
+        if self.nbytes > self._max_bytes:
+            raise too_large(self.nbytes, self._max_bytes)
+        if self._max_ratio and self.nbytes > RATIO_FROM_BYTES:
             taken = self._size - len(self._rest) - len(self._unpacker.unconsumed_tail)
-            if self.nbytes > taken * limits.max_ratio:
+            if self.nbytes > taken * self._max_ratio:
                 raise GRPCError(
                     Status.RESOURCE_EXHAUSTED,
-                    f"Received message is compressed by more than {limits.max_ratio} to 1, which is the most that "
+                    f"Received message is compressed by more than {self._max_ratio} to 1, which is the most that "
                     "--grpc-max-compression-ratio allows",
                 )
 

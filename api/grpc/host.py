@@ -24,7 +24,7 @@ from ..sockets.transport import PlainTransport, TlsTransport
 from . import compression
 from .call_head import CallHead, parse_head
 from .call_log import CallStory
-from .compression import Unpacking, UnpackLimits
+from .compression import Unpacking
 from .deadlines import Deadlines, Entry, Patience
 from .framing import Framed, MessageReader
 from .options import GrpcDelays, GrpcServiceOptions, delay
@@ -242,24 +242,11 @@ class CallHost(Http2Connection[CallHead, Call]):
     def forget(self, stream_id: int, deadline: Entry | None) -> None:
         """The call is over."""
         self.calls.pop(stream_id, None)
-        if self.stories:
-            story = self.stories.pop(stream_id, None)
-            if story is not None:
-                story.end()
+        story = self.stories.pop(stream_id, None)
+        if story is not None:
+            story.end()
         if deadline is not None:
             self.surroundings.deadlines.remove(deadline)
-
-    def tell_cancelled(self, stream_id: int) -> None:
-        """A call is over without its answer, for the client's sake."""
-        story = self.stories.get(stream_id)
-        if story is not None:
-            story.cancel()
-
-    def tell_failed(self, stream_id: int, message: str) -> None:
-        """A call is answered with an error."""
-        story = self.stories.get(stream_id)
-        if story is not None:
-            story.fail(message)
 
     def cancel_later(self, scope: trio.CancelScope) -> bool:
         """Cancels a call's task when the delay for tests is over. False: there is none."""
@@ -343,8 +330,8 @@ class Inbox:
 
     def unpacking(self, framed: Framed, head: CallHead) -> Unpacking:
         """Raises GRPCError: the client has named no compression."""
-        limits = UnpackLimits(self.reader.limit_bytes, self._connection.surroundings.options.max_compression_ratio)
-        return Unpacking(framed.payload, head.encoding, limits)
+        max_ratio = self._connection.surroundings.options.max_compression_ratio
+        return Unpacking(framed.payload, head.encoding, self.reader.limit_bytes, max_ratio)
 
     def release(self, count: int) -> None:
         """So many bytes are used up: the client may send more."""

@@ -93,7 +93,7 @@ class GrpcServiceOptions(ServiceOptions):
         http2: bounds of a connection, and ``--grpc-keepalive-…``, ``--grpc-http2-…``, ``--grpc-max-connection-…``.
         max_message_bytes: ``--grpc-max-receive-bytes``: the largest request message, as sent and unpacked.
         max_management_bytes: the same for methods whose messages carry no data.
-        max_compression_ratio: ``--grpc-max-compression-ratio``, see `compression.UnpackLimits`.
+        max_compression_ratio: ``--grpc-max-compression-ratio``, see `compression.Unpacking`.
         max_waiting_bytes: most bytes of messages that wait for room in the server-wide budget (`host.WaitingRoom`).
         compression_level: ``--grpc-infer-response-compression-level``.
         infer_paths: the methods of inference, to which it applies.

@@ -158,8 +158,8 @@ class StreamingCall(StreamIterator[Any]):
         """The client has reset the call, or is gone."""
         self.over = True
         connection = self._connection
-        if connection.stories:
-            connection.tell_cancelled(self._stream_id)
+        if self._stream_id in connection.stories:
+            connection.stories[self._stream_id].cancel()
         if not connection.cancel_later(self.scope):
             self.scope.cancel()
 
@@ -168,8 +168,8 @@ class StreamingCall(StreamIterator[Any]):
         if self.over:
             return
         connection = self._connection
-        if connection.stories:
-            connection.tell_cancelled(self._stream_id)
+        if self._stream_id in connection.stories:
+            connection.stories[self._stream_id].cancel()
         if connection.core.pending(self._stream_id):
             self._reset(ErrorCode.CANCEL)  # trailers would wait behind what the client does not read
         else:
@@ -192,8 +192,8 @@ class StreamingCall(StreamIterator[Any]):
             metadata = [blocks.details(codec.encode(status, message, details)), *metadata]
         if not self.over:
             self.over = True
-            if connection.stories and status is not Status.OK:
-                connection.tell_failed(self._stream_id, message or "")
+            if status is not Status.OK and self._stream_id in connection.stories:
+                connection.stories[self._stream_id].fail(message or "")
             make = blocks.trailers if self._headers_sent else blocks.trailers_only
             connection.core.send_headers(self._stream_id, make(status, message, metadata), True)
             connection.mark(1)

@@ -23,7 +23,6 @@ from trireme.api.grpc.compression import (
     STEP_BYTES,
     CompressionLevel,
     Unpacking,
-    UnpackLimits,
     choose,
     packed,
     packed_small,
@@ -34,19 +33,18 @@ BOTH = ("identity", "deflate", "gzip")
 
 
 OFFLOAD = Offload()
-LIMITS = UnpackLimits()
 
 
-def unpacked(payload: bytes, algorithm: str = "gzip", limits: UnpackLimits = LIMITS) -> bytes:
-    unpacking = Unpacking(payload, algorithm, limits)
+def unpacked(payload: bytes, algorithm: str = "gzip", **limits: int) -> bytes:
+    unpacking = Unpacking(payload, algorithm, **limits)
     while not unpacking.step():
         pass
     return bytes(unpacking.message())
 
 
-def refusal(payload: bytes, algorithm: str = "gzip", limits: UnpackLimits = LIMITS) -> tuple[Status, str]:
+def refusal(payload: bytes, algorithm: str = "gzip", **limits: int) -> tuple[Status, str]:
     with pytest.raises(GRPCError) as caught:
-        unpacked(payload, algorithm, limits)
+        unpacked(payload, algorithm, **limits)
     return caught.value.status, caught.value.message or ""
 
 
@@ -110,7 +108,7 @@ def test_bombs_are_defused_at_the_limit() -> None:
     tracemalloc.start()
     try:
         text = f"Received message larger than max ({limit + 1} vs. {limit})"
-        assert refusal(bomb, "deflate", UnpackLimits(limit)) == (Status.RESOURCE_EXHAUSTED, text)
+        assert refusal(bomb, "deflate", max_bytes=limit) == (Status.RESOURCE_EXHAUSTED, text)
         assert tracemalloc.get_traced_memory()[1] < 4 * limit
     finally:
         tracemalloc.stop()
@@ -128,7 +126,7 @@ def test_bombs_are_known_by_how_well_they_are_packed() -> None:
         tracemalloc.stop()
     assert status is Status.RESOURCE_EXHAUSTED
     assert text.startswith("Received message is compressed by more than 1000 to 1, which is the most that --grpc-max-c")
-    assert len(unpacked(zeros(large), "deflate", UnpackLimits(max_ratio=0))) == large << 20
+    assert len(unpacked(zeros(large), "deflate", max_ratio=0)) == large << 20
     assert len(unpacked(zeros(large, 1), "deflate")) == large << 20  # packed by some 200 to 1
 
 
@@ -136,7 +134,7 @@ def test_bombs_are_known_by_how_well_they_are_packed() -> None:
 def test_no_step_unpacks_much(pattern: bytes, times: int) -> None:
     """And all steps together unpack what was packed."""
     message = pattern * times * 20
-    unpacking = Unpacking(zlib.compress(message), "deflate", UnpackLimits())
+    unpacking = Unpacking(zlib.compress(message), "deflate")
     seen = 0
     while not unpacking.step():
         assert unpacking.nbytes - seen <= STEP_BYTES
@@ -146,9 +144,9 @@ def test_no_step_unpacks_much(pattern: bytes, times: int) -> None:
 
 
 def test_small_messages_that_grow_large_are_left_to_a_thread() -> None:
-    unpacking = Unpacking(zlib.compress(bytes(2 << 20)), "deflate", UnpackLimits())
+    unpacking = Unpacking(zlib.compress(bytes(2 << 20)), "deflate")
     assert not unpacking.step_promptly()
-    assert Unpacking(zlib.compress(bytes(100_000)), "deflate", UnpackLimits()).step_promptly()
+    assert Unpacking(zlib.compress(bytes(100_000)), "deflate").step_promptly()
 
 
 async def test_room_is_found_before_anything_is_unpacked() -> None:
@@ -161,7 +159,7 @@ async def test_room_is_found_before_anything_is_unpacked() -> None:
         seen.append((lease.nbytes, unpacking.nbytes))
         return await OFFLOAD(function, *arguments)
 
-    unpacking = Unpacking(zeros(5), "deflate", UnpackLimits())
+    unpacking = Unpacking(zeros(5), "deflate")
     assert bytes(await unpack(unpacking, lease, cast(Offload, offload))) == bytes(5 << 20)
     assert len(seen) >= 5
     assert all(held >= unpacked_bytes + STEP_BYTES for held, unpacked_bytes in seen[:-1])
