@@ -25,8 +25,6 @@ from .tracing import WatchedSend, is_watched
 if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ...actors.budget import Lease
-    from ...actors.socket_readiness import Readiness
-    from ...engine.admission.client_bytes import ClientAccounts
     from ..logging import Log
 
 _log = logging.getLogger(__name__)
@@ -42,6 +40,7 @@ class HttpApplication:
         log: whose settings clients may see and change; None where they may not.
 
     Attributes:
+        server: see above.
         immediate: takes requests that it answers without a task.
 
     Raises:
@@ -49,6 +48,7 @@ class HttpApplication:
     """
 
     def __init__(self, server: InferenceServer, options: HttpOptions, log: Log | None = None) -> None:
+        self.server = server
         self._context = Context(server, options, log)
         self._router = Router()
         self._tracer = server.tracer
@@ -57,16 +57,6 @@ class HttpApplication:
             options.max_input_bytes, options.max_management_bytes, server.options.max_inflight_bytes
         )
         self.immediate = ImmediateInfer(self._context, self._router.match, self._guard)
-
-    @property
-    def readiness(self) -> Readiness:
-        """Where the server watches sockets."""
-        return self._context.server.readiness
-
-    @property
-    def client_accounts(self) -> ClientAccounts:
-        """Of what the server's connections hold."""
-        return self._context.server.client_accounts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: an HTTP request, or the lifespan of the application."""
@@ -122,7 +112,7 @@ class HttpApplication:
                 reader.lease.close()
 
     def _lease(self, match: Match, scope: Scope) -> Lease:
-        return open_lease(self._context.server, match, address_of(scope))
+        return open_lease(self.server, match, address_of(scope))
 
     async def _answer(self, request: HttpRequest) -> Answer | StreamedAnswer:
         """Run the handler; whatever it raises becomes an answer."""

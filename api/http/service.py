@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...actors.turn import Turn
 from ...engine.admission.client_bytes import ClientAccounts
+from ..http2.connection import Http2Group
 from ..sockets.roster import Roster
 from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import Transport
@@ -11,7 +12,7 @@ from .app import HttpApplication
 from .asgi import AsgiApp
 from .h1.connection import H1Connection
 from .h1.parser import HeadMemory
-from .h2.connection import H2Front
+from .h2.connection import H2Front, http2_limits
 
 
 class HttpService(Service):
@@ -26,11 +27,11 @@ class HttpService(Service):
     def __init__(self, app: AsgiApp, options: ServiceOptions, accounts: ClientAccounts | None = None) -> None:
         readiness, self._immediate = None, None
         if isinstance(app, HttpApplication):
-            readiness, self._immediate, accounts = app.readiness, app.immediate, app.client_accounts
+            readiness, self._immediate, accounts = app.server.readiness, app.immediate, app.server.client_accounts
         super().__init__(options, readiness, accounts)
         self._app = app
         self._heads = HeadMemory()
-        self._http2 = H2Front.of(app, options.limits)
+        self._http2 = H2Front(app, Http2Group(http2_limits(options.limits), watches_calls=True))
 
     def connection(
         self,

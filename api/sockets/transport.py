@@ -32,6 +32,7 @@ class PlainTransport:
         address: of the client, as `shares.shared_address` says; addresses take turns.
 
     Attributes:
+        buffer: shared by all connections, for reading into between two checkpoints.
         watch: tells when there may be something to read, or the end.
     """
 
@@ -41,7 +42,7 @@ class PlainTransport:
         self.sock = sock
         self._address = address
         self._readiness = readiness
-        self._buffer = readiness.buffer
+        self.buffer = readiness.buffer
         self.watch = readiness.watch(sock, address)
 
     def fileno(self) -> int:
@@ -52,7 +53,7 @@ class PlainTransport:
 
     async def receive(self, max_bytes: int) -> bytes:
         # Into a buffer that all connections share, and out of it: far cheaper than a new large one for each read.
-        view = self._buffer[:max_bytes]
+        view = self.buffer[:max_bytes]
         return bytes(view[: await self.receive_into(view)])
 
     async def receive_into(self, view: memoryview) -> int:
@@ -62,11 +63,6 @@ class PlainTransport:
             count = self.receive_now(view)
             if count >= 0:
                 return count
-
-    def take_now(self, max_bytes: int) -> bytes | None:
-        """Like `receive`, without waiting; None if there is nothing."""
-        count = self.receive_now(self._buffer[:max_bytes])
-        return None if count < 0 else bytes(self._buffer[:count])
 
     def receive_now(self, view: memoryview) -> int:
         """Like `receive_into`, without waiting; -1 if there is nothing."""

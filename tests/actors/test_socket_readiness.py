@@ -262,7 +262,7 @@ async def test_many_sockets_of_one_address_do_not_keep_another_waiting() -> None
 
             def hear(transport: PlainTransport = transport, address: str = address) -> bool:
                 heard.append(address)
-                transport.take_now(100)
+                transport.receive_now(transport.buffer[:100])
                 return True
 
             transport.watch.listener = hear
@@ -352,7 +352,7 @@ async def test_a_socket_closed_while_it_waits_for_its_turn_is_not_heard() -> Non
 
             def hear(number: int = number, transport: PlainTransport = transport) -> bool:
                 heard.append(number)
-                transport.take_now(100)
+                transport.receive_now(transport.buffer[:100])
                 if number == 0:
                     for other in transports[1:]:
                         other.close()

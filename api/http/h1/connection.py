@@ -41,7 +41,7 @@ from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Tr
 from ..asgi import AsgiApp
 from ..errors import error_body
 from ..exchange import Answer
-from ..h2.connection import H2Front, first_bytes
+from ..h2.connection import H2Connection, H2Front, first_bytes
 from ..infer.handler import ImmediateCall, ImmediateInfer
 from .exchange import READ_BYTES, Exchange
 from .parser import HeadMemory, Refusal, Request, RequestParser
@@ -242,12 +242,14 @@ class H1Connection(Connection):
             return True  # its answer comes first; then this is looked at
         transport = self._heard
         assert transport is not None, "it has a listener"
-        if not (data := transport.take_now(_TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES)):
-            return data is None
+        view = transport.buffer[: _TIGHT_READ_BYTES if self._unfinished_account.tight else READ_BYTES]
+        count = transport.receive_now(view)
+        if count <= 0:
+            return count < 0
         try:
             if self._pace is not None:
-                self._pace.arrived(len(data), self._roster.now_s)
-            self._parser.feed(data)
+                self._pace.arrived(count, self._roster.now_s)
+            self._parser.feed(bytes(view[:count]))
             return self._take_up() and not (transport.watch.ready and self._call is None)
         except Exception:
             # The same defect as in `run`, and the same price.
@@ -273,7 +275,7 @@ class H1Connection(Connection):
             short = request.remaining is not None and request.remaining <= READ_BYTES
             return short and not request.expects_continue and immediate.wants(request)
         self._pace = None
-        self.enter(Phase.APP)
+        self.phase, self.since_s = Phase.APP, self._roster.now_s  # as `enter` does, without a call for each request
         call = immediate.begin(request, self._respond)
         if call is None:
             return False
@@ -336,7 +338,7 @@ class H1Connection(Connection):
 
     async def _hand_over(self, received: bytes) -> None:
         """The client speaks HTTP/2, of which `received` is the beginning: another connection takes this one's place."""
-        connection = self._http2.connection(self._transport, self._roster, self._client, self._server)
+        connection = H2Connection(self._http2, self._transport, self._roster, self._client, self._server)
         self._roster.replace(self, connection)
         await connection.run(received)
 

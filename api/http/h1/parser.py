@@ -104,7 +104,8 @@ class RequestParser:
     def feed(self, data: bytes) -> None:
         """Takes in the next bytes of the stream; never raises for what they contain."""
         heads = self._heads
-        if heads is None or not self.between_requests or self.failure is not None or self._parser is None:
+        begun = self._begun or self._stalled_bytes or self._unread
+        if heads is None or begun or self.failure is not None or self._parser is None:
             self._parse(data)
             return
         request = heads.recall(data)

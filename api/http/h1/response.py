@@ -156,7 +156,9 @@ def whole_response(answer: Answer, keep_alive: bool = True) -> list[Buffer]:
     """
     body, tail = answer.body, answer.tail
     size = len(body) if tail is None else len(body) + len(tail)
-    lines = b"".join([b"%b: %b\r\n" % header for header in answer.headers])
+    lines = b""
+    for header in answer.headers:
+        lines += b"%b: %b\r\n" % header
     if not keep_alive:
         lines += b"Connection: close\r\n"
     status = _STATUS_LINES[answer.status]

@@ -56,19 +56,6 @@ class H2Front:
     app: AsgiApp
     group: Http2Group
 
-    @classmethod
-    def of(cls, app: AsgiApp, limits: Limits) -> H2Front:
-        return cls(app, Http2Group(http2_limits(limits), watches_calls=True))
-
-    def connection(
-        self,
-        transport: Transport,
-        roster: Roster,
-        client: tuple[str, int] | None,
-        server: tuple[str, int] | None,
-    ) -> H2Connection:
-        return H2Connection(self, transport, roster, client, server)
-
 
 class H2Connection(Http2Connection[RequestHead, Exchange]):
     """Serves one client until it leaves, misbehaves, or is cancelled.

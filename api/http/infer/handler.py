@@ -100,14 +100,11 @@ class HttpInfer(Encoder[Answer]):
         json_length = self.json_length
         if json_length > ON_LOOP_BYTES:
             return False
-        self._read(self.context.decoder.decode(self.body, json_length, self.name, self.version))
-        return True
-
-    def _read(self, decoded: DecodedInfer) -> None:
+        decoded = self.decoded = self.context.decoder.decode(self.body, json_length, self.name, self.version)
         decoded.model = self.model
-        self.decoded = decoded
         self.request = decoded.request
         self.body = b""
+        return True
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         forward_headers(self._names, self._headers, pattern, request)
@@ -171,7 +168,10 @@ class _InferTask(HttpInfer):
         text = await offload(LargeText, memoryview(body)[:json_length], context.options.max_json_values)
         await http.hold(context.server, text.cost_bytes)
         blobs = memoryview(body)[json_length:]
-        self._read(await offload(context.decoder.decode_large, text, blobs, self.name, self.version))
+        decoded = self.decoded = await offload(context.decoder.decode_large, text, blobs, self.name, self.version)
+        decoded.model = self.model
+        self.request = decoded.request
+        self.body = b""
         self.lease = http.lease
 
 

@@ -351,7 +351,7 @@ class Torrent:
             return CHUNK if self.on else await receive(transport, max_bytes)
 
         async def receive_into_at_once(transport: PlainTransport, view: memoryview) -> int:
-            if view.obj is transport._buffer.obj:  # a head
+            if view.obj is transport.buffer.obj:  # a head
                 return await receive_into(transport, view)
             self.on = True
             return len(view)
