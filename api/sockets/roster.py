@@ -83,6 +83,10 @@ class Connection(ABC):
     async def run(self) -> None:
         """The connection's life. Takes it off the roster at its end. Raises nothing but cancellation from outside."""
 
+    @property
+    def limits(self) -> Limits:
+        return self._roster.limits
+
     def fileno(self) -> int:
         return self._transport.fileno()
 

@@ -6,6 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import trio
+
+from ....engine.tensor import Buffer
 from ...http2.connection import Http2Connection, Http2Group
 from ...http2.errors import ErrorCode
 from ...http2.events import RequestReceived
@@ -14,12 +17,12 @@ from ...http2.limits import Http2Limits, KeepaliveOptions, Rate
 from ...sockets.limits import Limits
 from ...sockets.roster import Roster
 from ...sockets.transport import Transport
-from ..asgi import AsgiApp, http_scope
+from ..asgi import AsgiApp, Message, http_scope
 from ..errors import error_body
 from ..h1.parser import Refusal
-from ..h1.response import ResponseState
-from .exchange import Exchange
-from .heads import RequestHead, parse_head, response_block
+from ..h1.response import ResponseMessageError, ResponseState
+from .body import RequestBody
+from .heads import CONTINUE, RequestHead, parse_head, response_block
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,10 @@ _CONNECTION_WINDOW_BYTES = 1 << 18
 _SMALLEST_FRAME_BYTES = 16_384
 _MAX_HELD_STREAMS = 1024
 """Of all connections of a service. What such a stream's window lets come is in no budget: 64 MiB in all."""
+
+
+_LENT_BYTES = 2048
+"""As many streams as a connection may have, with so much each, leave others room in the connection's window."""
 
 
 def http2_limits(limits: Limits) -> Http2Limits:
@@ -57,6 +64,183 @@ class H2Front:
     group: Http2Group
 
 
+class Exchange:
+    """One request and its response, as the ASGI app sees them: the app's `take` (ASGI's receive) and `send`.
+
+    Rule 1: `send` returns when the client's windows, and its socket, have let through what was sent. A client that lets
+            nothing through for `Limits.write_timeout_s` loses the stream.
+    Rule 2: An exchange is ended from outside by cancelling its scope. The app sees trio's `Cancelled`, as over
+            HTTP/1.1.
+    Rule 3: What comes before the app asks for it, beyond `_LENT_BYTES`, does not count against the connection's window:
+            streams that wait for room in the server-wide budget must not keep the others of their connection from
+            going on.
+    Rule 4: A response that is complete before its request is ended a little later: the end makes the server reset the
+            stream, and there are clients (curl 7.88) that drop a response if they are reset while they send.
+
+    Attributes:
+        scope: of the app.
+        state: how much of the response has been sent.
+        gone: the response is not needed any more.
+        refusal: what to answer instead of the app, once it has unwound.
+    """
+
+    def __init__(self, connection: H2Connection, stream_id: int, head: RequestHead) -> None:
+        self._connection = connection
+        self._body = RequestBody(head.content_length, connection.limits, self._consumed)
+        self._held = False
+        self._news = trio.lowlevel.ParkingLot()
+        self._expects_continue = head.expects_continue
+        self._status = 200
+        self._headers = b""
+        self._left: int | None = None  # of the response's announced length
+        self._pending = 0
+        self._sends_since_s: float | None = None  # when the client has last let something through
+        self.stream_id = stream_id
+        self.head = head
+        self.scope = trio.CancelScope()
+        self.state = ResponseState.START
+        self.gone = False
+        self.refusal: Refusal | None = None
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.stream_id}: {self.head.method} {self.head.target!r}, response {self.state.value}>"
+
+    # ---- told by the connection ----
+
+    def receive(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
+        self._expects_continue = False
+        if not self._body.add(data, flow_bytes):
+            self._malformed()
+            return
+        if self._body.unconsumed > _LENT_BYTES and not self._held:
+            self._held = self._connection.hold(self.stream_id)
+        if end_stream:
+            self.request_ended()
+
+    def request_ended(self) -> None:
+        if not self._body.end():
+            self._malformed()
+
+    def let_go(self) -> None:
+        """What comes counts against the connection's window again."""
+        if self._held:
+            self._held = False
+            self._connection.let_go(self.stream_id)
+
+    def _consumed(self, nbytes: int) -> None:
+        self.let_go()
+        self._connection.consumed(self.stream_id, nbytes)
+
+    def drained(self) -> None:
+        self._news.unpark_all()
+
+    def cancel(self) -> None:
+        self.gone = True
+        self.scope.cancel()
+
+    def _malformed(self) -> None:
+        """The body is not as long as its content-length says (RFC 9113 §8.1.1)."""
+        self._connection.core.reset(self.stream_id, ErrorCode.PROTOCOL_ERROR)
+        self.cancel()
+
+    def look_at_clock(self, now_s: float) -> None:
+        """Gives up a client that sends its body, or takes the response, too slowly."""
+        if self._body.is_late(now_s):
+            self.refusal = Refusal(408, "request body did not arrive in time")
+            self.scope.cancel()
+        elif self._sends_since_s is not None:
+            pending = self._connection.core.pending(self.stream_id)
+            if pending != self._pending:
+                self._pending = pending
+                self._sends_since_s = now_s
+            elif now_s - self._sends_since_s > self._connection.limits.write_timeout_s:
+                self._connection.core.reset(self.stream_id, ErrorCode.CANCEL)
+                self.cancel()
+
+    # ---- for the app ----
+
+    async def take(self) -> Message:
+        """``http.request`` with the next piece of the body. After the whole body it waits for the end of the stream,
+        which cancels it; after the response it is ``http.disconnect``."""
+        if self.state is ResponseState.DONE:
+            return {"type": "http.disconnect"}
+        if self.gone:
+            await trio.lowlevel.checkpoint()  # raises Cancelled: what has come is not to be believed
+        if self._expects_continue:
+            self._expects_continue = False
+            self._connection.core.send_headers(self.stream_id, CONTINUE)
+            self._connection.mark(1)
+        body, more = await self._body.next()
+        return {"type": "http.request", "body": body, "more_body": more}
+
+    async def send(self, message: Message) -> None:
+        """``http.response.start`` and ``http.response.body``."""
+        kind = message["type"]
+        if kind == "http.response.body":
+            await self._send_body(message)
+        elif kind != "http.response.start":
+            raise ResponseMessageError(f"unknown message type {kind!r}")
+        elif self.state is not ResponseState.START:
+            raise ResponseMessageError(f"http.response.start in state {self.state.value}")
+        else:
+            self._status = message["status"]
+            headers = [(name.lower(), value) for name, value in message.get("headers", ())]
+            self._left = next((int(value) for name, value in headers if name == b"content-length"), None)
+            self._headers = response_block(self._status, headers)
+            self.state = ResponseState.HEAD
+
+    async def _send_body(self, message: Message) -> None:
+        body: Buffer = message.get("body", b"")
+        last = not message.get("more_body", False)
+        if type(body) is not bytes:
+            body = memoryview(body).cast("B")
+        if self.state not in (ResponseState.HEAD, ResponseState.BODY):
+            raise ResponseMessageError(f"http.response.body in state {self.state.value}")
+        allowed = self.head.method != "HEAD" and self._status not in (204, 304)
+        if self._left is not None and allowed:
+            self._left -= len(body)
+            if self._left < 0 or (last and self._left):
+                raise ResponseMessageError(f"the body does not have the length in its Content-Length: {message!r:.200}")
+        core = self._connection.core
+        ends = last and self._body.complete
+        if self.state is ResponseState.HEAD:
+            core.send_headers(self.stream_id, self._headers, not allowed or (ends and not body))
+        if allowed and (body or ends):
+            core.send_data(self.stream_id, [body], ends)
+        self.state = ResponseState.DONE if ends or (last and not allowed) else ResponseState.BODY
+        self._connection.mark(1)
+        await self._until_sent()
+        if last and self.state is not ResponseState.DONE:
+            await self._end_early()
+        elif not last:
+            await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
+
+    async def _end_early(self) -> None:
+        """Ends a response that is sent before its request has come (rule 4)."""
+        limits = self._connection.limits
+        with trio.move_on_after(limits.linger_timeout_s):
+            await self._body.drop(limits.drain_bytes)
+        self.state = ResponseState.DONE
+        self._connection.core.send_data(self.stream_id, [], True)
+        self._connection.mark(1)
+
+    async def _until_sent(self) -> None:
+        connection = self._connection
+        self._pending = connection.core.pending(self.stream_id)
+        if self._pending:
+            self._sends_since_s = trio.current_time()
+            try:
+                while connection.core.pending(self.stream_id):
+                    await self._news.park()
+            finally:
+                self._sends_since_s = None
+        if connection.blocked:
+            await connection.until_unblocked()
+
+
+READ_BYTES = 65_536
+
+
 class H2Connection(Http2Connection[RequestHead, Exchange]):
     """Serves one client until it leaves, misbehaves, or is cancelled.
 
@@ -78,10 +262,6 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
         super().__init__(front.group, transport, roster, client, parse_head)
         self._app = front.app
         self._server = server
-
-    @property
-    def limits(self) -> Limits:
-        return self._roster.limits
 
     def consumed(self, stream_id: int, nbytes: int) -> None:
         """So many received bytes have been used up."""
