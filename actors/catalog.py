@@ -17,6 +17,8 @@ from ..engine.request import LATEST, InferenceRequest
 from .model import UNLOADED, Model
 from .readiness import ReadinessCheck, all_pass
 
+_PASSING = (ModelState.UNKNOWN, ModelState.LOADING, ModelState.UNLOADING)
+
 
 class Catalog:
     """All models of a server.
@@ -241,7 +243,7 @@ class Catalog:
         well, unless it was unloaded. While another version serves, one that comes or goes does not count. A model
         without any version is not well."""
         return all(self._models.values()) and all(
-            model.healthy or model.reason == UNLOADED or (model.passing and self.serves(model.id))
+            model.healthy or model.reason == UNLOADED or (model.state in _PASSING and self.serves(model.id))
             for model in self.models()
         )
 

@@ -26,7 +26,7 @@ import logging
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 
@@ -79,6 +79,10 @@ class Model(Actor[ModelMessage]):
         share: what it has in flight of the server's budget.
         input_gpu: see `LoadedModel.input_gpu`.
     """
+
+    scheduler_class: ClassVar[type[Scheduler]] = Scheduler
+    ensemble_class: ClassVar[type[Ensemble]] = Ensemble
+    cached_door_class: ClassVar[type[CachedDoor]] = CachedDoor
 
     def __init__(
         self,
@@ -145,11 +149,6 @@ class Model(Actor[ModelMessage]):
     def retiring(self) -> bool:
         """It has been replaced, and continues the sequences that it has until they are over."""
         return self._finishes_sequences and self.draining and self._cause is None
-
-    @property
-    def passing(self) -> bool:
-        """It comes or goes."""
-        return self.state in (ModelState.UNKNOWN, ModelState.LOADING, ModelState.UNLOADING)
 
     @property
     def loaded(self) -> bool:
@@ -415,16 +414,17 @@ class Model(Actor[ModelMessage]):
         if cache is None or not self.config.response_cache:
             return scheduler
         clock, turn = self._surroundings.clock, self._surroundings.turn
-        return CachedDoor(scheduler, cache, self._cache_identity, self.config, clock, turn, self.statistics)
+        return self.cached_door_class(scheduler, cache, self._cache_identity, self.config, clock, turn, self.statistics)
 
     async def _start_children(self, nursery: trio.Nursery, loaded: LoadedInstances | LoadedEnsemble) -> None:
         clock, turn = self._surroundings.clock, self._surroundings.turn
         if isinstance(loaded, LoadedEnsemble):
             assert self._members is not None, "an ensemble was loaded with its members"
-            self._scheduler = self._with_cache(Ensemble(loaded.plan, self._members.find, clock, turn, self.statistics))
+            ensemble = self.ensemble_class(loaded.plan, self._members.find, clock, turn, self.statistics)
+            self._scheduler = self._with_cache(ensemble)
             nursery.start_soon(self._keep_scheduler, self._scheduler)
             return
-        scheduler = Scheduler(
+        scheduler = self.scheduler_class(
             self.name,
             self.config,
             loaded.core,

@@ -33,6 +33,7 @@ from ..engine.repository.known import FORGOTTEN_NS, Known, Override, always, is_
 from ..engine.repository.source import ModelSource, RepositorySource
 from ..engine.repository.uploads import OverrideModel, read_load_parameters, refuse_code
 from ..engine.tensor import Buffer
+from .model import Model
 from .name_locks import NameLocks
 from .poller import Poller
 from .repository import Begin, LoadProgress, Repository, Scanned, Unload
@@ -54,9 +55,14 @@ class ModelControl:
     """
 
     def __init__(
-        self, source: RepositorySource, surroundings: Surroundings, nursery: trio.Nursery, on_progress: LoadProgress
+        self,
+        source: RepositorySource,
+        surroundings: Surroundings,
+        nursery: trio.Nursery,
+        on_progress: LoadProgress,
+        model_class: type[Model] = Model,
     ) -> None:
-        self.repository = Repository(surroundings, on_progress, self._unused)
+        self.repository = Repository(surroundings, on_progress, self._unused, model_class)
         self._poller = Poller(source, surroundings)
         self._surroundings = surroundings
         self._nursery = nursery

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..engine.errors import TriremeError
 from ..engine.scheduling.core import InstanceId
@@ -86,9 +87,11 @@ class RateLimiter(Actor[LimiterMessage]):
         explicit: ``--rate-limit-resource``.
     """
 
+    core_class: ClassVar[type[RateLimiterCore[Key]]] = RateLimiterCore
+
     def __init__(self, turn: Turn, explicit: Iterable[ExplicitResource] = ()) -> None:
         super().__init__("the rate limiter", turn)
-        self._core: RateLimiterCore[Key] = RateLimiterCore(explicit)
+        self._core = self.core_class(explicit)
 
     def receive(self, message: LimiterMessage) -> None:
         core = self._core

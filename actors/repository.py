@@ -26,7 +26,8 @@ from functools import partial
 import trio
 
 from ..engine.config.model import ModelConfig
-from ..engine.description import ModelState
+from ..engine.description import IndexEntry, ModelState
+from ..engine.errors import InternalError
 from ..engine.logs.request_lines import about
 from ..engine.repository.source import ModelSource, Scan
 from .actor import Actor
@@ -94,12 +95,25 @@ class StateChanged:
 RepositoryMessage = Scanned | Begin | Switch | Unload | EndLoads | Stop | StateChanged
 
 
+class StartupError(InternalError):
+    """The server could not start as it was told to.
+
+    Attributes:
+        index: the repository index at that moment, before everything was unloaded again.
+    """
+
+    def __init__(self, message: str, index: Sequence[IndexEntry]) -> None:
+        super().__init__(message)
+        self.index = tuple(index)
+
+
 class Repository(Catalog, Actor[RepositoryMessage]):
     """All models of a server. Its mailbox holds a few messages of each model and operation.
 
     Args:
         on_progress: told about every change of a version's state.
         on_unused: told when all versions of one load have ended.
+        model_class: of its models.
 
     Attributes:
         stopping: see `EndLoads`.
@@ -110,12 +124,14 @@ class Repository(Catalog, Actor[RepositoryMessage]):
         surroundings: Surroundings,
         on_progress: LoadProgress,
         on_unused: Callable[[ModelSource], Awaitable[None]],
+        model_class: type[Model] = Model,
     ) -> None:
         Actor.__init__(self, "the repository", surroundings.turn)
         Catalog.__init__(self, surroundings.options.model_namespacing)
         self._surroundings = surroundings
         self._on_progress = on_progress
         self._on_unused = on_unused
+        self._model_class = model_class
         self._nursery: trio.Nursery | None = None
         self.slow_loads = SlowLoads(surroundings, self._all)
         self.stopping = False
@@ -285,7 +301,7 @@ class Repository(Catalog, Actor[RepositoryMessage]):
         """Load versions side by side; those that could be loaded wait to be told to serve."""
         find = partial(self.find_member, source.namespace)
         models = [
-            Model(source, config, version, self._surroundings, find, self.continuing, self._note)
+            self._model_class(source, config, version, self._surroundings, find, self.continuing, self._note)
             for version in versions
         ]
         self.tell(Begin(source, models))

@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -27,7 +27,7 @@ from ..engine.backends.registry import BackendRegistry
 from ..engine.cache import ResponseCache, open_cache
 from ..engine.clock import Clock, SystemClock
 from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescription, ServerMetadata, server_version
-from ..engine.errors import InternalError, TriremeError
+from ..engine.errors import TriremeError
 from ..engine.gpu.discovery import NO_GPUS, usable_gpus
 from ..engine.logs.request_lines import tell_queued
 from ..engine.memory.regions import Regions
@@ -49,13 +49,14 @@ from .clock import TrioClock
 from .exception_groups import is_cancelled
 from .executors import Executors, ThreadExecutors
 from .messages import Stop
+from .model import Model
 from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .offload import Offload
 from .rate_limiter import RateLimiter
 from .readiness import all_pass
 from .reply import Reply
-from .repository import EndLoads, LoadProgress
+from .repository import EndLoads, LoadProgress, StartupError
 from .socket_readiness import Readiness
 from .surroundings import Surroundings
 from .tracing import Tracing
@@ -71,18 +72,6 @@ _FLUSH_GRACE_S = 1.0
 """The same for the traces that are on their way to files or to a collector."""
 
 
-class StartupError(InternalError):
-    """The server could not start as it was told to.
-
-    Attributes:
-        index: the repository index at that moment, before everything was unloaded again.
-    """
-
-    def __init__(self, message: str, index: Sequence[IndexEntry]) -> None:
-        super().__init__(message)
-        self.index = tuple(index)
-
-
 class InferenceServer:
     """A server without sockets.
 
@@ -96,7 +85,8 @@ class InferenceServer:
             scheduler sees it; must not raise.
         backends: which backends there are, if not the installed ones.
         agents: which repository agents there are, if not the installed ones.
-        core_factory: makes scheduler cores, if they are to be observed.
+        core_factory, model_class, limiter_class: what makes scheduler cores, models with their doors, and the rate
+            limiter, if they are to be observed.
     """
 
     def __init__(
@@ -111,6 +101,8 @@ class InferenceServer:
         agents: AgentRegistry | None = None,
         on_request: Callable[[InferenceRequest, int], None] | None = None,
         core_factory: CoreFactory = make_scheduler,
+        model_class: type[Model] = Model,
+        limiter_class: type[RateLimiter] = RateLimiter,
     ) -> None:
         self.options = options
         self.shared_memory = Regions(largest_input_bytes=options.max_inflight_bytes)
@@ -120,6 +112,8 @@ class InferenceServer:
         self._on_load_progress = on_load_progress
         self._on_request = on_request
         self._core_factory = core_factory
+        self._model_class = model_class
+        self._limiter_class = limiter_class
         self._source = source or LocalRepository(options.model_repository, namespacing=options.model_namespacing)
         self._executors = executors
         self._given_clock = clock
@@ -164,7 +158,7 @@ class InferenceServer:
         self.offload.start(self._nursery)
         executors = self._executors or ThreadExecutors(self.options.model_load_thread_count, self.readiness)
         self._tracing.start(self._nursery)
-        limiter = RateLimiter(self.turn, self.options.rate_limit_resources) if self.options.rate_limit else None
+        limiter = self._limiter_class(self.turn, self.options.rate_limit_resources) if self.options.rate_limit else None
         if limiter is not None:
             self._nursery.start_soon(limiter.run)
         self.gpus = usable_gpus(self.options.gpus, self.options.min_compute_capability, os.environ)
@@ -181,7 +175,9 @@ class InferenceServer:
             cache=cache,
             agents=self._agents,
         )
-        self._control = ModelControl(self._source, surroundings, self._nursery, self._on_load_progress)
+        self._control = ModelControl(
+            self._source, surroundings, self._nursery, self._on_load_progress, self._model_class
+        )
         self._repository = self._control.repository
         self._admission = Admission(
             self._repository, self._budget, self._clock, self.turn, self._on_request, self.offload

@@ -1,21 +1,18 @@
 """Where a simulation listens in on the actors.
 
-The actors know nothing of it: for the time of a run, models are given a scheduler, or an ensemble, that is the real one
-and also tells the recorder what it is asked and what its core decides. So events stand in the history in the order in
-which things happened, at the moment of the decision itself.
+The actors know nothing of it: the server is given models whose scheduler, or ensemble, is the real one and also tells
+the recorder what it is asked and what its core decides. So events stand in the history in the order in which things
+happened, at the moment of the decision itself.
 
 What an ensemble asks of its members are requests like those of clients. The tap gives them numbers, as ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..actors import model as model_module
-from ..actors import repository as repository_module
 from ..actors.cached import CachedDoor
 from ..actors.ensemble import Ensemble
 from ..actors.members import FindContinuing, FindModel
@@ -145,10 +142,14 @@ class Generations:
         return generation_name(model, max(count for (name, _), count in self._counts.items() if name == model))
 
 
-def tapped_model(recorder: Recorder, generations: Generations) -> type[Model]:
-    """The model actor, with its states written down."""
+def tapped_model(recorder: Recorder, schedulers: list[Door], generations: Generations) -> type[Model]:
+    """The model actor, with its states written down; the doors that it makes are added to `schedulers`."""
 
     class TappedModel(Model):
+        scheduler_class = tapped_scheduler(recorder, schedulers, generations)
+        ensemble_class = tapped_ensemble(recorder, schedulers, generations)
+        cached_door_class = tapped_cached_door(recorder, generations)
+
         def __init__(
             self,
             source: ModelSource,
@@ -360,24 +361,16 @@ class Taps:
     Attributes:
         schedulers: those made so far.
         latest: what a model that is being loaded is called in the history.
+        model_class: for the server whose models are to be listened to.
     """
 
     schedulers: list[Door]
     latest: Callable[[str], str]
+    model_class: type[Model]
 
 
-@contextmanager
-def tapped(recorder: Recorder) -> Iterator[Taps]:
-    """Within the block, models that are loaded get a scheduler that is listened to."""
-    before = model_module.Scheduler, model_module.Ensemble, model_module.CachedDoor, repository_module.Model
+def tapped(recorder: Recorder) -> Taps:
+    """Models with schedulers, ensembles and doors that are listened to."""
     generations = Generations()
-    taps = Taps([], generations.latest)
-    schedulers = taps.schedulers
-    model_module.Scheduler = tapped_scheduler(recorder, schedulers, generations)
-    model_module.Ensemble = tapped_ensemble(recorder, schedulers, generations)
-    model_module.CachedDoor = tapped_cached_door(recorder, generations)
-    repository_module.Model = tapped_model(recorder, generations)
-    try:
-        yield taps
-    finally:
-        model_module.Scheduler, model_module.Ensemble, model_module.CachedDoor, repository_module.Model = before
+    schedulers: list[Door] = []
+    return Taps(schedulers, generations.latest, tapped_model(recorder, schedulers, generations))

@@ -41,7 +41,7 @@ from .executors import VirtualExecutors
 from .history import History, Recorder, error_text
 from .models import SimulatedModel, SimulatedRepository
 from .oracle.core import observed_factory
-from .oracle.limiter import observed_limiters
+from .oracle.limiter import observed_limiter
 from .stream_device import DeviceProfile, SimulatedDevice
 from .taps import Door, Taps, tapped
 from .trio_internals import deterministic_scheduling
@@ -72,6 +72,7 @@ class World:
         self.recorder = recorder
         self.schedulers: Sequence[Door] = taps.schedulers
         self._core_factory = observed_factory(recorder, taps.latest)
+        self._model_class = taps.model_class
         self.load_s = 0.0
         self._server: InferenceServer | None = None
 
@@ -118,6 +119,8 @@ class World:
             clock=self.clock,
             backends=repository.backends(),
             core_factory=self._core_factory,
+            model_class=self._model_class,
+            limiter_class=observed_limiter(self.recorder),
         )
         recorder = self.recorder
         try:
@@ -207,13 +210,13 @@ def run_world(scenario: Scenario, seed: int, limit_s: float = 86_400.0) -> Histo
 def play_in_world(scenario: Scenario, seed: int, limit_s: float, clock: JumpingClock, recorder: Recorder) -> None:
     """`run_world`, for those who want to listen to the recorder while it writes."""
 
-    async def play(taps: Taps) -> None:
+    async def play() -> None:
         with trio.move_on_after(limit_s) as limit:
             async with trio.open_nursery() as nursery:
-                await scenario(World(seed, nursery, clock, recorder, taps))
+                await scenario(World(seed, nursery, clock, recorder, tapped(recorder)))
                 nursery.cancel_scope.cancel()
         if limit.cancelled_caught:
             raise ScenarioStuckError(f"the scenario did not end within {limit_s:g} virtual seconds")
 
-    with deterministic_scheduling(seed), observed_limiters(recorder), tapped(recorder) as taps:
-        trio.run(play, taps, clock=clock)
+    with deterministic_scheduling(seed):
+        trio.run(play, clock=clock)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...actors.rate_limiter import RateLimiter as LimiterActor
 from ...engine.config.instance_groups import RateLimit
 from ...engine.scheduling.rate_limiter import RateLimiter
 from ...engine.scheduling.resources import ExplicitResource
@@ -45,41 +45,50 @@ class LimiterGranted:
     instance: Hashable | None
 
 
-@contextmanager
-def observed_limiters(recorder: Recorder) -> Iterator[None]:
-    """Within the block, rate limiters that are made are listened to."""
-    names = ("__init__", "register", "unregister", "request", "withdraw", "release", "next_grant")
-    before = {name: getattr(RateLimiter, name) for name in names}
+def observed_core(recorder: Recorder) -> type[RateLimiter[Any]]:
+    """The core of a rate limiter that tells the recorder what it is told, and what it grants."""
 
-    def made(limiter: Any, explicit: Any = ()) -> None:
-        explicit = tuple(explicit)
-        before["__init__"](limiter, explicit)
-        recorder.tell(LimiterMade(explicit))
+    class ObservedCore(RateLimiter[Any]):
+        def __init__(self, explicit: Iterable[ExplicitResource] = ()) -> None:
+            explicit = tuple(explicit)
+            super().__init__(explicit)
+            recorder.tell(LimiterMade(explicit))
 
-    def register(limiter: Any, instance: Hashable, limit: RateLimit, device: int) -> None:
-        before["register"](limiter, instance, limit, device)
-        recorder.tell(LimiterTold("register", instance, limit, device))
+        def register(self, instance: Hashable, limit: RateLimit, device: int) -> None:
+            super().register(instance, limit, device)
+            recorder.tell(LimiterTold("register", instance, limit, device))
 
-    def told(name: str) -> Callable[..., None]:
-        def call(limiter: Any, instance: Hashable, executed: bool = True) -> None:
-            before[name](limiter, instance, *((executed,) if name == "release" else ()))
-            recorder.tell(LimiterTold(name, instance, executed=executed))
+        def unregister(self, instance: Hashable) -> None:
+            super().unregister(instance)
+            recorder.tell(LimiterTold("unregister", instance))
 
-        return call
+        def request(self, instance: Hashable) -> None:
+            super().request(instance)
+            recorder.tell(LimiterTold("request", instance))
 
-    def next_grant(limiter: Any) -> Any:
-        instance = before["next_grant"](limiter)
-        recorder.tell(LimiterGranted(instance))
-        return instance
+        def withdraw(self, instance: Hashable) -> None:
+            super().withdraw(instance)
+            recorder.tell(LimiterTold("withdraw", instance))
 
-    simple = {name: told(name) for name in ("unregister", "request", "withdraw", "release")}
-    for name, method in {"__init__": made, "register": register, "next_grant": next_grant, **simple}.items():
-        setattr(RateLimiter, name, method)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(RateLimiter, name, method)
+        def release(self, instance: Hashable, executed: bool = True) -> None:
+            super().release(instance, executed)
+            recorder.tell(LimiterTold("release", instance, executed=executed))
+
+        def next_grant(self) -> Any:
+            instance = super().next_grant()
+            recorder.tell(LimiterGranted(instance))
+            return instance
+
+    return ObservedCore
+
+
+def observed_limiter(recorder: Recorder) -> type[LimiterActor]:
+    """The rate limiter actor, with such a core."""
+
+    class ObservedLimiter(LimiterActor):
+        core_class = observed_core(recorder)
+
+    return ObservedLimiter
 
 
 @dataclass(slots=True)
