@@ -4,15 +4,17 @@ what it adds to one that is incomplete."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..config.model import Dims, ModelConfig, ModelInput, ModelOutput
 from ..config.sequence import ImplicitState, SequenceBatching, SequenceControl, sequence_batching
 from ..datatypes import DataType
 from ..errors import InternalError, InvalidArgumentError
 from .interface import Completion
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,20 +294,11 @@ def complete(config: ModelConfig, signature: Signature, default_max_batch_size: 
     """
     max_batch_size = _max_batch_size(config, signature, default_max_batch_size)
     of_server = _server_tensors(config)
-    inputs: tuple[ModelInput, ...] = ()
-    outputs: tuple[ModelOutput, ...] = ()
+    inputs = outputs = ()
     if not (config.input or config.batch_input):
-        inputs = tuple(
-            ModelInput(**_completed(tensor, "input", config.name, max_batch_size))
-            for tensor in signature.inputs.values()
-            if tensor.name not in of_server
-        )
+        inputs = completed(ModelInput, signature.inputs.values(), config.name, max_batch_size, of_server)
     if not config.output:
-        outputs = tuple(
-            ModelOutput(**_completed(tensor, "output", config.name, max_batch_size))
-            for tensor in signature.outputs.values()
-            if tensor.name not in of_server
-        )
+        outputs = completed(ModelOutput, signature.outputs.values(), config.name, max_batch_size, of_server)
     return Completion(max_batch_size, inputs, outputs, dynamic_batching=max_batch_size > 1)
 
 
@@ -337,10 +330,28 @@ def _server_tensors(config: ModelConfig) -> frozenset[str]:
     return frozenset([*states, *(control.name for control in sequences.controls)])
 
 
-def _completed(tensor: GraphTensor, role: str, model_name: str, max_batch_size: int) -> dict[str, Any]:
-    """Fields of a `ModelInput` or `ModelOutput` for a tensor of the graph."""
-    dims = tensor.dims[1:] if max_batch_size > 0 else tensor.dims
-    fields: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype(role, model_name), "dims": dims or (1,)}
-    if not dims and max_batch_size > 0:
-        fields["reshape"] = ()
-    return fields
+def completed(
+    kind: Callable[..., T],
+    tensors: Iterable[GraphTensor],
+    model_name: str,
+    max_batch_size: int,
+    left_out: Collection[str],
+    shape_tensors: Collection[str] = (),
+) -> tuple[T, ...]:
+    """A graph's inputs as `ModelInput`, or outputs as `ModelOutput`, but for those that are left out.
+
+    Raises:
+        InternalError: one is of a type that Trireme has not got.
+    """
+    made = []
+    for tensor in tensors:
+        if tensor.name in left_out:
+            continue
+        datatype = tensor.datatype("input" if kind is ModelInput else "output", model_name)
+        dims = tensor.dims[1:] if max_batch_size > 0 else tensor.dims
+        fields: dict[str, Any] = {} if dims or max_batch_size == 0 else {"reshape": ()}
+        if tensor.name in shape_tensors:
+            dims = tuple(dim - 1 for dim in tensor.dims) if max_batch_size > 0 else tensor.dims
+            fields = {"is_shape_tensor": True}
+        made.append(kind(name=tensor.name, datatype=datatype, dims=dims or (1,), **fields))
+    return tuple(made)

@@ -24,16 +24,14 @@ _NAME = "Failed to initialize RedisCache"
 _REQUIRED = ("host", "port")
 _NUMBERS = {"port": 0, "db": 0, "connect_timeout": 0, "socket_timeout": 0, "pool_size": 1, "wait_timeout": 0}
 """Settings that are numbers, and the smallest each may be."""
-_TEXTS = (
-    "host",
-    "user",
-    "password",
-    "tls_enabled",
-    "tls_cert",
-    "tls_key",
-    "tls_cacert",
-    "tls_cacert_dir",
-)
+_TLS_FILES = {
+    "tls_cert": "ssl_certfile",
+    "tls_key": "ssl_keyfile",
+    "tls_cacert": "ssl_ca_certs",
+    "tls_cacert_dir": "ssl_ca_path",
+}
+"""By our names of the settings, the library's."""
+_TEXTS = ("host", "user", "password", "tls_enabled", *_TLS_FILES)
 
 
 class RedisCache(ResponseCache):
@@ -129,10 +127,4 @@ def _tls(settings: Mapping[str, str]) -> bool:
 def _tls_files(settings: Mapping[str, str]) -> dict[str, str]:
     if not _tls(settings):
         return {}
-    names = {
-        "tls_cert": "ssl_certfile",
-        "tls_key": "ssl_keyfile",
-        "tls_cacert": "ssl_ca_certs",
-        "tls_cacert_dir": "ssl_ca_path",
-    }
-    return {theirs: settings[ours] for ours, theirs in names.items() if ours in settings}
+    return {theirs: settings[ours] for ours, theirs in _TLS_FILES.items() if ours in settings}

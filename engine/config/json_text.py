@@ -143,14 +143,8 @@ def rapidjson_float(value: float) -> str:
 
 
 _TYPE_NAMES = {
-    FieldDescriptor.TYPE_INT32: "TYPE_INT32",
-    FieldDescriptor.TYPE_INT64: "TYPE_INT64",
-    FieldDescriptor.TYPE_UINT32: "TYPE_UINT32",
-    FieldDescriptor.TYPE_UINT64: "TYPE_UINT64",
-    FieldDescriptor.TYPE_FLOAT: "TYPE_FLOAT",
-    FieldDescriptor.TYPE_DOUBLE: "TYPE_DOUBLE",
-    FieldDescriptor.TYPE_BOOL: "TYPE_BOOL",
-    FieldDescriptor.TYPE_STRING: "TYPE_STRING",
+    getattr(FieldDescriptor, f"TYPE_{name}"): f"TYPE_{name}"
+    for name in ("INT32", "INT64", "UINT32", "UINT64", "FLOAT", "DOUBLE", "BOOL", "STRING")
 }
 _RANGES = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31),

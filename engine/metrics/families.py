@@ -54,34 +54,33 @@ _COUNTERS = (
 )
 """Of a model version: name, help, and the attribute of its statistics."""
 
-_DURATIONS = (
+_REQUEST = "nv_inference_request_summary_us"
+"""Not shown for models with a response cache (docs/reference/metrics.md#families-of-a-model)."""
+
+_KINDS = (
+    ("nv_inference_request_duration_us", _REQUEST, "request", "inference request", "includes"),
+    ("nv_inference_queue_duration_us", "nv_inference_queue_summary_us", "queue", "inference queuing", "includes"),
     (
-        "nv_inference_request_duration_us",
-        "Cumulative inference request duration in microseconds (includes cached requests)",
-        "request_us",
+        *("nv_inference_compute_input_duration_us", "nv_inference_compute_input_summary_us"),
+        *("compute_input", "compute input", "does not include"),
     ),
     (
-        "nv_inference_queue_duration_us",
-        "Cumulative inference queuing duration in microseconds (includes cached requests)",
-        "queue_us",
+        *("nv_inference_compute_infer_duration_us", "nv_inference_compute_infer_summary_us"),
+        *("compute_infer", "compute inference", "does not include"),
     ),
     (
-        "nv_inference_compute_input_duration_us",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-        "compute_input_us",
-    ),
-    (
-        "nv_inference_compute_infer_duration_us",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-        "compute_infer_us",
-    ),
-    (
-        "nv_inference_compute_output_duration_us",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-        "compute_output_us",
+        *("nv_inference_compute_output_duration_us", "nv_inference_compute_output_summary_us"),
+        *("compute_output", "inference compute output", "does not include"),
     ),
 )
-"""The same, left out where latencies are not counted."""
+"""Durations of a model version: names of the counter and of the summary, the attribute (of `RecentLatencies`, and with
+``_us`` of the statistics), what it is, and whether it counts requests that the cache has answered."""
+
+_DURATIONS = tuple(
+    (name, f"Cumulative {what} duration in microseconds ({counts} cached requests)", f"{kind}_us")
+    for name, _, kind, what, counts in _KINDS
+)
+"""As `_COUNTERS`, left out where latencies are not counted."""
 
 _CACHE_COUNTERS = (
     ("nv_cache_num_hits_per_model", "Number of cache hits per model", "cache_hit.count"),
@@ -94,31 +93,10 @@ _CACHE_COUNTERS = (
     ),
 )
 
-_REQUEST = "nv_inference_request_summary_us"
-"""Not shown for models with a response cache (docs/reference/metrics.md#families-of-a-model)."""
-
-_SUMMARIES = (
-    (_REQUEST, "Summary of inference request duration in microseconds (includes cached requests)", "request"),
-    (
-        "nv_inference_queue_summary_us",
-        "Summary of inference queuing duration in microseconds (includes cached requests)",
-        "queue",
-    ),
-    (
-        "nv_inference_compute_input_summary_us",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-        "compute_input",
-    ),
-    (
-        "nv_inference_compute_infer_summary_us",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-        "compute_infer",
-    ),
-    (
-        "nv_inference_compute_output_summary_us",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-        "compute_output",
-    ),
+_SUMMARIES = tuple(
+    (name, f"{begins} {what} duration in microseconds ({counts} cached requests)", kind)
+    for _, name, kind, what, counts in _KINDS
+    for begins in ["Summary of" if counts == "includes" else "Cumulative"]
 )
 """Name, help, and the attribute of `RecentLatencies`. Count and sum are the counters', so the two agree."""
 

@@ -57,14 +57,6 @@ class MetricsRegistry:
         """Print what `source` makes, in every scrape from now on."""
         self._sources[section].append(source)
 
-    def remove(self, section: Section, source: FamilySource) -> None:
-        """Print it no more.
-
-        Raises:
-            ValueError: it was not added there.
-        """
-        self._sources[section].remove(source)
-
     def families(self, section: Section, scrape: Scrape) -> Iterator[Metric]:
         for source in self._sources[section]:
             yield from source(scrape)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..datatypes import DataType
@@ -90,6 +90,7 @@ class Identities(NamedTuple):
     new_span_id: Callable[[], int]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Trace:
     """The trace of a request, or of a step of an ensemble.
 
@@ -108,51 +109,25 @@ class Trace:
         on_response: called with the time of each answer, and whether there is a response in it; set by the front end.
     """
 
-    __slots__ = (
-        "_begun",
-        "_holders",
-        "_identities",
-        "_new_id",
-        "_on_complete",
-        "context",
-        "descendants",
-        "elements",
-        "has_steps",
-        "id",
-        "nbytes",
-        "on_response",
-        "parent_id",
-        "setting",
-        "span_id",
-        "trace_id",
-    )
+    setting: TraceSetting
+    new_id: Callable[[], int]
+    on_complete: Callable[[Trace], None]
+    begun: Trace | None = None
+    parent_id: int = 0
+    context: SpanContext | None = None
+    identities: Identities | None = None
+    id: int = field(init=False)
+    elements: list[Element] = field(default_factory=list, init=False)
+    descendants: list[Trace] = field(default_factory=list, init=False)
+    nbytes: int = field(default=0, init=False)
+    trace_id: int = field(default=0, init=False)
+    span_id: int = field(default=0, init=False)
+    has_steps: bool = field(default=False, init=False)
+    on_response: Callable[[int, bool], None] | None = field(default=None, init=False)
+    _holders: int = field(default=0, init=False)
 
-    def __init__(
-        self,
-        setting: TraceSetting,
-        new_id: Callable[[], int],
-        on_complete: Callable[[Trace], None],
-        begun: Trace | None = None,
-        parent_id: int = 0,
-        context: SpanContext | None = None,
-        identities: Identities | None = None,
-    ) -> None:
-        self.id = new_id()
-        self.setting = setting
-        self.parent_id = parent_id
-        self.context = context
-        self.elements: list[Element] = []
-        self.descendants: list[Trace] = []
-        self.nbytes = 0
-        self.trace_id = 0
-        self.span_id = 0
-        self.has_steps = False
-        self.on_response: Callable[[int, bool], None] | None = None
-        self._begun = begun
-        self._identities = identities
-        self._new_id = new_id
-        self._on_complete = on_complete
-        self._holders = 0
+    def __post_init__(self) -> None:
+        self.id = self.new_id()
 
     def step(self) -> Trace:
         """The trace of a step of this one, which is an ensemble's."""
@@ -162,24 +137,24 @@ class Trace:
     @property
     def full(self) -> bool:
         """No more requests of models are noted."""
-        return len((self._begun or self).descendants) >= MAX_CALLS
+        return len((self.begun or self).descendants) >= MAX_CALLS
 
     def child(self) -> Trace:
         """The trace of a request that the model of this one makes."""
-        begun = self._begun or self
-        child = Trace(self.setting, self._new_id, self._on_complete, begun, self.id, identities=self._identities)
+        begun = self.begun or self
+        child = Trace(self.setting, self.new_id, self.on_complete, begun, self.id, identities=self.identities)
         begun.descendants.append(child)
         return child
 
     def headers(self) -> dict[str, str]:
         """What a model that calls others tells them, so that their spans hang under its own (W3C Trace Context);
         nothing in the mode triton."""
-        if self._identities is None:
+        if self.identities is None:
             return {}
-        begun = self._begun or self
+        begun = self.begun or self
         if not begun.trace_id:
-            begun.trace_id = begun.context.trace_id if begun.context else self._identities.new_trace_id()
-        self.span_id = self.span_id or self._identities.new_span_id()
+            begun.trace_id = begun.context.trace_id if begun.context else self.identities.new_trace_id()
+        self.span_id = self.span_id or self.identities.new_span_id()
         headers = {"traceparent": f"00-{begun.trace_id:032x}-{self.span_id:016x}-01"}
         if begun.context and begun.context.state:
             headers["tracestate"] = ",".join(f"{key}={value}" for key, value in begun.context.state)
@@ -201,7 +176,7 @@ class Trace:
         if not self.setting.notes & TraceLevel.TENSORS or len(self.elements) >= MAX_ELEMENTS:
             return
         nbytes = tensor.nbytes
-        begun = self._begun or self
+        begun = self.begun or self
         if begun.nbytes + nbytes <= MAX_TENSOR_BYTES:
             begun.nbytes += nbytes
             data = bytes(tensor.buffer)
@@ -211,16 +186,16 @@ class Trace:
 
     def enter(self) -> None:
         """A holder has something to note."""
-        (self._begun or self)._holders += 1
+        (self.begun or self)._holders += 1
 
     def leave(self) -> None:
         """A holder has noted everything."""
-        begun = self._begun or self
+        begun = self.begun or self
         begun._holders -= 1
         assert begun._holders >= 0, "left more often than entered"
         if not begun._holders:
             begun.on_response = None
-            begun._on_complete(begun)
+            begun.on_complete(begun)
 
     def __repr__(self) -> str:
         return f"<Trace {self.id}: {len(self.elements)} elements, {self._holders} holders>"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from ...config.model import Dims, ModelConfig, ModelInput, ModelOutput
 from ...config.sequence import SequenceBatching
 from ...datatypes import DataType
 from ...errors import InternalError, InvalidArgumentError
 from ..interface import Completion
-from ..signature import GraphTensor, fed_inputs, shape_text
+from ..signature import GraphTensor, completed, fed_inputs, shape_text
 from .signature import EngineTensors, Profile, wrong_config_dims
 
 _RUNTIME_TYPES = frozenset(
@@ -219,19 +218,12 @@ def complete_from_engine(config: ModelConfig, tensors: EngineTensors) -> Complet
         )
     max_batch_size = config.max_batch_size or largest
     generated = frozenset(name for spec in config.batch_input for name in spec.target_names)
-    inputs: tuple[ModelInput, ...] = ()
-    outputs: tuple[ModelOutput, ...] = ()
+    signature, shaped = tensors.signature, tensors.shape_tensors
+    inputs = outputs = ()
     if not config.input:
-        inputs = tuple(
-            ModelInput(**_completed(tensor, "input", config.name, tensors, max_batch_size))
-            for tensor in tensors.signature.inputs.values()
-            if tensor.name not in generated
-        )
+        inputs = completed(ModelInput, signature.inputs.values(), config.name, max_batch_size, generated, shaped)
     if not config.output:
-        outputs = tuple(
-            ModelOutput(**_completed(tensor, "output", config.name, tensors, max_batch_size))
-            for tensor in tensors.signature.outputs.values()
-        )
+        outputs = completed(ModelOutput, signature.outputs.values(), config.name, max_batch_size, (), shaped)
     return Completion(max_batch_size, inputs, outputs, dynamic_batching=largest > 1)
 
 
@@ -277,21 +269,3 @@ def _wants_batches(config: ModelConfig, tensors: EngineTensors) -> bool | None:
             "terms of whether batching is supported"
         )
     return hints[0] if hints else None
-
-
-def _completed(
-    tensor: GraphTensor, role: str, model: str, tensors: EngineTensors, max_batch_size: int
-) -> dict[str, Any]:
-    """Fields of a `ModelInput` or `ModelOutput` for a tensor of the engine."""
-    fields: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype(role, model)}
-    dims: Dims = tensor.dims
-    if tensor.name in tensors.shape_tensors:
-        fields["is_shape_tensor"] = True
-        dims = tuple(dim - 1 for dim in dims) if max_batch_size > 0 else dims
-        fields["dims"] = dims or (1,)
-        return fields
-    dims = dims[1:] if max_batch_size > 0 else dims
-    fields["dims"] = dims or (1,)
-    if not dims and max_batch_size > 0:
-        fields["reshape"] = ()
-    return fields

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from trireme.engine.metrics.page import MetricsRegistry, Scrape, Section
@@ -22,12 +21,3 @@ def test_sources_of_a_section_are_asked_in_the_order_in_which_they_were_added() 
     assert [family.name for family in registry.families(Section.LAST, Scrape())] == ["first", "second"]
     assert [family.name for family in registry.families(Section.SUMMARIES, Scrape())] == ["elsewhere"]
     assert list(registry.families(Section.MODEL_COUNTERS, Scrape())) == []
-
-
-def test_a_source_that_was_removed_is_asked_no_more() -> None:
-    registry = MetricsRegistry()
-    registry.add(Section.LAST, entries_counted)
-    registry.remove(Section.LAST, entries_counted)
-    assert list(registry.families(Section.LAST, Scrape())) == []
-    with pytest.raises(ValueError, match="not in list"):
-        registry.remove(Section.LAST, entries_counted)
