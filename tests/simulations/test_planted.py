@@ -19,8 +19,12 @@ FIRST_SEEDS = {
     "small-demands-first": 60,
     "sickness-unnoticed": 30,
     "never-let-go": 80,
+    "bound-early": 12,
+    "bound-never": 12,
+    "credit-lost": 14,
+    "spare-is-idle": 14,
 }
-"""Where to begin with those that take long to meet; none does it from seed 1 on within 50 seeds."""
+"""Where to begin with those that take long to meet, or whose first seeds take long to play."""
 
 NOTICED_AS = {
     "lost-reply": "answers leave when they may, neither before nor after",
