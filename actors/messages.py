@@ -14,6 +14,7 @@ from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceResponse
 from ..engine.scheduling.core import InstanceId
+from ..engine.scheduling.sequence.slot_core import SlotReport
 from .mailbox import Mailbox
 
 # To whatever takes a model's requests in: a scheduler, an ensemble, the door of the cache.
@@ -176,6 +177,7 @@ SchedulerMessage = (
     | SeatLost
     | FailHeld
     | FinishSequences
+    | SlotReport
 )
 
 # To an instance.

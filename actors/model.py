@@ -54,6 +54,7 @@ from .members import FindContinuing, FindModel, Members
 from .messages import Drain, EndResize, EndSequences, FinishSequences, Hold, ModelMessage, Serve, Stop
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
+from .slot import SlotActors
 from .surroundings import Surroundings
 from .warmup import WarmUp
 
@@ -434,6 +435,8 @@ class Model(Actor[ModelMessage]):
             iterative=loaded.iterative,
             limiter=self._surroundings.limiter,
         )
+        if self.stateful:
+            SlotActors(self.name, nursery, clock, turn, scheduler.mailbox.send_nowait).serve(loaded.core)
         self._batcher = scheduler
         self._scheduler = self._with_cache(scheduler)
         nursery.start_soon(self._keep_scheduler, self._scheduler)

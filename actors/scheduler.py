@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import cast
 
 from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
@@ -27,10 +28,12 @@ from ..engine.job import Job, Outcome
 from ..engine.logs import request_lines
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.scheduling.accounts import Accounts
-from ..engine.scheduling.core import Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
+from ..engine.scheduling.core import Await, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
 from ..engine.scheduling.dispatcher import Dispatcher
 from ..engine.scheduling.ordering import answer_order
 from ..engine.scheduling.permits import Permits
+from ..engine.scheduling.sequence.batcher import SequenceBatcher
+from ..engine.scheduling.sequence.slot_core import SlotReport
 from .door import Door, SchedulerStatistics
 from .messages import (
     Admit,
@@ -128,6 +131,8 @@ class Scheduler(Door[SchedulerMessage]):
             self.cancel(message.job)
         elif isinstance(message, Answer):
             self._answer(message)
+        elif isinstance(message, SlotReport):
+            cast(SequenceBatcher, self._core).hear(message, self._clock.now_s())
         elif isinstance(message, FailHeld):
             self.fail_held(message.error)
         elif isinstance(message, EndSequences | FinishSequences):
@@ -237,6 +242,9 @@ class Scheduler(Door[SchedulerMessage]):
                 self._dispatch(action)
             elif isinstance(action, Reject):
                 self._reject(action.job, action.error)
+            elif isinstance(action, Await):
+                self._news = True
+                return
             else:
                 break
         if self._asking is not None:

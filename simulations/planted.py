@@ -52,12 +52,10 @@ from ..engine.scheduling.sequence.batcher import SequenceBatcher
 from ..engine.scheduling.sequence.controls import Controls
 from ..engine.scheduling.sequence.direct import DirectHost
 from ..engine.scheduling.sequence.padding import NullJob
-from ..engine.scheduling.sequence.sequence import Sequence as LiveSequence
-from ..engine.scheduling.sequence.slot import Slot, SlotState
 from ..engine.scheduling.sequence.state import SequenceState
-from ..engine.scheduling.sequence.vacancies import Vacancies
 from ..engine.tensor import Tensor
 from .planted_credits import CREDIT_BUGS
+from .planted_slots import SLOT_BUGS
 from .planted_turns import TURN_BUGS
 
 
@@ -134,22 +132,6 @@ def _refused_in_one_breath(original: Any, scheduler: Scheduler) -> None:
     """Requests that came together are counted as waiting although an instance is there to take some."""
 
 
-def _reordered_sequence(original: Any, batcher: SequenceBatcher, job: Job, now: float) -> None:
-    """A third request that waits in a sequence goes before the second."""
-    original(batcher, job, now)
-    jobs = batcher._queued[job].jobs
-    if len(jobs) > 2:
-        second = list(jobs)[1]
-        jobs.move_to_end(second)
-
-
-def _slot_released_twice(original: Any, vacancies: Vacancies, slot: Slot) -> None:
-    """A slot that becomes free is put down as free twice, so that two sequences get it."""
-    original(vacancies, slot)
-    if slot.state is SlotState.FREE and slot.number:
-        original(vacancies, slot)
-
-
 def _reaper_never_rests(original: Any, batcher: SequenceBatcher, now: float) -> Action:
     """When the last sequence is over, there is nobody to wait for, and the reaper looks again at once, for ever."""
     action = original(batcher, now)
@@ -214,14 +196,6 @@ def _window_counts_nothing(original: Any, window: AnswerWindow) -> None:
     """A model that answers too fast is never held back."""
 
 
-def _comes_back_last(original: Any, slot: Slot, job: Job) -> bool:
-    """A request that is to be executed again goes behind the others of its sequence."""
-    came_back = original(slot, job)
-    if came_back and slot.sequence is not None:
-        slot.sequence.jobs.move_to_end(job)
-    return came_back
-
-
 def _never_let_go(original: Any, ensemble: Ensemble, step: Any) -> None:
     """A member that is held back for the sake of a step stays so, even if that waits for the member itself."""
 
@@ -254,12 +228,6 @@ def _one_slot_less(original: Any, host: DirectHost, *arguments: Any) -> None:
     """One slot less than the minimum utilization asks for is enough."""
     original(host, *arguments)
     host._enough = max(0, host._enough - 1)
-
-
-def _idle_since_its_first(original: Any, batcher: SequenceBatcher, sequence: LiveSequence, now: float) -> None:
-    """A sequence is over when its first request is too long ago, whatever came since."""
-    if sequence not in batcher._reaping:
-        original(batcher, sequence, now)
 
 
 def _impatient_restart(original: Any, policy: RestartPolicy, now: float) -> float:
@@ -432,14 +400,11 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "forgotten-instance": (DynamicBatcher, "instance_gone", _forgotten_instance),
     "swallowed-death": (Scheduler, "detach", _swallowed_death),
     "kept-share": (Scheduler, "_reject", _kept_share),
-    "reordered-sequence": (SequenceBatcher, "enqueue", _reordered_sequence),
-    "slot-released-twice": (Vacancies, "add", _slot_released_twice),
     "reaper-never-rests": (SequenceBatcher, "next_action", _reaper_never_rests),
     "resource-dies-with-its-holder": (RateLimiter, "receive", _resource_dies_with_its_holder),
     "state-written-in-place": (SequenceState, "write", _state_written_in_place),
     "last-comes-first": (Backlog, "pop", _last_comes_first),
     "one-slot-less": (DirectHost, "__init__", _one_slot_less),
-    "idle-since-its-first": (SequenceBatcher, "_touch", _idle_since_its_first),
     "impatient-restart": (RestartPolicy, "died", _impatient_restart),
     "first-step-alone": (ComputeTimes, "add", _first_step_alone),
     "priorities-ignored": (LimiterCore, "release", _priorities_ignored),
@@ -451,7 +416,6 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "first-answer-late": (Scheduler, "_answered", _first_answer_late),
     "order-holds-the-model": (OrderedRelease, "settle", _order_holds_the_model),
     "window-counts-nothing": (AnswerWindow, "enter", _window_counts_nothing),
-    "comes-back-last": (Slot, "give_back", _comes_back_last),
     "never-let-go": (Ensemble, "_look_whether_stuck", _never_let_go),
     "late-failure": (EnsembleRun, "step_failed", _late_failure),
     "step-taken-twice": (EnsembleRun, "_proceed", _step_taken_twice),
@@ -475,6 +439,7 @@ PLANTED: Mapping[str, tuple[type, str, Bug]] = {
     "forgotten-beside-a-queue": (Dispatcher, "_has_credit", _forgotten_beside_a_queue),
     **TURN_BUGS,
     **CREDIT_BUGS,
+    **SLOT_BUGS,
     "names-alone": (Compatibility, "signature", _names_alone),
     "cut-from-the-end": (_ScatterLayout, "split", _cut_from_the_end),
     "rows-of-a-neighbour": (BatchLayout, "split", _rows_of_a_neighbour),

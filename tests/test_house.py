@@ -93,6 +93,11 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (queues_are_bounded, "engine/admission/shares.py"): "requests that wait for their address's share, one each",
     (queues_are_bounded, "engine/admission/budget.py"): "what waits for the budget, the bound of everything else",
     (queues_are_bounded, "actors/work_thread.py"): "batches that its instance has credits for, and the word to stop",
+    (errors_are_caught_by_name, "actors/slot.py"): "the supervisor of slots",
+    (
+        queues_are_bounded,
+        "engine/scheduling/sequence/slot_core.py",
+    ): "requests in it hold shares of the server's budget",
     (queues_are_bounded, "actors/mailbox.py"): "the mailbox itself, which refuses or waits at its bound",
     (queues_are_bounded, "engine/gpu/shared.py"): "streams and events, of which batches in flight have a few each",
     (queues_are_bounded, "engine/gpu/pinned_pool.py"): "blocks of memory, of which the limit says how many there are",

@@ -1,9 +1,9 @@
 """What scheduler cores have in common: events in, actions out, time as an argument.
 
 A core is synchronous and owns no clock. It is fed events (`enqueue`, `instance_idle`, `cancel` …) and then asked for
-its `next_action` until that is `Wait` or `WaitUntil`. Asking again without a new event and with the same `now` gives
-that answer again. Cores decide; they never answer a job themselves: a refusal at the door is raised, a later one is a
-`Reject`.
+its `next_action` until that is `Wait`, `WaitUntil` or `Await`. Asking again without a new event and with the same `now`
+gives that answer again. Cores decide; they never answer a job themselves: a refusal at the door is raised, a later one
+is a `Reject`.
 
 `SchedulerCore` is what each kind of model needs, `SequenceCore` what stateful models need besides. Which instances
 there are, and when each may take a batch, is the `Dispatcher`'s, which all kinds of models share.
@@ -56,9 +56,15 @@ class Wait:
     """Nothing to do until an event comes."""
 
 
-Action = Dispatch | Reject | WaitUntil | Wait
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Nothing is decided before what comes in this turn has come: ask again then, and give back nothing meanwhile."""
+
+
+Action = Dispatch | Reject | WaitUntil | Wait | Await
 
 WAIT = Wait()
+AWAIT = Await()
 
 
 class SchedulerCore(Protocol):

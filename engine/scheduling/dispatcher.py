@@ -40,7 +40,7 @@ from ..errors import TriremeError
 from ..execution import SealReason
 from ..job import Job
 from . import refusals
-from .core import WAIT, Action, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore, WaitUntil
+from .core import WAIT, Action, Await, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore, WaitUntil
 from .forecast import Durations, Forecast
 from .ordering import AnswerOrder
 from .permits import Permits
@@ -287,7 +287,7 @@ class Dispatcher:
             if isinstance(action, Dispatch):
                 self._dispatched(action, now)
                 return action
-            if opens_s < math.inf and core.queued and not isinstance(action, Reject):
+            if opens_s < math.inf and core.queued and not isinstance(action, Reject | Await):
                 action = WaitUntil(min(opens_s, action.when_s) if isinstance(action, WaitUntil) else opens_s)
         if self.resting and not core.queued and self.permits is None:
             self.end_rest()

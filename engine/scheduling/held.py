@@ -14,10 +14,12 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..config.model import DynamicBatching
 from ..job import Job
 from .compatibility import Compatibility
-from .core import WAIT, Action, Reject
+from .core import WAIT, Action
 from .delays import SchedulerDelays
 from .dynamic import DynamicBatcher
 from .sequence.batcher import SequenceBatcher
@@ -60,29 +62,17 @@ class HeldSequenceBatcher(SequenceBatcher):
         self._holds = True
         self._cancelled_in_slots = self._cancelled_in_backlog = 0
 
-    def cancel(self, job: Job) -> None:
-        """See `SchedulerCore.cancel` (rule 3)."""
-        in_slots, in_backlog = self._counts()
-        super().cancel(job)
-        left_in_slots, left_in_backlog = self._counts()
-        self._cancelled_in_slots += in_slots - left_in_slots
-        self._cancelled_in_backlog += in_backlog - left_in_backlog
+    def _reject_cancelled(self, jobs: Collection[Job], in_slot: bool) -> None:
+        super()._reject_cancelled(jobs, in_slot)
+        if in_slot:  # rule 3
+            self._cancelled_in_slots += len(jobs)
+        else:
+            self._cancelled_in_backlog += len(jobs)
 
-    def next_action(self, now: float) -> Action:
-        """See `SchedulerCore.next_action`. Sequences end, and requests expire in the backlog, as ever."""
+    def _held_back(self) -> bool:
         if self._holds and not self._stopping:
-            self._advance(now)
-            if self._left:
-                return Reject(*self._left.popitem(last=False))
-            in_slots, in_backlog = self._counts()
-            in_slots += self._cancelled_in_slots
+            in_backlog = self._backlog.requests
+            in_slots = len(self._queued) - in_backlog + self._cancelled_in_slots
             in_backlog += self._cancelled_in_backlog
-            if in_slots < self._delays.queued or in_backlog < self._delays.backlog:
-                return self._rest()
-            self._holds = False
-        return super().next_action(now)
-
-    def _counts(self) -> tuple[int, int]:
-        """Requests in slots, and in the backlog."""
-        in_backlog = self._backlog.requests
-        return len(self._queued) - in_backlog, in_backlog
+            self._holds = in_slots < self._delays.queued or in_backlog < self._delays.backlog
+        return self._holds and not self._stopping

@@ -8,9 +8,20 @@ from typing import Any, cast
 from ...engine.config.model import ModelConfig
 from ...engine.errors import TriremeError
 from ...engine.job import Job
-from ...engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore, WaitUntil
+from ...engine.scheduling.core import (
+    Action,
+    Await,
+    Dispatch,
+    InstanceId,
+    Reject,
+    SchedulerCore,
+    SequenceCore,
+    WaitUntil,
+)
 from ...engine.scheduling.delays import SchedulerDelays
 from ...engine.scheduling.factory import CoreFactory, make_scheduler
+from ...engine.scheduling.sequence.batcher import SequenceBatcher
+from ...engine.scheduling.sequence.slot_core import Idle, SlotReport
 from ...engine.scheduling.sequence.state import StateLayout
 from ..history import Recorder, error_text, request_number
 from .observed import (
@@ -30,6 +41,7 @@ from .observed import (
     ToldRelease,
     ToldSequencesEnd,
     ToldSettled,
+    ToldSilent,
     ToldToStop,
     Waits,
 )
@@ -108,7 +120,7 @@ class ObservedCore:
             self._tell(Dispatched(now, self._name, action.instance, _numbers(action.jobs), action.reason))
         elif isinstance(action, Reject):
             self._tell(Rejected(now, self._name, request_number(action.job), error_text(action.error)))
-        else:
+        elif not isinstance(action, Await):
             self._tell(Waits(now, self._name, action.when_s if isinstance(action, WaitUntil) else NEVER_S))
         return action
 
@@ -117,6 +129,13 @@ class ObservedCore:
         full = self._observed.full
         self._tell(SaidFull(self._name, full))
         return full
+
+    def hear(self, report: SlotReport, now: float) -> None:
+        sequence = report.slot.sequence
+        goes_on = isinstance(report, Idle) and sequence is not None and not sequence.over
+        cast(SequenceBatcher, self._observed).hear(report, now)
+        if goes_on and sequence is not None and sequence.over:
+            self._tell(ToldSilent(now, self._name, sequence.id))
 
     def stop(self) -> None:
         self._observed.stop()

@@ -45,7 +45,7 @@ class Run:
     Attributes:
         jobs: its requests that wait, in order.
         over: no request can continue it.
-        idle_s: when it will have been silent for too long, while it has a slot; `turn` orders equal ones.
+        idle_s: when it will have been silent for too long, while it has a slot.
         deadline_s: when its time in the backlog is over.
     """
 
@@ -54,7 +54,6 @@ class Run:
     over: bool = False
     slot: Place | None = None
     idle_s: float = NEVER_S
-    turn: int = 0
     deadline_s: float = NEVER_S
 
     def cut(self, first: Asked | None = None) -> list[Asked]:
@@ -162,7 +161,7 @@ class NaiveSequences:
             return
         if run not in self._backlog:
             self._backlog.append(run)
-            self._fill(now_s)
+            self._assign(now_s)
         if run in self._backlog and event.timeout_us:
             run.deadline_s = min(run.deadline_s, now_s + event.timeout_us / 1_000_000)
 
@@ -315,7 +314,6 @@ class NaiveSequences:
     def _touch(self, run: Run, now_s: float) -> None:
         if not run.over:
             run.idle_s = now_s + self._batching.max_sequence_idle_us / 1_000_000
-            run.turn = self._turn()
 
     def _reject(self, jobs: list[Asked], why: str = CANCELLED) -> None:
         self.left += [(asked.number, why) for asked in jobs]
@@ -329,32 +327,43 @@ class NaiveSequences:
             place.free_turn = self._turn()
         place.ready_turn = (place.ready_turn or self._turn()) if place.is_ready else 0
 
-    def advance(self, now_s: float) -> None:
-        """What is due at this time."""
-        silent = [run for run in self._known.values() if run.idle_s <= now_s]
-        for run in sorted(silent, key=lambda run: (run.idle_s, run.turn)):
-            self._finish(run)
-            if run.slot is not None:
-                self._look_at(run.slot)
+    def silent(self, name: int | str, now_s: float) -> bool:
+        """A sequence is over if it has been silent for too long; whether that is so."""
+        run = self._known.get(name)
+        if run is None or run.idle_s > now_s:
+            return False
+        self._finish(run)
+        if run.slot is not None:
+            self._look_at(run.slot)
+        return True
+
+    def overdue(self, now_s: float) -> list[int | str]:
+        """Sequences that should be over by now, because they have been silent for too long."""
+        return [run.name for run in self._known.values() if run.idle_s < now_s]
+
+    def advance(self, now_s: float, decides: bool = True) -> None:
+        """What is due at this time. Requests are issued when it is decided about batches, not when one comes."""
         late = [run for run in self._backlog if run.deadline_s <= now_s]
         for run in sorted(late, key=lambda run: run.deadline_s):
             self._backlog.remove(run)
             self._finish(run)
             self._reject(run.jobs, EXPIRED)
-        self._fill(now_s)
-
-    def _fill(self, now_s: float) -> None:
-        """The backlog's first gets the free slot with the lowest number."""
-        while True:
-            while self._backlog and (place := self._free_place()) is not None:
-                run = self._backlog.pop(0)
-                run.slot, place.run = place, run
-                self._look_at(place)
-                self._touch(run, now_s)
-            if self._oldest is not None:
-                self._issue(now_s)
-            if not self._backlog or self._free_place() is None:
+        self._assign(now_s)
+        while decides and self._oldest is not None:
+            self._issue(now_s)
+            if not self._assign(now_s):
                 return
+
+    def _assign(self, now_s: float) -> bool:
+        """The backlog's first gets the free slot with the lowest number; whether one did."""
+        assigned = False
+        while self._backlog and (place := self._free_place()) is not None:
+            run = self._backlog.pop(0)
+            run.slot, place.run = place, run
+            self._look_at(place)
+            self._touch(run, now_s)
+            assigned = True
+        return assigned
 
     def _free_place(self) -> Place | None:
         free = [place for place in self._places() if place.run is None and not self._instances[place.instance].leaving]
@@ -388,7 +397,7 @@ class NaiveSequences:
 
     def wait_until_s(self, now_s: float) -> float:
         """When something is due next, if nothing is due now."""
-        times = [run.idle_s for run in self._known.values()] + [run.deadline_s for run in self._backlog]
+        times = [run.deadline_s for run in self._backlog]
         for instance in self._idle:
             formed = self._formed(self._instances[instance], now_s)
             times += [] if isinstance(formed, tuple) else [formed]

@@ -120,6 +120,15 @@ class ToldSettled:
 
 
 @record
+class ToldSilent:
+    """A slot has said that nothing came for its sequence, which is over."""
+
+    at_s: float
+    core: str
+    sequence: int | str
+
+
+@record
 class ToldToStop:
     """No new request is accepted from now on, and no delay waited for."""
 
@@ -212,6 +221,7 @@ Observation = (
     | ToldRelease
     | ToldCancelled
     | ToldSettled
+    | ToldSilent
     | ToldToStop
     | ToldSequencesEnd
     | QueueDropped

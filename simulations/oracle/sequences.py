@@ -22,6 +22,7 @@ from .observed import (
     ToldRelease,
     ToldSequencesEnd,
     ToldSettled,
+    ToldSilent,
     ToldToStop,
     Waits,
 )
@@ -49,6 +50,7 @@ class RightSequences(Invariant):
             ToldRelease: self._release,
             ToldCancelled: self._cancelled,
             ToldSettled: self._settled,
+            ToldSilent: self._silent,
             ToldToStop: self._stopped,
             ToldSequencesEnd: self._ended,
             QueueDropped: self._dropped,
@@ -67,7 +69,8 @@ class RightSequences(Invariant):
     def _admitted(self, event: Admitted) -> None:
         core = self._cores.get(event.core)
         if core is not None:
-            core.advance(event.at_s)
+            self._advance(core, event, decides=False)
+            core.silent(event.sequence, event.at_s)
             right = core.refusal(event)
             if right:
                 self.broken(f"request {event.request} was queued by '{event.core}'; right is to refuse it: {right!r}")
@@ -76,7 +79,8 @@ class RightSequences(Invariant):
     def _refused(self, event: RefusedAtDoor) -> None:
         core = self._cores.get(event.core)
         if core is not None:
-            core.advance(event.at_s)
+            self._advance(core, event, decides=False)
+            core.silent(event.sequence, event.at_s)
             right = core.refusal(event)
             if not right or right not in event.error:
                 self.broken(
@@ -134,13 +138,31 @@ class RightSequences(Invariant):
             if set(event.requests) != right or len(event.requests) != len(right):
                 self.broken(f"'{event.core}' gave {event.requests} back; queued were {sorted(right)}")
 
+    def _silent(self, event: ToldSilent) -> None:
+        core = self._cores.get(event.core)
+        if core is not None and not core.silent(event.sequence, event.at_s):
+            self.broken(f"sequence {event.sequence} of '{event.core}' was ended as silent at {event.at_s} s, too early")
+
     # What it decides.
+
+    def _advance(
+        self,
+        core: NaiveSequences,
+        event: Admitted | RefusedAtDoor | Dispatched | Rejected | Waits,
+        decides: bool = True,
+    ) -> None:
+        overdue = core.overdue(event.at_s)
+        if overdue:
+            self.broken(
+                f"sequences {overdue} of '{event.core}' are silent for too long at {event.at_s} s, and not over"
+            )
+        core.advance(event.at_s, decides)
 
     def _dispatched(self, event: Dispatched) -> None:
         core = self._cores.get(event.core)
         if core is None:
             return
-        core.advance(event.at_s)
+        self._advance(core, event)
         what = f"'{event.core}' sent {event.requests} to instance {event.instance}, for {event.reason.value!r}"
         if core.left:
             self.broken(f"{what}; to be rejected first is {core.left[0]}")
@@ -157,17 +179,19 @@ class RightSequences(Invariant):
         core = self._cores.get(event.core)
         if core is None:
             return
-        core.advance(event.at_s)
-        number, error = core.left.pop(0) if core.left else (0, "")
-        if number != event.request or error not in event.error:
-            right = f"to reject request {number}: {error!r}" if number else "to reject none"
+        self._advance(core, event)
+        left = next((each for each in core.left if each[0] == event.request), None)
+        if left is None or left[1] not in event.error:
+            right = f"to reject {core.left}" if core.left else "to reject none"
             self.broken(f"'{event.core}' rejected request {event.request}: {event.error!r}; right is {right}")
+        else:
+            core.left.remove(left)
 
     def _waits(self, event: Waits) -> None:
         core = self._cores.get(event.core)
         if core is None:
             return
-        core.advance(event.at_s)
+        self._advance(core, event)
         what = f"'{event.core}' waits at {event.at_s} s until {event.until_s} s"
         right = core.right_batch(event.at_s)
         if core.left:

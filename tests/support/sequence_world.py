@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,10 +16,13 @@ from trireme.engine.errors import TriremeError
 from trireme.engine.execution import SealReason
 from trireme.engine.job import Job, Outcome
 from trireme.engine.request import InferenceRequest
-from trireme.engine.scheduling.core import Dispatch, Reject, Wait, WaitUntil
+from trireme.engine.scheduling.core import Await, Dispatch, Reject, Wait, WaitUntil
 from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
+from trireme.engine.scheduling.sequence.mail import Dismiss, SlotMessage
 from trireme.engine.scheduling.sequence.padding import NullJob
 from trireme.engine.scheduling.sequence.plan import SequencePlan
+from trireme.engine.scheduling.sequence.slot import Slot
+from trireme.engine.scheduling.sequence.slot_core import SlotCore, SlotReport
 from trireme.engine.scheduling.sequence.state import StateLayout
 from trireme.engine.tensor import Tensor
 
@@ -95,6 +100,44 @@ class Executed:
         return ["-" if isinstance(job, NullJob) else job.id for job in self.jobs]
 
 
+class Slots:
+    """The slots of a batcher, and the mail between them: what actors do."""
+
+    def __init__(self, core: SequenceBatcher) -> None:
+        self._core = core
+        self._mail: deque[tuple[SlotCore, SlotMessage]] = deque()
+        self.alive: dict[SlotCore, None] = {}
+        core.use_slots(self._start)
+
+    def _start(self, slot: Slot, core: SlotCore) -> Callable[[SlotMessage], None]:
+        self.alive[core] = None
+        return lambda message: self._mail.append((core, message))
+
+    @property
+    def idle_s(self) -> float:
+        """When the next of them has something to say."""
+        return min([core.idle_s for core in self.alive], default=math.inf)
+
+    def deliver(self, now: float) -> bool:
+        """Deliver what is there, both ways; whether there was anything."""
+        touched = {core: None for core in self.alive if core.idle_s <= now}
+        reports: list[SlotReport | None] = []
+        while self._mail:
+            core, message = self._mail.popleft()
+            if isinstance(message, Dismiss):
+                del self.alive[core]
+                touched.pop(core, None)
+            else:
+                touched[core] = None
+                reports.append(core.receive(message, now))
+        for core in touched:
+            while (report := core.next_report(now)) is not None:
+                reports.append(report)
+        for report in filter(None, reports):
+            self._core.hear(report, now)
+        return bool(touched or reports)
+
+
 @dataclass
 class World:
     """One batcher and its instances, numbered from 0.
@@ -106,6 +149,7 @@ class World:
     """
 
     core: SequenceBatcher
+    slots: Slots
     now: float = 0.0
     batches: list[Executed] = field(default_factory=list)
     running: dict[int, list[Executed]] = field(default_factory=dict)
@@ -114,7 +158,8 @@ class World:
     @classmethod
     def of(cls, plan: SequencePlan, instances: int = 1) -> World:
         """A world in which so many instances are idle."""
-        world = cls(SequenceBatcher(plan))
+        core = SequenceBatcher(plan)
+        world = cls(core, Slots(core))
         for instance in range(instances):
             world.core.instance_idle(instance)
         return world
@@ -129,13 +174,15 @@ class World:
         """Do what the core says until it has nothing more to say."""
         while True:
             action = self.core.next_action(self.now)
-            if isinstance(action, Dispatch):
+            if isinstance(action, Await):
+                assert self.slots.deliver(self.now), "what is awaited must come"
+            elif isinstance(action, Dispatch):
                 batch = Executed(self.now, action.instance, tuple(action.jobs), action.reason)
                 self.batches.append(batch)
                 self.running.setdefault(action.instance, []).append(batch)
             elif isinstance(action, Reject):
                 self.rejected.append((action.job.id, action.error))
-            else:
+            elif not self.slots.deliver(self.now):
                 assert self.core.next_action(self.now) == action, "asking again must change nothing"
                 if isinstance(action, WaitUntil):
                     assert action.when_s > self.now, "a core must not ask to be woken at once"
@@ -167,8 +214,12 @@ class World:
     def wait(self, seconds: float) -> None:
         """Let time pass, acting when the core wants to be woken."""
         until_s = self.now + seconds
-        while isinstance(rest := self.act(), WaitUntil) and rest.when_s <= until_s:
-            self.now = rest.when_s
+        while True:
+            rest = self.act()
+            next_s = min(self.slots.idle_s, rest.when_s if isinstance(rest, WaitUntil) else math.inf)
+            if next_s > until_s:
+                break
+            self.now = next_s
         self.now = until_s
         self.act()
 

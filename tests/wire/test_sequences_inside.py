@@ -69,7 +69,9 @@ def living() -> Counter[str]:
     gc.collect()
     modules = [(str(type(each).__module__), type(each).__qualname__) for each in gc.get_objects()]
     return Counter(
-        name for module, name in modules if module.startswith("trireme.") and not module.endswith("statistics")
+        name
+        for module, name in modules
+        if module.startswith("trireme.") and not module.startswith("trireme.engine.metrics")
     )
 
 

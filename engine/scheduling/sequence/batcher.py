@@ -6,24 +6,29 @@ Rules:
     known begins anew in the same place: what is queued of the old sequence is executed first.
  2. A new sequence gets the free slot with the lowest number over all instances, and keeps it; if there is none, it
     waits in the backlog, and its requests with it. A slot that becomes free goes to the backlog's first.
- 3. `slot` decides which request of a sequence goes next, and when a slot is free; `direct` and `oldest` decide which
-    batch an instance gets.
- 4. A sequence that has a slot, and for max_sequence_idle no new request, is over: its id becomes unknown, what is
-    queued is executed. The time counts from its last request, or from when it got its slot if that was later, so that
-    time spent in the backlog does not count.
- 5. In the backlog, where a request may limit its waiting, a sequence is rejected as a whole when one of its requests
+ 3. A slot is an actor (`slot_core`). It has the requests of its sequence and offers them one at a time; `slot` says
+    when it is free. `direct` and `oldest` decide which batch an instance gets of what is offered.
+ 4. A slot that was told something that it has to answer does so in the same turn, and until then nothing is decided
+    (`Await`). So it does not matter which slot answers first: offers count in the order in which they were due.
+ 5. A sequence that has a slot, and for max_sequence_idle no new request, is over: its id becomes unknown, what is
+    queued is executed. The time counts from the last request, or from when the sequence got its slot if that was
+    later, so that time spent in the backlog does not count. The slot says when it has come; so does a request that
+    comes later than that.
+ 6. In the backlog, where a request may limit its waiting, a sequence is rejected as a whole when one of its requests
     has waited too long, and cancelled as a whole when one of them is cancelled.
- 6. In a slot, cancelling a request that is queued cancels those that continue it, too, and the sequence is over; what
+ 7. In a slot, cancelling a request that is queued cancels those that continue it, too, and the sequence is over; what
     comes before it is executed.
- 7. When an instance dies, all sequences in its slots are over. What is queued of them is refused as lost; what would
+ 8. When an instance dies, all sequences in its slots are over. What is queued of them is refused as lost; what would
     continue them is told to START. They move to no other instance: what the model knew of them died, too.
- 8. In an iterative model each request is a sequence of its own unless it names one that is known; without an id
+ 9. In an iterative model each request is a sequence of its own unless it names one that is known; without an id
     it gets one. A request that was executed may come back, again and again, in front of all others of its sequence and
     without its flags; when it does not, the sequence is over.
- 9. Once stopped, the batcher accepts only what continues a sequence, and waits for no delay. When no client can
+10. Once stopped, the batcher accepts only what continues a sequence, and waits for no delay. When no client can
     continue one any more (the model is unloaded), all are over, so that those in the backlog need not wait for silent
     ones.
-10. An instance that is to leave gets no new sequence; it is released when those that it has are over.
+11. An instance that is to leave gets no new sequence; it is released when those that it has are over.
+12. When a slot dies its sequence is over, as in rule 8; the request that is being executed is answered. Another slot
+    takes its place.
 
 Each job leaves the batcher once, or comes back by `settle`:
 
@@ -33,7 +38,7 @@ Each job leaves the batcher once, or comes back by `settle`:
                   └──────┼──────── rescheduled ───┘
                          ├─▶ Reject: its time in the backlog is over, reason REJECTED
                          ├─▶ Reject: cancelled, reason CANCELED
-                         ├─▶ Reject: lost with its instance, reason BACKEND
+                         ├─▶ Reject: lost with its instance or its slot, reason BACKEND
                          └─▶ given back by drop_all
 """
 
@@ -41,21 +46,26 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Row
 
 from ...errors import TriremeError
 from ...job import Job
 from ...logs.request_lines import about
 from .. import refusals as common_refusals
-from ..core import WAIT, Action, Dispatch, InstanceId, Reject, WaitUntil
+from ..core import AWAIT, WAIT, Action, Dispatch, InstanceId, Reject, WaitUntil
 from . import refusals
 from .backlog import Backlog
 from .host import Host
+from .mail import SlotMessage
 from .plan import SequencePlan
 from .sequence import CorrelationId, Sequence
-from .slot import UNOWNED, Slot, SlotState
+from .slot import VACANT, Slot, SlotState
+from .slot_core import Dropped, Idle, Offer, SlotCore, SlotReport
 from .vacancies import Vacancies
+
+StartSlot = Callable[[Slot, SlotCore], Callable[[SlotMessage], object]]
+"""Makes the actor of a slot; what it returns leaves a message in the actor's mailbox."""
 
 logger = logging.getLogger("trireme.sequence")
 
@@ -69,46 +79,56 @@ class SequenceBatcher:
 
     def __init__(self, plan: SequencePlan) -> None:
         self._plan = plan
+        self._max_idle_s = plan.max_idle_s
         self._hosts: dict[InstanceId, Host] = {}
         self._idle: list[InstanceId] = []
         self._vacancies = Vacancies()
         self._backlog = Backlog()
         self._known: dict[CorrelationId, Sequence] = {}  # those that a request may continue
-        self._reaping: OrderedDict[Sequence, None] = OrderedDict()  # known ones with a slot, the idlest first
         self._queued: dict[Job, Sequence] = {}
         self._out: dict[Job, Slot] = {}  # issued or executing
+        self._start: StartSlot | None = None
+        self._due: dict[Slot, None] = {}  # whose next request is to be offered, or was in this turn
+        self._awaited = 0  # answers of slots (rule 4)
         self._left: OrderedDict[Job, TriremeError] = OrderedDict()  # rejections not fetched yet
         self._arrivals = 0
         self._sequences = 0
         self._iterations = 0
         self._stopping = False
 
+    def use_slots(self, start: StartSlot) -> None:
+        """To be called before anything else: `start` makes slots' actors, whose reports are to be given to `hear`."""
+        self._start = start
+
     # What comes in.
 
     def enqueue(self, job: Job, now: float) -> None:
-        """See `SchedulerCore.enqueue`. For an iterative model, id and flags of the request may change (rule 8).
+        """See `SchedulerCore.enqueue`. For an iterative model, id and flags of the request may change (rule 9).
 
         Raises:
             TriremeError: the request has no place in a sequence; see `refusals`.
         """
-        self._advance(now)
-        sequence = self._admit(job)
+        self._expire(now)
+        self._assign(now)
+        sequence = self._admit(job, now)
         self._arrivals += 1
         job.arrival = self._arrivals
         job.level = 0
         job.enqueued_s = now
         job.deadline_s = None
         self._queued[job] = sequence
+        if job.request.sequence_start:
+            sequence.started = job.arrival
         if job.request.sequence_end:
             self._finish(sequence)
         if sequence.slot is not None:
             sequence.slot.put(job)
-            self._touch(sequence, now)
+            sequence.slot.idle_s = now + self._max_idle_s
             return
-        sequence.jobs[job] = None
+        sequence.jobs.append(job)
         if sequence not in self._backlog:
             self._backlog.add(sequence)
-            self._fill(now)
+            self._assign(now)
         if sequence in self._backlog and job.request.timeout_us:
             job.deadline_s = now + job.request.timeout_us / 1_000_000
             self._backlog.limit(sequence, job.deadline_s)
@@ -117,20 +137,15 @@ class SequenceBatcher:
         """See `SchedulerCore.instance_idle`. The slots of an instance come with it when it is idle for the first time;
         one that is gone must not report any more."""
         if instance not in self._hosts:
-            self._add_host(instance)
+            self._hosts[instance] = self._plan.host(instance)
+            self._vacancies.add_new(instance, 0, self._plan.slots)
         host = self._hosts[instance]
         if not host.spare:
             self._idle.append(instance)
         host.spare = spare
 
     def settle(self, jobs: Row[Job], now: float, rescheduled: Collection[Job] = ()) -> None:
-        """A batch is over. Must be called before its instance is idle again, or gone.
-
-        Args:
-            jobs: those of the `Dispatch`.
-            rescheduled: those that are not answered, but to be executed again. They are queued from now on, or get a
-                `Reject` if there is no sequence for them any more.
-        """
+        """See `SequenceCore.settle`. A request that comes back gets a `Reject` if its sequence is over."""
         host: Host | None = None
         for job in jobs:
             slot = self._out.pop(job, None)
@@ -140,7 +155,7 @@ class SequenceBatcher:
                     self._come_back(job, slot, now)
                     continue
                 sequence = slot.sequence
-                if self._plan.iterative and sequence is not None and not sequence.begins_anew:
+                if self._plan.iterative and sequence is not None and not sequence.begins_anew(job):
                     self._finish(sequence)
                 slot.settle(job)
             elif job in rescheduled:
@@ -149,7 +164,7 @@ class SequenceBatcher:
             host.executing -= 1
 
     def cancel(self, job: Job) -> None:
-        """See `SchedulerCore.cancel` (rules 5 and 6)."""
+        """See `SchedulerCore.cancel` (rules 6 and 7)."""
         job.cancelled = True
         sequence = self._queued.get(job)
         if sequence is None:
@@ -157,20 +172,15 @@ class SequenceBatcher:
         if sequence in self._backlog:
             self._backlog.remove(sequence)
             self._finish(sequence)
-            self._reject_all(list(sequence.jobs), common_refusals.cancelled())
+            self._reject_cancelled(sequence.jobs, in_slot=False)
             return
-        out = self._out.get(job)
-        last = next(reversed(sequence.jobs), job)
-        removed = [job, *sequence.cut()] if out is not None else sequence.cut(job)
-        if removed[-1] is last:  # otherwise another sequence, with a START of its own, follows in the same place
+        slot = self._out.get(job) or sequence.slot
+        assert isinstance(slot, Slot), "a request that is queued is in the backlog or has a slot"
+        if not sequence.begins_anew(job):  # otherwise another sequence, with a START of its own, follows in its place
             self._finish(sequence)
-        self._reject_all(removed, common_refusals.cancelled())
-        if sequence.slot is not None:
-            sequence.slot.shrink()
-        if out is not None:
-            self._hosts[out.instance].withdraw(job)
-            del self._out[job]
-            out.settle(job)
+        if self._out.pop(job, None) is not None:
+            self._hosts[slot.instance].withdraw(job)
+        self._drop(slot, job)
 
     def instance_paused(self, instance: InstanceId) -> None:
         """See `SchedulerCore.instance_paused`. The instance keeps its slots, and they their sequences."""
@@ -181,43 +191,41 @@ class SequenceBatcher:
     def wants(self, instance: InstanceId, others: int) -> bool:
         """See `SchedulerCore.wants`. What is queued is for the instance that has its sequence, and no other."""
         host = self._hosts[instance]
-        return bool(host.ready or host.issued())
+        return bool(host.ready or host.issued()) or any(slot.instance == instance for slot in self._due)
 
     def instance_gone(self, instance: InstanceId) -> None:
-        """See `SchedulerCore.instance_gone` (rule 7)."""
+        """See `SchedulerCore.instance_gone` (rule 8)."""
         host = self._hosts.pop(instance, None)
         if host is None:
             return
         self.instance_paused(instance)
-        lost = list(host.issued())
-        for slot in host.slots:
-            sequence = slot.sequence
-            if sequence is not None:
-                self._finish(sequence)
-                lost += sequence.jobs
+        self._vacancies.forget(instance)
+        slots = set(host.slots.values())
+        lost = {job for job, sequence in self._queued.items() if sequence.slot in slots}.union(host.issued())
+        for slot in host.slots.values():
+            if slot.sequence is not None:
+                self._finish(slot.sequence)
             if slot.out is not None:
                 del self._out[slot.out]
             slot.lose()
-        self._vacancies.forget(instance)
-        for job in sorted(lost, key=lambda job: job.arrival):
-            self._left[job] = refusals.lost(job, self._queued.pop(job).id)
+        self._reject_lost(lost, refusals.lost)
 
     def release(self, instance: InstanceId) -> bool:
-        """See `SequenceCore.release` (rule 10)."""
+        """See `SequenceCore.release` (rule 11)."""
         host = self._hosts.get(instance)
         if host is None:
             return True
         if not host.leaving:
             host.leaving = True
             self._vacancies.forget(instance)
-        return all(slot.sequence is None for slot in host.slots) and not host.issued()
+        return all(slot.sequence is None for slot in host.slots.values()) and not host.issued()
 
     def stop(self) -> None:
-        """Refuse new sequences from now on, and wait for no delay (rule 9)."""
+        """Refuse new sequences from now on, and wait for no delay (rule 10)."""
         self._stopping = True
 
     def end_sequences(self) -> None:
-        """See `SequenceCore.end_sequences` (rule 9)."""
+        """See `SequenceCore.end_sequences` (rule 10)."""
         for sequence in list(self._known.values()):
             self._finish(sequence)
             if sequence.slot is not None:
@@ -231,25 +239,48 @@ class SequenceBatcher:
         self._queued.clear()
         self._backlog.clear()
         self._known.clear()
-        self._reaping.clear()
-        for host in self._hosts.values():
-            for slot in host.slots:
-                if slot.sequence is not None:
-                    slot.sequence.over = True
-                    slot.sequence.jobs.clear()
-                    slot.shrink()
+        for instance, host in self._hosts.items():
             for job in host.issued():
                 host.withdraw(job)
-                self._out.pop(job).settle(job)
+                del self._out[job]
+            self._vacancies.forget(instance)
+            if not host.leaving:
+                self._vacancies.add_new(instance, 0, self._plan.slots)
+            slots, host.slots = host.slots, {}
+            for slot in slots.values():
+                slot.lose()
         return jobs
+
+    def hear(self, report: SlotReport, now: float) -> None:
+        """A slot has said something."""
+        slot = report.slot
+        if slot.state is SlotState.GONE:
+            return
+        if isinstance(report, Offer):
+            if self._queued.get(report.job, self) is slot.sequence:  # otherwise it was cancelled meanwhile
+                slot.offer(report.job)
+        elif isinstance(report, Dropped):
+            slot.drops -= 1
+            self._awaited -= 1
+            jobs = [job for job in report.jobs if job in self._queued]
+            if jobs:
+                self._reject_cancelled(jobs, in_slot=True)
+                slot.shrink(len(jobs))
+        elif isinstance(report, Idle):
+            if now >= slot.idle_s:
+                self._slot_idle(slot)
+        else:
+            self._slot_failed(slot)
 
     # What goes out.
 
     def next_action(self, now: float) -> Action:
-        self._advance(now)
+        self._expire(now)
+        if not self._fill(now):
+            return AWAIT
         if self._left:
             return Reject(*self._left.popitem(last=False))
-        for position, instance in enumerate(self._idle):
+        for position, instance in enumerate(() if self._held_back() else self._idle):
             host = self._hosts[instance]
             batch = host.form(now, self._stopping)
             if batch is None:
@@ -263,11 +294,13 @@ class SequenceBatcher:
             return Dispatch(instance, jobs, reason)
         return self._rest()
 
+    def _held_back(self) -> bool:
+        """Whether no batch is to be formed for now."""
+        return False
+
     def _rest(self) -> Action:
         """Until when there is nothing to do."""
         times = [ripe_s for instance in self._idle if (ripe_s := self._hosts[instance].ripe_s) is not None]
-        if self._reaping:
-            times.append(next(iter(self._reaping)).idle_s)
         deadline_s = self._backlog.closest_deadline_s
         if deadline_s is not None:
             times.append(deadline_s)
@@ -294,7 +327,7 @@ class SequenceBatcher:
 
     # Sequences.
 
-    def _admit(self, job: Job) -> Sequence:
+    def _admit(self, job: Job, now: float) -> Sequence:
         """The sequence that a request belongs to, found or begun; the checks are in the order of
         docs/reference/sequences.md#admission."""
         request = job.request
@@ -310,6 +343,9 @@ class SequenceBatcher:
         if starts:
             self._plan.inputs.check_start()
         sequence = None if anonymous else self._known.get(request.correlation_id)
+        if sequence is not None and isinstance(slot := sequence.slot, Slot) and now >= slot.idle_s:
+            self._slot_idle(slot)
+            sequence = None
         if sequence is None:
             if not starts:
                 raise refusals.not_started(job)
@@ -342,83 +378,122 @@ class SequenceBatcher:
         sequence.over = True
         if self._known.get(sequence.id) is sequence:
             del self._known[sequence.id]
-        self._reaping.pop(sequence, None)
-
-    def _touch(self, sequence: Sequence, now: float) -> None:
-        """A sequence got a request or a slot; if it has one, its idle time begins anew."""
-        if sequence.slot is not None and not sequence.over:
-            sequence.idle_s = now + self._plan.max_idle_s
-            self._reaping[sequence] = None
-            self._reaping.move_to_end(sequence)
 
     def _come_back(self, job: Job, slot: Slot, now: float) -> None:
-        """A request is to be executed again (rule 8), unless its client gave up meanwhile."""
+        """A request is to be executed again (rule 9), unless its client gave up meanwhile."""
         sequence = slot.sequence
-        if sequence is None or job.cancelled:
-            self._left[job] = (
-                common_refusals.cancelled() if job.cancelled else refusals.lost(job, job.request.correlation_id)
-            )
-            if sequence is not None:
-                self._reject_all(sequence.cut(), common_refusals.cancelled())
-                if not sequence.jobs:
-                    self._finish(sequence)
+        if sequence is None:
             slot.settle(job)
-            return
-        job.request.sequence_start = job.request.sequence_end = False
-        job.enqueued_s = now
-        self._queued[job] = sequence
-        slot.give_back(job)
-        self._touch(sequence, now)
+            cancelled = common_refusals.cancelled() if job.cancelled else None
+            self._left[job] = cancelled or refusals.lost(job, job.request.correlation_id)
+        elif job.cancelled:
+            if not sequence.begins_anew(job):
+                self._finish(sequence)
+            self._drop(slot, job)
+        else:
+            job.enqueued_s = now
+            self._queued[job] = sequence
+            slot.give_back(job)
+            slot.idle_s = now + self._max_idle_s
 
-    def _reject_all(self, jobs: list[Job], error: TriremeError) -> None:
+    def _drop(self, slot: Slot, job: Job) -> None:
+        """A request in a slot is cancelled; those that continue it follow when the slot has said which."""
+        self._reject_cancelled([job], in_slot=True)
+        if slot.drop(job):
+            self._awaited += 1
+
+    def _reject_cancelled(self, jobs: Collection[Job], in_slot: bool) -> None:
+        del in_slot
         for job in jobs:
-            del self._queued[job]
-            self._left[job] = error
+            self._queued.pop(job, None)
+            self._left[job] = common_refusals.cancelled()
+
+    def _reject_lost(self, jobs: Collection[Job], error: Callable[[Job, CorrelationId], TriremeError]) -> None:
+        for job in sorted(jobs, key=lambda job: job.arrival):
+            self._left[job] = error(job, self._queued.pop(job).id)
 
     # Slots.
 
-    def _add_host(self, instance: InstanceId) -> None:
-        host = self._hosts[instance] = self._plan.host(instance)
-        for number in range(self._plan.slots):
-            slot = Slot(instance, number, self._plan.iterative, self._slot_changed)
-            host.slots.append(slot)
-            self._vacancies.add(slot)
+    def _make_slot(self, instance: InstanceId, number: int) -> Slot:
+        assert self._start is not None, "a sequence batcher is told how to make slots"
+        slot = Slot(instance, number, self._plan.iterative, self._slot_changed)
+        slot.send = self._start(slot, SlotCore(slot, self._plan.inputs, self._max_idle_s))
+        self._hosts[instance].slots[number] = slot
+        return slot
 
     def _slot_changed(self, slot: Slot, before: SlotState) -> None:
+        after = slot.state
+        if after is SlotState.DUE and before is not SlotState.DUE:
+            self._due[slot] = None
+            self._awaited += 1
+        elif before is SlotState.DUE and after is not SlotState.DUE:
+            self._awaited -= 1
+        if after is SlotState.GONE:
+            self._due.pop(slot, None)
+            self._awaited -= slot.drops
         host = self._hosts.get(slot.instance)
         if host is None:
             return  # gone
-        if slot.state is SlotState.READY:
-            host.ready[slot.number] = slot
-        elif before is SlotState.READY:
-            del host.ready[slot.number]
+        if before is SlotState.READY and after is not SlotState.READY:
+            host.ready.pop(slot.number, None)
             if slot.out is not None:
                 self._out[slot.out] = slot
-        if slot.state in UNOWNED and before not in UNOWNED and not host.leaving:
+        if after in VACANT and before not in VACANT and not host.leaving:
             self._vacancies.add(slot)
 
-    def _advance(self, now: float) -> None:
-        """Do what is due: end idle sequences, reject what waited too long, fill slots, issue requests."""
-        while self._reaping:
-            sequence = next(iter(self._reaping))
-            if sequence.idle_s > now:
-                break
+    def _slot_idle(self, slot: Slot) -> None:
+        """Nothing comes for a slot (rule 5)."""
+        sequence = slot.sequence
+        if sequence is not None and not sequence.over:
             self._finish(sequence)
-            assert sequence.slot is not None, "only sequences with a slot are reaped"
-            sequence.slot.shrink()
+            slot.shrink()
+        if slot.state is SlotState.FREE:
+            del self._hosts[slot.instance].slots[slot.number]
+            slot.lose()
+
+    def _slot_failed(self, slot: Slot) -> None:
+        """Rule 12."""
+        host = self._hosts[slot.instance]
+        lost = [job for job, sequence in self._queued.items() if sequence.slot is slot]
+        if slot.out is not None and host.withdraw(slot.out) is not None:
+            del self._out[slot.out]
+            lost.append(slot.out)
+        if slot.sequence is not None:
+            self._finish(slot.sequence)
+            if not host.leaving:
+                self._vacancies.add_new(slot.instance, slot.number, slot.number + 1)
+        del host.slots[slot.number]
+        slot.lose()
+        self._reject_lost(set(lost), refusals.slot_died)
+
+    def _expire(self, now: float) -> None:
+        """Reject what has waited too long in the backlog."""
         for sequence in self._backlog.expire(now):
             self._finish(sequence)
-            self._reject_all(list(sequence.jobs), refusals.expired())
-        self._fill(now)
+            for job in sequence.jobs:
+                del self._queued[job]
+                self._left[job] = refusals.expired()
 
-    def _fill(self, now: float) -> None:
-        """Give free slots to the backlog, and let requests go that may; a slot may become free by that."""
-        while True:
-            while self._backlog and self._vacancies:
-                sequence = self._backlog.pop()
-                self._vacancies.pop().assign(sequence)
-                self._touch(sequence, now)
+    def _assign(self, now: float) -> None:
+        """Give free slots to the backlog."""
+        while self._backlog and self._vacancies:
+            instance, number, slot = self._vacancies.pop()
+            slot = slot or self._make_slot(instance, number)
+            slot.assign(self._backlog.pop())
+            slot.idle_s = now + self._max_idle_s
+
+    def _fill(self, now: float) -> bool:
+        """Give free slots to the backlog, and let requests go that may; a slot may become free by that. Whether that is
+        done: no answer of a slot is awaited."""
+        self._assign(now)
+        while not self._awaited:
+            for slot in self._due:
+                if slot.state is SlotState.READY:
+                    self._hosts[slot.instance].ready[slot.number] = slot
+            self._due.clear()
             for host in self._hosts.values():
                 host.issue(now)
             if not (self._backlog and self._vacancies):
-                return
+                return True
+            self._assign(now)
+        return False

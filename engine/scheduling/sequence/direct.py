@@ -17,8 +17,8 @@ from ...execution import SealReason
 from ...job import Job
 from ..compatibility import Compatibility
 from ..core import InstanceId
+from .controls import Controls
 from .host import Batch, Host
-from .inputs import InputAdder
 from .padding import NullJob
 
 
@@ -33,12 +33,13 @@ class DirectHost(Host):
     def __init__(
         self,
         instance: InstanceId,
-        inputs: InputAdder,
+        controls: Controls,
         strategy: DirectStrategy,
         rows: int,
         compatibility: Compatibility | None,
     ) -> None:
-        super().__init__(instance, inputs)
+        super().__init__(instance)
+        self._controls = controls
         self._rows = rows
         self._compatibility = compatibility
         self._delay_s = strategy.max_queue_delay_us / 1_000_000
@@ -70,7 +71,8 @@ class DirectHost(Host):
         signature = None
         for number in sorted(self.ready):
             slot = self.ready[number]
-            job = self._head(slot)
+            job = slot.head
+            assert job is not None, "a slot that is READY has a request that may go"
             if self._compatibility is not None:
                 if first is None:
                     signature = self._compatibility.signature(job)
@@ -79,7 +81,7 @@ class DirectHost(Host):
             first = first or job
             rows[number] = slot.take()
         assert first is not None, "the first request that is ready is compatible with itself"
-        return [NullJob(first, self._inputs.controls) if job is None else job for job in rows]
+        return [NullJob(first, self._controls) if job is None else job for job in rows]
 
 
 def _slots_needed(utilization: float, rows: int) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Sequence as Row
 from ...execution import SealReason
 from ...job import Job
 from ..core import InstanceId
-from .inputs import InputAdder
 from .slot import Slot
 
 Batch = tuple[Row[Job], SealReason]
@@ -18,23 +17,22 @@ class Host(ABC):
     """An instance with its slots.
 
     Attributes:
-        slots: by number.
-        ready: the slots in state READY, by number, in the order in which they became so.
+        slots: those that are made, by number.
+        ready: the slots in state READY, by number, in the order in which their requests were due.
         leaving: its slots get no new sequence.
         spare: it takes only a batch that could not grow if it waited (`SchedulerCore.instance_idle`).
         executing: batches handed to the instance and not settled.
         ripe_s: when a batch that was left to grow will be sent as it is; None if there is none.
     """
 
-    def __init__(self, instance: InstanceId, inputs: InputAdder) -> None:
+    def __init__(self, instance: InstanceId) -> None:
         self.instance = instance
-        self.slots: list[Slot] = []
+        self.slots: dict[int, Slot] = {}
         self.ready: dict[int, Slot] = {}
         self.leaving = False
         self.spare = False
         self.executing = 0
         self.ripe_s: float | None = None
-        self._inputs = inputs
 
     def issue(self, now: float) -> None:
         """Move requests that may go from their slots to where batches are made, if that is another place."""
@@ -54,11 +52,3 @@ class Host(ABC):
     def issued(self) -> Row[Job]:
         """The requests that are issued and in no batch yet."""
         return ()
-
-    def _head(self, slot: Slot) -> Job:
-        """The next request of a slot that is READY, its inputs completed."""
-        sequence = slot.sequence
-        assert sequence is not None, "a slot that is READY has a sequence"
-        job = sequence.head
-        self._inputs.complete(job, sequence)
-        return job

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ...job import Job
 from .controls import Controls
-from .sequence import Sequence
-from .state import StateLayout
+from .state import SequenceState, StateLayout
 
 
 class InputAdder:
@@ -29,16 +28,24 @@ class InputAdder:
         if self._states is not None:
             self._states.check()
 
-    def complete(self, job: Job, sequence: Sequence) -> None:
-        """Add controls and state to the request of this sequence that is next; doing it twice changes nothing.
+    def complete(self, job: Job, state: SequenceState | None) -> SequenceState | None:
+        """Add controls and state to a request; doing it twice changes nothing.
 
         The values of the state are those of this moment, so all requests before it must be done with.
+
+        Args:
+            state: what the requests before it have left behind; None for a sequence that begins.
+
+        Returns:
+            The state that it has got, for the next one.
         """
         request = job.request
-        inputs = {**job.inputs, **self.controls.inputs(sequence.id, request.sequence_start, request.sequence_end)}
+        inputs = {
+            **job.inputs,
+            **self.controls.inputs(request.correlation_id, request.sequence_start, request.sequence_end),
+        }
         if self._states is not None:
-            if sequence.state is None or request.sequence_start:
-                sequence.state = self._states.start()
-            job.state = sequence.state
-            inputs.update(sequence.state.inputs)
+            state = job.state = state or self._states.start()
+            inputs.update(state.inputs)
         job.inputs = inputs
+        return state

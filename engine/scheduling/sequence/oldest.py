@@ -18,7 +18,6 @@ from ..compatibility import Compatibility
 from ..core import InstanceId
 from ..formation import Formation
 from .host import Batch, Host
-from .inputs import InputAdder
 from .slot import Slot
 
 
@@ -34,13 +33,12 @@ class OldestHost(Host):
     def __init__(
         self,
         instance: InstanceId,
-        inputs: InputAdder,
         strategy: OldestStrategy,
         rows: int,
         compatibility: Compatibility | None,
         least: int = 0,
     ) -> None:
-        super().__init__(instance, inputs)
+        super().__init__(instance)
         self._least = least
         preferred = frozenset(strategy.preferred_batch_sizes or (rows,))
         self._formation = Formation(preferred, rows, strategy.max_queue_delay_us / 1_000_000, compatibility)
@@ -49,8 +47,7 @@ class OldestHost(Host):
     def issue(self, now: float) -> None:
         """See `Host.issue`."""
         for slot in list(self.ready.values()):
-            job = self._head(slot)
-            slot.take()
+            job = slot.take()
             job.enqueued_s = now
             self._issued[job] = slot
 

@@ -66,5 +66,5 @@ class SequencePlan:
         """An instance, which has no slots yet."""
         strategy = self.batching.strategy
         if isinstance(strategy, OldestStrategy):
-            return OldestHost(instance, self.inputs, strategy, self.rows, self.compatibility, self.least_issued)
-        return DirectHost(instance, self.inputs, strategy, self.rows, self.compatibility)
+            return OldestHost(instance, strategy, self.rows, self.compatibility, self.least_issued)
+        return DirectHost(instance, self.inputs.controls, strategy, self.rows, self.compatibility)

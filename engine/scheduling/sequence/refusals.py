@@ -58,3 +58,11 @@ def lost(job: Job, correlation_id: CorrelationId) -> UnavailableError:
         "instance that it was bound to died; start the sequence again",
         reason=FailureReason.BACKEND,
     )
+
+
+def slot_died(job: Job, correlation_id: CorrelationId) -> UnavailableError:
+    return UnavailableError(
+        f"{request_prefix(job.id)}sequence {correlation_id} to model '{job.model_name}' is lost, because its slot "
+        "died; start the sequence again",
+        reason=FailureReason.BACKEND,
+    )

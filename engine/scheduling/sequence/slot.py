@@ -1,19 +1,24 @@
-"""One slot of an instance: the place of one sequence at a time, and the guard of its order.
+"""One slot of an instance, as the batcher knows it: which sequence has it, and how far its next request is.
+
+The slot's actor has the requests themselves (`slot_core`), and is told by mail what happens to them. A slot is made
+when a sequence gets it for the first time, and dismissed when it is idle, so slots that no sequence uses cost nothing.
 
 Rules:
  1. A slot belongs to one instance for good, and serves one sequence at a time. All requests of a sequence go through
     the slot that it was given.
- 2. At most one request of a slot is *out*, from `take` until `settle`; the next one goes only then. So the requests of
-    a sequence are executed strictly in order, even if their instance could execute several batches at once.
+ 2. At most one request of a slot is offered or *out*, until it is settled; the next one is offered only then. So the
+    requests of a sequence are executed strictly in order, even if their instance could execute several batches at once.
  3. A sequence leaves as soon as it is over and none of its requests waits: the slot is free for another one, whose
     first request then waits for the one that is still out. In a slot that *holds* (iterative models), where a request
     may come back, the sequence leaves only when nothing is out.
  4. Only the very request that is out can be settled or come back. Any other is ignored, however often it is tried: a
     sequence cannot be made to leave twice.
- 5. A slot whose instance died gets no sequence any more.
+ 5. A slot that is gone (its instance or its actor died, or it was dismissed) gets no sequence any more, and is told
+    nothing.
 
-States: FREE (no sequence), WAITING (its sequence has no request queued), READY (the next request may go), BUSY (a
-request is out), PARTING (no sequence any more, its last request is out), GONE. `TRANSITIONS` says how they follow.
+States: FREE (no sequence), WAITING (its sequence has no request queued), DUE (the next request is about to be offered),
+READY (the next request may go), BUSY (a request is out), PARTING (no sequence any more, its last request is out), GONE.
+`TRANSITIONS` says how they follow.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from collections.abc import Callable
 
 from ...job import Job
 from ..core import InstanceId
+from .mail import Again, Dismiss, Drop, Put, Serve, Settle, SlotMessage
 from .sequence import Sequence
 
 
@@ -31,6 +37,7 @@ class SlotState(enum.Enum):
 
     FREE = "free"
     WAITING = "waiting"
+    DUE = "due"
     READY = "ready"
     BUSY = "busy"
     PARTING = "parting"
@@ -42,47 +49,56 @@ class SlotEvent(enum.Enum):
 
     ASSIGN = "a sequence, with at least one request, got the slot"
     PUT = "a request joined the sequence"
+    OFFER = "the next request is here"
     TAKE = "the next request went out"
+    WITHDRAW = "the next request was cancelled"
     SETTLE = "the request that was out is done with"
     RETURN = "the request that was out is to be executed again, before all others"
     SHRINK = "queued requests were removed, or the sequence is over, or both"
-    LOSE = "the instance died"
+    LOSE = "its instance or its actor died, or it was dismissed"
 
 
-FREE, WAITING, READY, BUSY, PARTING, GONE = SlotState
-ASSIGN, PUT, TAKE, SETTLE, RETURN, SHRINK, LOSE = SlotEvent
+FREE, WAITING, DUE, READY, BUSY, PARTING, GONE = SlotState
+ASSIGN, PUT, OFFER, TAKE, WITHDRAW, SETTLE, RETURN, SHRINK, LOSE = SlotEvent
 Y, N, ANY = True, False, None
 
 TRANSITIONS = (
-    #  before    event    queued  over  holds   after
-    ((FREE,      ASSIGN), (Y,     ANY,  ANY),   READY),
-    ((PARTING,   ASSIGN), (Y,     ANY,  ANY),   BUSY),
-    ((WAITING,   PUT),    (Y,     ANY,  ANY),   READY),
-    ((READY,     PUT),    (Y,     ANY,  ANY),   READY),
-    ((BUSY,      PUT),    (Y,     ANY,  ANY),   BUSY),
-    ((READY,     TAKE),   (N,     Y,    N),     PARTING),
-    ((READY,     TAKE),   (ANY,   ANY,  ANY),   BUSY),
-    ((PARTING,   SETTLE), (N,     ANY,  ANY),   FREE),
-    ((BUSY,      SETTLE), (Y,     ANY,  ANY),   READY),
-    ((BUSY,      SETTLE), (N,     Y,    ANY),   FREE),
-    ((BUSY,      SETTLE), (N,     N,    ANY),   WAITING),
-    ((BUSY,      RETURN), (Y,     ANY,  ANY),   READY),
-    ((WAITING,   SHRINK), (N,     Y,    ANY),   FREE),
-    ((READY,     SHRINK), (Y,     ANY,  ANY),   READY),
-    ((READY,     SHRINK), (N,     Y,    ANY),   FREE),
-    ((BUSY,      SHRINK), (N,     Y,    N),     PARTING),
-    ((BUSY,      SHRINK), (ANY,   ANY,  ANY),   BUSY),
-    ((FREE,      LOSE),   (ANY,   ANY,  ANY),   GONE),
-    ((WAITING,   LOSE),   (ANY,   ANY,  ANY),   GONE),
-    ((READY,     LOSE),   (ANY,   ANY,  ANY),   GONE),
-    ((BUSY,      LOSE),   (ANY,   ANY,  ANY),   GONE),
-    ((PARTING,   LOSE),   (ANY,   ANY,  ANY),   GONE),
+    #  before    event      queued over  holds   after
+    ((FREE,      ASSIGN),   (Y,   ANY,  ANY),   DUE),
+    ((PARTING,   ASSIGN),   (Y,   ANY,  ANY),   BUSY),
+    ((WAITING,   PUT),      (Y,   ANY,  ANY),   DUE),
+    ((DUE,       PUT),      (Y,   ANY,  ANY),   DUE),
+    ((READY,     PUT),      (Y,   ANY,  ANY),   READY),
+    ((BUSY,      PUT),      (Y,   ANY,  ANY),   BUSY),
+    ((DUE,       OFFER),    (ANY, ANY,  ANY),   READY),
+    ((READY,     TAKE),     (N,   Y,    N),     PARTING),
+    ((READY,     TAKE),     (ANY, ANY,  ANY),   BUSY),
+    ((READY,     WITHDRAW), (Y,   ANY,  ANY),   DUE),
+    ((READY,     WITHDRAW), (N,   Y,    ANY),   FREE),
+    ((PARTING,   SETTLE),   (N,   ANY,  ANY),   FREE),
+    ((BUSY,      SETTLE),   (Y,   ANY,  ANY),   DUE),
+    ((BUSY,      SETTLE),   (N,   Y,    ANY),   FREE),
+    ((BUSY,      SETTLE),   (N,   N,    ANY),   WAITING),
+    ((BUSY,      RETURN),   (Y,   ANY,  ANY),   DUE),
+    ((WAITING,   SHRINK),   (N,   Y,    ANY),   FREE),
+    ((DUE,       SHRINK),   (Y,   ANY,  ANY),   DUE),
+    ((DUE,       SHRINK),   (N,   Y,    ANY),   FREE),
+    ((READY,     SHRINK),   (ANY, ANY,  ANY),   READY),
+    ((BUSY,      SHRINK),   (N,   Y,    N),     PARTING),
+    ((BUSY,      SHRINK),   (ANY, ANY,  ANY),   BUSY),
+    ((FREE,      LOSE),     (ANY, ANY,  ANY),   GONE),
+    ((WAITING,   LOSE),     (ANY, ANY,  ANY),   GONE),
+    ((DUE,       LOSE),     (ANY, ANY,  ANY),   GONE),
+    ((READY,     LOSE),     (ANY, ANY,  ANY),   GONE),
+    ((BUSY,      LOSE),     (ANY, ANY,  ANY),   GONE),
+    ((PARTING,   LOSE),     (ANY, ANY,  ANY),   GONE),
 )  # fmt: skip
 """State and event, conditions → next state; the first match counts, and what matches none cannot happen. *queued*: a
-request of the sequence waits, after the event. *over*: no request will join the sequence. *holds*: rule 3."""
+request of the sequence waits to be offered, after the event. *over*: no request will join the sequence. *holds*: rule
+3."""
 
-UNOWNED = (FREE, PARTING, GONE)
-"""The states without a sequence."""
+VACANT = (FREE, PARTING)
+"""The states in which it may get a sequence."""
 
 
 _NEXT = {
@@ -93,6 +109,10 @@ _NEXT = {
     for holds in (False, True)
     if all(wanted in (ANY, given) for wanted, given in zip(conditions, (queued, over, holds), strict=True))
 }
+
+
+def _tell_nothing(message: SlotMessage) -> None:
+    """Stands for the mailbox of a slot that is gone."""
 
 
 class Slot:
@@ -106,10 +126,26 @@ class Slot:
 
     Attributes:
         sequence: the one that it serves; None if it serves none.
+        head: the request that was offered and has not gone; None if there is none.
         out: the request that is out; None if none is.
+        send: leaves a message in the mailbox of its actor.
+        idle_s: when nothing has come for too long, for the batcher to set.
+        drops: answers to `Drop` that are still to come.
     """
 
-    __slots__ = ("_changed", "holds", "instance", "number", "out", "sequence", "state")
+    __slots__ = (
+        "_changed",
+        "drops",
+        "head",
+        "holds",
+        "idle_s",
+        "instance",
+        "number",
+        "out",
+        "send",
+        "sequence",
+        "state",
+    )
 
     def __init__(
         self,
@@ -123,25 +159,39 @@ class Slot:
         self.holds = holds
         self.state = SlotState.FREE
         self.sequence: Sequence | None = None
+        self.head: Job | None = None
         self.out: Job | None = None
+        self.send: Callable[[SlotMessage], object] = _tell_nothing
+        self.idle_s = 0.0
+        self.drops = 0
         self._changed = changed
 
     def assign(self, sequence: Sequence) -> None:
         """Give the slot to a sequence that has requests; it must be without one."""
         assert self.sequence is None, f"{self} is taken"
+        jobs, sequence.jobs = sequence.jobs, []
+        sequence.waiting = len(jobs)
         self.sequence = sequence
         sequence.slot = self
+        self.send(Serve(jobs, self.state is SlotState.FREE))
         self._move(SlotEvent.ASSIGN)
 
     def put(self, job: Job) -> None:
         """A request joins the sequence, at its end."""
-        self._owner.jobs[job] = None
+        self._owner.waiting += 1
+        self.send(Put(job, self.state is SlotState.WAITING))
         self._move(SlotEvent.PUT)
+
+    def offer(self, job: Job) -> None:
+        """The next request is here."""
+        self._owner.waiting -= 1
+        self.head = job
+        self._move(SlotEvent.OFFER)
 
     def take(self) -> Job:
         """Let the next request go out; the slot must be READY."""
-        assert self.state is SlotState.READY, f"{self} has no request that may go"
-        job, _ = self._owner.jobs.popitem(last=False)
+        job, self.head = self.head, None
+        assert job is not None, f"{self} has no request that may go"
         self.out = job
         self._move(SlotEvent.TAKE)
         return job
@@ -156,6 +206,8 @@ class Slot:
             return False
         self.out = None
         self._move(SlotEvent.SETTLE)
+        if self.state is SlotState.DUE:
+            self.send(Settle())
         return True
 
     def give_back(self, job: Job) -> bool:
@@ -167,24 +219,53 @@ class Slot:
         if job is not self.out or self.sequence is None:
             return False
         self.out = None
-        self.sequence.jobs[job] = None
-        self.sequence.jobs.move_to_end(job, last=False)
+        self.sequence.waiting += 1
+        self.send(Again(job))
         self._move(SlotEvent.RETURN)
         return True
 
-    def shrink(self) -> None:
-        """Requests of the sequence were removed, or it is over."""
+    def drop(self, job: Job) -> bool:
+        """A request of the sequence was cancelled, and goes with those that continue it.
+
+        Returns:
+            Whether those are still to be told, by `Dropped`.
+        """
+        if job is self.out:
+            self.out = None
+            self._move(SlotEvent.SETTLE)
+        elif job is self.head:
+            self.head = None
+            self._move(SlotEvent.WITHDRAW)
+        else:
+            self._owner.waiting -= 1
+            self.send(Drop(job))
+            self.drops += 1
+            self._move(SlotEvent.SHRINK)
+            return True
+        if self.state is not SlotState.DUE:
+            return False
+        self.send(Drop(job))
+        self.drops += 1
+        return True
+
+    def shrink(self, count: int = 0) -> None:
+        """So many requests of the sequence were removed, or it is over."""
+        self._owner.waiting -= count
         self._move(SlotEvent.SHRINK)
 
     def lose(self) -> None:
-        """The instance died."""
-        self.out = None
+        """The slot is gone."""
+        self.head = self.out = None
         self._move(SlotEvent.LOSE)
+        self.drops = 0
+        self.send(Dismiss())
+        self.send = _tell_nothing
 
     @property
     def next_s(self) -> float:
-        """When the next request of its sequence, which must have one, was queued."""
-        return self._owner.head.enqueued_s
+        """When the request that is here was queued."""
+        assert self.head is not None, f"{self} has no request that may go"
+        return self.head.enqueued_s
 
     @property
     def _owner(self) -> Sequence:
@@ -194,12 +275,12 @@ class Slot:
     def _move(self, event: SlotEvent) -> None:
         before = self.state
         sequence = self.sequence
-        queued = sequence is not None and len(sequence.jobs) > 0
+        queued = sequence is not None and sequence.waiting > 0
         over = sequence is not None and sequence.over
         key = (before, event, queued, over, self.holds)
         assert key in _NEXT, f"{event.name} cannot happen to {self}"
         self.state = _NEXT[key]
-        if sequence is not None and self.state in UNOWNED:
+        if sequence is not None and self.state in (FREE, PARTING, GONE):
             self.sequence = None
             sequence.slot = None
         self._changed(self, before)

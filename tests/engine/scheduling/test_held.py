@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from google.protobuf import text_format
-from sequence_world import sequence_job
+from sequence_world import Slots, sequence_job
 
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
-from trireme.engine.scheduling.core import WAIT, Dispatch, Reject, SchedulerCore
+from trireme.engine.scheduling.core import AWAIT, WAIT, Action, Dispatch, Reject, SchedulerCore
 from trireme.engine.scheduling.delays import SchedulerDelays
 from trireme.engine.scheduling.dynamic import DynamicBatcher
 from trireme.engine.scheduling.factory import make_scheduler
@@ -22,7 +24,27 @@ OLDEST = "sequence_batching { oldest { max_candidate_sequences: 4 } }"
 def scheduler(batching: str, queued: int, backlog: int = 0) -> SchedulerCore:
     text = f'name: "m" max_batch_size: 2 {batching}'
     config = model_config(text_format.Parse(text, ModelConfigMessage()))
-    return make_scheduler(config, None, SchedulerDelays(queued, backlog))
+    core = make_scheduler(config, None, SchedulerDelays(queued, backlog))
+    return core if isinstance(core, DynamicBatcher) else cast(SchedulerCore, WithSlots(cast(SequenceBatcher, core)))
+
+
+class WithSlots:
+    """A sequence batcher whose slots are told, and heard, before it decides."""
+
+    def __init__(self, core: SequenceBatcher) -> None:
+        self.core = core
+        self._slots = Slots(core)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
+
+    def next_action(self, now: float) -> Action:
+        action: Action = AWAIT
+        while action is AWAIT:
+            while self._slots.deliver(now):
+                pass
+            action = self.core.next_action(now)
+        return action
 
 
 def ids(action: object) -> list[str]:
@@ -32,7 +54,7 @@ def ids(action: object) -> list[str]:
 
 def test_without_delays_a_model_gets_the_ordinary_scheduler() -> None:
     assert type(scheduler(DYNAMIC, 0)) is DynamicBatcher
-    assert type(scheduler(DIRECT, 0)) is SequenceBatcher
+    assert type(cast(WithSlots, scheduler(DIRECT, 0)).core) is SequenceBatcher
 
 
 def test_the_environment_says_how_many() -> None:
@@ -102,6 +124,7 @@ def test_a_request_that_is_cancelled_while_it_is_held_counts(batching: str) -> N
     jobs = [sequence_job(key, "s", str(key)) for key in (1, 2, 3)]
     for job in jobs[:2]:
         core.enqueue(job, 0.0)
+    assert not isinstance(core.next_action(0.0), Dispatch)
     core.cancel(jobs[1])
     while isinstance(core.next_action(0.0), Reject):
         pass

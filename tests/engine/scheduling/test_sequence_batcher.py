@@ -140,10 +140,10 @@ def test_the_reaper_comes_to_rest(batching):
     for key in range(1, 9):
         world.ask(key, "s")
     world.run()
-    assert world.act() == WaitUntil(1.0)
+    assert (world.act(), world.slots.idle_s) == (Wait(), 1.0)
     world.now = 5.0
     assert world.act() == Wait()
-    assert world.core.active == 0
+    assert (world.core.active, world.slots.alive) == (0, {})
 
 
 @BOTH
@@ -370,7 +370,7 @@ def test_drop_all_gives_back_what_is_queued_in_order_of_arrival_and_ends_all_seq
     world.ask(5, "s", "5a")
     world.run()
     assert world.names == [["1a"], ["5a"]]
-    assert world.act() == WaitUntil(1.0)
+    assert (world.act(), world.slots.idle_s) == (Wait(), 1.0)
 
 
 def test_drop_all_empties_the_inner_batcher():

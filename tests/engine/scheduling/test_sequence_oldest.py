@@ -128,8 +128,17 @@ def test_a_slot_whose_last_request_is_still_out_is_free_already():
     world = World.of(make_plan(oldest(4), 0, dims=(1,)))
     for key in range(1, 6):
         world.ask(key, "se", str(key))
+        world.act()
     world.run()
     assert world.names == [["1"], ["3"], ["5"], ["2"], ["4"]]
+
+
+def test_sequences_that_come_in_one_turn_get_slots_of_their_own():
+    world = World.of(make_plan(oldest(4), 0, dims=(1,)))
+    for key in range(1, 6):
+        world.ask(key, "se", str(key))
+    world.run()
+    assert world.names == [["1"], ["2"], ["3"], ["4"], ["5"]]
 
 
 def test_of_slots_with_one_number_the_longest_free_is_taken():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import product
 
 import pytest
@@ -10,49 +11,56 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sequence_world import sequence_job
 
+from trireme.engine.job import Job
+from trireme.engine.scheduling.sequence.controls import Controls
+from trireme.engine.scheduling.sequence.inputs import InputAdder
+from trireme.engine.scheduling.sequence.mail import Dismiss, Serve, SlotMessage
 from trireme.engine.scheduling.sequence.sequence import Sequence
-from trireme.engine.scheduling.sequence.slot import (
-    TRANSITIONS,
-    UNOWNED,
-    Slot,
-    SlotEvent,
-    SlotState,
-)
+from trireme.engine.scheduling.sequence.slot import TRANSITIONS, VACANT, Slot, SlotEvent, SlotState
+from trireme.engine.scheduling.sequence.slot_core import Dropped, Offer, SlotCore, SlotReport
+
+OWNED = (SlotState.WAITING, SlotState.DUE, SlotState.READY, SlotState.BUSY)
 
 
-def plain_state(owned: bool, queued: bool, out: bool) -> SlotState:
+def plain_state(owned: bool, queued: bool, head: bool, out: bool) -> SlotState:
     """What the states mean."""
-    if owned:
-        return SlotState.BUSY if out else SlotState.READY if queued else SlotState.WAITING
-    return SlotState.PARTING if out else SlotState.FREE
+    if not owned:
+        return SlotState.PARTING if out else SlotState.FREE
+    if out:
+        return SlotState.BUSY
+    return SlotState.READY if head else SlotState.DUE if queued else SlotState.WAITING
 
 
 def expected_state(before: SlotState, event: SlotEvent, queued: bool, over: bool, holds: bool) -> SlotState | None:
     """The next state, derived from the rules alone; None for what cannot happen."""
-    owned = before not in UNOWNED
+    owned = before in OWNED
     out = before in (SlotState.BUSY, SlotState.PARTING)
+    head = before is SlotState.READY
     possible = {
-        SlotEvent.ASSIGN: not owned and queued,
+        SlotEvent.ASSIGN: before in (SlotState.FREE, SlotState.PARTING) and queued,
         SlotEvent.PUT: owned and queued,
-        SlotEvent.TAKE: before is SlotState.READY,
+        SlotEvent.OFFER: before is SlotState.DUE,
+        SlotEvent.TAKE: head,
+        SlotEvent.WITHDRAW: head and (queued or over),
         SlotEvent.SETTLE: out and not (not owned and queued),
         SlotEvent.RETURN: before is SlotState.BUSY and queued,
-        SlotEvent.SHRINK: owned and (queued or over or before is SlotState.BUSY),
+        SlotEvent.SHRINK: owned and (queued or over or out or head),
         SlotEvent.LOSE: True,
     }[event]
     if (
         before is SlotState.GONE
         or not possible
-        or (before is SlotState.WAITING and queued and event is not SlotEvent.PUT)
+        or (before is SlotState.WAITING and queued and event not in (SlotEvent.PUT, SlotEvent.LOSE))
     ):
-        return SlotState.GONE if event is SlotEvent.LOSE and before is not SlotState.GONE else None
+        return None
     if event is SlotEvent.LOSE:
         return SlotState.GONE
     owned = owned or event is SlotEvent.ASSIGN
     out = (out or event is SlotEvent.TAKE) and event not in (SlotEvent.SETTLE, SlotEvent.RETURN)
-    if owned and over and not queued and not (holds and out):
+    head = (head or event is SlotEvent.OFFER) and event not in (SlotEvent.TAKE, SlotEvent.WITHDRAW)
+    if owned and over and not queued and not head and not (holds and out):
         owned = False
-    return plain_state(owned, queued, out)
+    return plain_state(owned, queued, head, out)
 
 
 def table_state(before: SlotState, event: SlotEvent, conditions: tuple[bool, ...]) -> SlotState | None:
@@ -90,42 +98,78 @@ def test_every_line_of_the_table_is_needed():
 
 
 class SlotMachine(RuleBasedStateMachine):
-    """Whatever happens to a slot, its state is the one that its contents mean, and changes as the table says."""
+    """A slot and the core of its actor, with the mail between them on its way for any length of time: the state is the
+    one that the contents mean, and requests come out in the order in which they went in."""
 
     def __init__(self) -> None:
         super().__init__()
         self.changes: list[tuple[SlotState, SlotState]] = []
         self.slot = Slot(1, 0, False, self.note)
+        self.core = SlotCore(self.slot, InputAdder(Controls((), True), None), 1.0)
+        self.mail: deque[SlotMessage] = deque()
+        self.reports: deque[SlotReport] = deque()
+        self.slot.send = self.mail.append
+        self.queued: list[Job] = []
+        self.taken: list[int] = []
         self.made = 0
 
     def note(self, slot: Slot, before: SlotState) -> None:
         self.changes.append((before, slot.state))
 
+    def job(self) -> Job:
+        self.made += 1
+        job = sequence_job(1)
+        job.arrival = self.made
+        self.queued.append(job)
+        return job
+
     @rule(count=st.integers(1, 3), over=st.booleans(), holds=st.booleans())
-    @precondition(lambda self: self.slot.state in (SlotState.FREE, SlotState.PARTING))
+    @precondition(lambda self: self.slot.state in VACANT)
     def assign(self, count: int, over: bool, holds: bool) -> None:
         if self.slot.state is SlotState.FREE:
             self.slot.holds = holds
-        self.made += 1
         sequence = Sequence(self.made, self.made)
-        sequence.jobs.update(dict.fromkeys(sequence_job(self.made) for _ in range(count)))
+        sequence.jobs = [self.job() for _ in range(count)]
         sequence.over = over
         self.slot.assign(sequence)
-        assert sequence.slot is self.slot
+        assert (sequence.slot, sequence.waiting, sequence.jobs) == (self.slot, count, [])
 
     @rule(end=st.booleans())
     @precondition(lambda self: self.slot.sequence is not None and not self.slot.sequence.over)
     def put(self, end: bool) -> None:
         assert self.slot.sequence is not None
         self.slot.sequence.over = end
-        self.slot.put(sequence_job(1))
+        self.slot.put(self.job())
+
+    @rule()
+    def receive(self) -> None:
+        """The slot's actor has its turn."""
+        while self.mail:
+            report = self.core.receive(self.mail.popleft(), 0.0)
+            self.reports.extend(filter(None, [report]))
+        while (report := self.core.next_report(0.0)) is not None:
+            self.reports.append(report)
+
+    @rule()
+    @precondition(lambda self: self.reports)
+    def hear(self) -> None:
+        report = self.reports.popleft()
+        if isinstance(report, Offer):
+            if report.job in self.queued:
+                assert report.job is self.queued[0], "the oldest goes first"
+                self.slot.offer(report.job)
+            return
+        assert isinstance(report, Dropped)
+        self.slot.drops -= 1
+        jobs = [job for job in report.jobs if job in self.queued]
+        self.queued = [job for job in self.queued if job not in jobs]
+        if jobs:
+            self.slot.shrink(len(jobs))
 
     @rule()
     @precondition(lambda self: self.slot.state is SlotState.READY)
     def take(self) -> None:
-        assert self.slot.sequence is not None
-        head = self.slot.sequence.head
-        assert self.slot.take() is head is self.slot.out
+        assert self.slot.take() is self.queued.pop(0) is self.slot.out
 
     @rule(back=st.booleans())
     @precondition(lambda self: self.slot.out is not None)
@@ -133,11 +177,21 @@ class SlotMachine(RuleBasedStateMachine):
         job = self.slot.out
         assert job is not None
         if back and self.slot.sequence is not None:
+            self.queued.insert(0, job)
             assert self.slot.give_back(job)
-            assert self.slot.sequence.head is job
         else:
             assert self.slot.settle(job)
         assert not self.slot.settle(job), "done with already"
+
+    @rule(at=st.integers(0, 2))
+    @precondition(lambda self: self.slot.sequence is not None and self.queued)
+    def cancel(self, at: int) -> None:
+        """A request goes, and all that continue it; the sequence is over."""
+        assert self.slot.sequence is not None
+        job = self.queued[min(at, len(self.queued) - 1)]
+        self.queued.remove(job)
+        self.slot.sequence.over = True
+        self.slot.drop(job)
 
     @rule()
     def settle_a_stranger(self) -> None:
@@ -146,46 +200,60 @@ class SlotMachine(RuleBasedStateMachine):
         assert not self.slot.give_back(sequence_job(1))
         assert len(self.changes) == changes
 
-    @rule(keep=st.integers(0, 2))
+    @rule()
     @precondition(lambda self: self.slot.sequence is not None)
-    def shrink(self, keep: int) -> None:
-        sequence = self.slot.sequence
-        assert sequence is not None
-        while len(sequence.jobs) > keep:
-            sequence.jobs.popitem()
-        sequence.over = True
+    def end(self) -> None:
+        assert self.slot.sequence is not None
+        self.slot.sequence.over = True
         self.slot.shrink()
 
     @invariant()
     def state_means_what_it_says(self) -> None:
-        slot = self.slot
-        queued = slot.sequence is not None and len(slot.sequence.jobs) > 0
-        assert slot.state is plain_state(slot.sequence is not None, queued, slot.out is not None)
-        if slot.sequence is not None:
-            assert queued or not slot.sequence.over or (slot.holds and slot.out is not None)
+        slot, sequence = self.slot, self.slot.sequence
+        queued = sequence is not None and sequence.waiting > 0
+        assert slot.state is plain_state(sequence is not None, queued, slot.head is not None, slot.out is not None)
+        if sequence is not None:
+            assert sequence.waiting == len(self.queued) - (slot.head is not None)
+            assert queued or slot.head or not sequence.over or (slot.holds and slot.out is not None)
+
+    @invariant()
+    def what_is_due_comes(self) -> None:
+        """When all mail has been delivered, a slot that is due has offered its request."""
+        if not self.mail and not self.reports and not self.slot.drops:
+            assert self.slot.state is not SlotState.DUE
 
 
 TestSlot = SlotMachine.TestCase
-TestSlot.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestSlot.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
-def test_a_lost_slot_gets_no_sequence_again():
-    slot = Slot(1, 0, False, lambda _slot, _before: None)
+def owned(*jobs: Job, over: bool = False) -> Sequence:
     sequence = Sequence(1, 1)
-    sequence.jobs[sequence_job(1)] = None
+    sequence.jobs += jobs or [sequence_job(1)]
+    sequence.over = over
+    return sequence
+
+
+def test_a_lost_slot_gets_no_sequence_again_and_its_actor_is_dismissed():
+    told: list[SlotMessage] = []
+    slot = Slot(1, 0, False, lambda _slot, _before: None)
+    slot.send = told.append
+    job = sequence_job(1)
+    sequence = owned(job)
     slot.assign(sequence)
+    slot.offer(job)
     slot.take()
     slot.lose()
     assert (slot.state, slot.sequence, slot.out, sequence.slot) == (SlotState.GONE, None, None, None)
+    assert [type(message) for message in told] == [Serve, Dismiss]
     with pytest.raises(AssertionError, match="ASSIGN cannot happen"):
-        slot.assign(sequence)
+        slot.assign(owned())
+    assert len(told) == 2
 
 
 def test_a_slot_is_not_given_away_twice():
     slot = Slot(1, 0, False, lambda _slot, _before: None)
-    first, second = Sequence(1, 1), Sequence(2, 2)
-    for sequence in (first, second):
-        sequence.jobs[sequence_job(sequence.id)] = None
+    first, second = owned(), owned()
     slot.assign(first)
     with pytest.raises(AssertionError, match="is taken"):
         slot.assign(second)
@@ -196,16 +264,15 @@ def test_a_slot_is_not_given_away_twice():
 def test_release_of_the_old_sequence_does_not_touch_the_new_one():
     """The old sequence's last request is settled, twice, while the new one has its first request out."""
     slot = Slot(1, 0, False, lambda _slot, _before: None)
-    old, new = Sequence(1, 1), Sequence(2, 2)
-    for sequence in (old, new):
-        sequence.jobs[sequence_job(sequence.id)] = None
-        sequence.over = True
-    slot.assign(old)
-    last = slot.take()
-    slot.assign(new)
+    last, first = sequence_job(1), sequence_job(2)
+    slot.assign(owned(last, over=True))
+    slot.offer(last)
+    assert slot.take() is last
+    slot.assign(owned(first, over=True))
     assert slot.state is SlotState.BUSY
     assert slot.settle(last)
-    first = slot.take()
+    slot.offer(first)
+    assert slot.take() is first
     assert not slot.settle(last)
     assert slot.out is first
     assert slot.settle(first)

@@ -22,6 +22,7 @@ from trireme.simulations.oracle.observed import (
     ToldRelease,
     ToldSequencesEnd,
     ToldSettled,
+    ToldSilent,
     ToldToStop,
     Waits,
 )
@@ -77,6 +78,10 @@ def waits(at_s: float, until_s: float = NEVER_S) -> Waits:
     return Waits(at_s, "m", until_s)
 
 
+def silent(at_s: float, sequence: int) -> ToldSilent:
+    return ToldSilent(at_s, "m", sequence)
+
+
 def gave_up(request: int) -> ToldCancelled:
     return ToldCancelled("m", request)
 
@@ -94,22 +99,22 @@ STOP = ToldToStop("m")
 TWO = [asked(0, 1, 1, "S"), asked(0, 2, 2, "S")]
 
 GOOD: dict[str, list[object]] = {
-    "two sequences side by side": [DIRECT, FREE, *TWO, sent(0, 1, 2, reason=FULL), waits(0, 1.0)],
+    "two sequences side by side": [DIRECT, FREE, *TWO, sent(0, 1, 2, reason=FULL), waits(0)],
     "a row of padding": [DIRECT, FREE, *TWO, sent(0, 1, 2, reason=FULL), settled(0.1, 1, 2), FREE,
-                         asked(0.1, 3, 2), sent(0.1, 0, 3), waits(0.1, 1.0)],
+                         asked(0.1, 3, 2), sent(0.1, 0, 3), waits(0.1)],
     "one at a time": [DIRECT, FREE, asked(0, 1, 1, "S"), asked(0, 2, 1, "E"), sent(0, 1), settled(0.1, 1), FREE,
                       sent(0.1, 2), waits(0.1)],
     "the backlog is first come, first served": [
         ONE, FREE, asked(0, 1, 1, "SE"), asked(0, 2, 2, "SE"), asked(0, 3, 3, "SE"), full(0, 1), settled(0.1, 1), FREE,
         full(0.1, 2), settled(0.2, 2), FREE, full(0.2, 3), waits(0.2)],
     "the lowest slot of all instances": [
-        DIRECT, FREE, OTHER, *TWO, sent(0, 1), sent(0, 2, to=2), waits(0, 1.0)],
+        DIRECT, FREE, OTHER, *TWO, sent(0, 1), sent(0, 2, to=2), waits(0)],
     "too long in the backlog": [ONE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 2, "S", 50_000), asked(0.01, 3, 2),
                                 full(0.02, 1), waits(0.02, 0.05), rejected(0.05, 2, EXPIRED),
-                                rejected(0.05, 3, EXPIRED), waits(0.05, 1.0)],
-    "a timeout has no effect in a slot": [ONE, FREE, asked(0, 1, 1, "S", 10_000), full(0.5, 1), waits(0.5, 1.0)],
-    "silent for too long": [DIRECT, FREE, asked(0, 1, 1, "S"), sent(0, 1), settled(0.1, 1), FREE, waits(0.1, 1.0),
-                            waits(1.0), refused(2, 1, NO_START)],
+                                rejected(0.05, 3, EXPIRED), waits(0.05)],
+    "a timeout has no effect in a slot": [ONE, FREE, asked(0, 1, 1, "S", 10_000), full(0.5, 1), waits(0.5)],
+    "silent for too long": [DIRECT, FREE, asked(0, 1, 1, "S"), sent(0, 1), settled(0.1, 1), FREE, waits(0.1),
+                            silent(1.0, 1), waits(1.0), refused(2, 1, NO_START)],
     "a utilization that is reached": [PATIENT, FREE, *TWO, waits(0, 0.3), asked(0.1, 3, 3, "S"),
                                       sent(0.1, 1, 2, 3, reason=PREFERRED)],
     "a delay that is over": [PATIENT, FREE, *TWO, waits(0, 0.3), sent(0.3, 1, 2, reason=DELAY)],
@@ -123,7 +128,7 @@ GOOD: dict[str, list[object]] = {
         rejected(0, 3), waits(0), settled(0.1, 1), FREE, refused(4, 1, NO_START)],
     "cancelled in the backlog as a whole": [
         ONE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 2, "S"), asked(0, 3, 2), full(0, 1), gave_up(3), rejected(0, 2),
-        rejected(0, 3), waits(0, 1.0)],
+        rejected(0, 3), waits(0)],
     "lost with its instance": [ONE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 1), full(0, 1), GONE, rejected(0, 2, LOST),
                                settled(0.1, 1), refused(3, 1, NO_START)],
     "executed again before the others": [
@@ -134,7 +139,7 @@ GOOD: dict[str, list[object]] = {
     "refusals": [ONE, FREE, refused(1, 1, NO_START), refused(2, 0, NO_ID),
                  refused(3, 1, BATCHED, "S", 2), STOP,
                  refused(4, 1, STOPPING, "S")],
-    "a paused instance gets nothing": [ONE, FREE, ToldPaused("m", 1), asked(0, 1, 1, "S"), waits(0, 1.0), FREE,
+    "a paused instance gets nothing": [ONE, FREE, ToldPaused("m", 1), asked(0, 1, 1, "S"), waits(0), FREE,
                                        full(0, 1)],
     "an instance that is to go": [ONE, FREE, asked(0, 1, 1, "S"), ToldRelease("m", 1, False), full(0, 1),
                                   ToldSequencesEnd("m"), ToldRelease("m", 1, True), asked(0, 2, 2, "S"), waits(0)],
@@ -155,7 +160,9 @@ BAD: dict[str, list[object]] = {
                                    rejected(0.04, 2, EXPIRED)],
     "too late from the backlog": [ONE, FREE, *TWO[:1], asked(0, 2, 2, "S", 50_000), full(0, 1), waits(0.06)],
     "out of its slot by a timeout": [ONE, FREE, asked(0, 1, 1, "S", 10_000), rejected(0.02, 1, EXPIRED)],
-    "a silence that is too short": [DIRECT, FREE, asked(0, 1, 1, "S"), sent(0, 1), waits(0, 0.5)],
+    "a silence that is too short": [DIRECT, FREE, asked(0, 1, 1, "S"), sent(0, 1), silent(0.5, 1)],
+    "a silence that is cut short": [DIRECT, FREE, asked(0, 1, 1, "S"), asked(0.5, 2, 1), sent(0.5, 1), silent(1, 1)],
+    "a silence that is too long": [DIRECT, FREE, asked(0, 1, 1, "S"), sent(0, 1), waits(1.1)],
     "a sequence that goes on after its time": [DIRECT, FREE, asked(0, 1, 1, "S"), sent(0, 1), asked(1.5, 2, 1)],
     "a sequence that is forgotten": [DIRECT, FREE, asked(0, 1, 1, "S"), refused(2, 1, NO_START)],
     "a delay that is not waited for": [PATIENT, FREE, *TWO, sent(0.1, 1, 2, reason=DELAY)],
