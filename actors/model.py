@@ -40,6 +40,7 @@ from ..engine.instances.orders import InstanceOrder, adopt, instance_orders
 from ..engine.logs.request_lines import about
 from ..engine.metrics.responses import MemoryUsage
 from ..engine.metrics.statistics import ModelStatistics, RecentLatencies, first_response_histogram
+from ..engine.repository.catalog import UNLOADED
 from ..engine.repository.loading import LoadedEnsemble, LoadedInstances, gpus_for
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest
@@ -59,9 +60,6 @@ from .surroundings import Surroundings
 from .warmup import WarmUp
 
 logger = logging.getLogger("trireme.model")
-
-UNLOADED = "unloaded"
-"""The reason of a version that is unavailable because it was told to stop."""
 
 
 class Model(Actor[ModelMessage]):

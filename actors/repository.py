@@ -29,11 +29,13 @@ from ..engine.config.model import ModelConfig
 from ..engine.description import IndexEntry, ModelState
 from ..engine.errors import InternalError
 from ..engine.logs.request_lines import about
+from ..engine.repository.catalog import UNLOADED, Catalog
 from ..engine.repository.source import ModelSource, Scan
+from ..engine.request import LATEST
 from .actor import Actor
-from .catalog import Catalog
 from .messages import Drain, Serve, Stop
-from .model import UNLOADED, Model
+from .model import Model
+from .readiness import ReadinessCheck, all_pass
 from .slow_loads import SlowLoads, no_more_changes
 from .surroundings import Surroundings
 
@@ -107,7 +109,7 @@ class StartupError(InternalError):
         self.index = tuple(index)
 
 
-class Repository(Catalog, Actor[RepositoryMessage]):
+class Repository(Catalog[Model], Actor[RepositoryMessage]):
     """All models of a server. Its mailbox holds a few messages of each model and operation.
 
     Args:
@@ -250,6 +252,17 @@ class Repository(Catalog, Actor[RepositoryMessage]):
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await super().run()
+
+    async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
+        """`model_ready`, and the model is asked if it has a check of its own."""
+        if not self.model_ready(name, version):
+            return False
+        checks = self.find(name, version).own_checks()
+        return not checks or (await all_pass(checks) and self.model_ready(name, version))
+
+    def own_checks(self) -> list[ReadinessCheck]:
+        """What is to be asked besides `all_ready`."""
+        return list(dict.fromkeys(check for model in self.models() if model.ready for check in model.own_checks()))
 
     async def changed(self) -> None:
         """Wait until a version changes its state."""

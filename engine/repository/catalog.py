@@ -1,26 +1,67 @@
 """What the repository knows, and answers: which model a name means, which versions there are, and how they are.
 
-Looking things up is synchronous, for it happens on every request. Only the repository changes what stands here.
+Looking things up is synchronous, for it happens on every request. Only the repository (`actors.repository`) changes
+what stands here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
-from ..engine.admission.shares import ModelShare
-from ..engine.backends.services import NOT_READY
-from ..engine.description import IndexEntry, ModelDescription, ModelState
-from ..engine.errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
-from ..engine.metrics.statistics import ModelStatisticsEntry
-from ..engine.repository.source import ModelSource, Scan
-from ..engine.request import LATEST, InferenceRequest
-from .model import UNLOADED, Model
-from .readiness import ReadinessCheck, all_pass
+from ..admission.shares import ModelShare
+from ..backends.services import NOT_READY
+from ..config.model import ModelConfig
+from ..description import IndexEntry, ModelActorStatistics, ModelDescription, ModelState
+from ..errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
+from ..metrics.responses import MemoryUsage
+from ..metrics.statistics import ModelStatistics, ModelStatisticsEntry
+from ..request import LATEST, InferenceRequest
+from .source import ModelSource, Scan
+
+UNLOADED = "unloaded"
+"""The reason of a version that is unavailable because it was told to stop."""
 
 _PASSING = (ModelState.UNKNOWN, ModelState.LOADING, ModelState.UNLOADING)
 
 
-class Catalog:
+class ModelVersion(Protocol):
+    """A version of a model (`actors.model.Model`, which says more)."""
+
+    id: str
+    name: str
+    version: int
+    config: ModelConfig
+    source: ModelSource
+    share: ModelShare
+    state: ModelState
+    reason: str
+    stateful: bool
+    statistics: ModelStatistics
+
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def retiring(self) -> bool: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def healthy(self) -> bool: ...
+    @property
+    def memory_usage(self) -> tuple[MemoryUsage, ...]: ...
+
+    def continues(self, request: InferenceRequest) -> bool: ...
+    def describe(self, versions: tuple[int, ...]) -> ModelDescription: ...
+    def index_entry(self) -> IndexEntry: ...
+    def actor_statistics(self) -> ModelActorStatistics: ...
+
+
+M = TypeVar("M", bound=ModelVersion)
+
+
+class Catalog(Generic[M]):
     """All models of a server.
 
     Args:
@@ -35,13 +76,13 @@ class Catalog:
 
     def __init__(self, namespacing: bool) -> None:
         self._namespacing = namespacing
-        self._models: dict[str, dict[int, Model]] = {}  # by id
+        self._models: dict[str, dict[int, M]] = {}  # by id
         self._ids: dict[str, list[str]] = {}  # by name
-        self._latest: dict[str, Model] = {}  # by name
+        self._latest: dict[str, M] = {}  # by name
         self._found: dict[tuple[str, int], ModelDescription] = {}
-        self._hidden: dict[Model, None] = {}
+        self._hidden: dict[M, None] = {}
         self._scan = Scan(())
-        self.described: dict[ModelDescription, Model] = {}
+        self.described: dict[ModelDescription, M] = {}
         self.started = True
 
     def check_started(self) -> None:
@@ -53,7 +94,7 @@ class Catalog:
         if not self.started:
             raise UnavailableError(NOT_READY)
 
-    def find(self, name: str, version: int = LATEST) -> Model:
+    def find(self, name: str, version: int = LATEST) -> M:
         """The ready version that answers (docs/reference/errors.md#model-lookup).
 
         Raises:
@@ -99,7 +140,7 @@ class Catalog:
             return ids
         return [each for each in ids if any(model.reason != UNLOADED for model in self._versions(each))]
 
-    def find_member(self, namespace: str, name: str, version: int) -> Model:
+    def find_member(self, namespace: str, name: str, version: int) -> M:
         """What an ensemble of a repository means: the model beside it, else the only one of that name.
 
         Raises:
@@ -109,7 +150,7 @@ class Catalog:
         ready = [each for each in model.values() if each.ready and version in (LATEST, each.version)]
         return max(ready, key=lambda each: each.version) if ready else self.find(name, version)
 
-    def find_for(self, request: InferenceRequest) -> Model:
+    def find_for(self, request: InferenceRequest) -> M:
         """The version that answers a request: the ready one, or the one that has the sequence which it continues.
 
         Raises:
@@ -125,13 +166,13 @@ class Catalog:
             return found
         return self.answering(model, request) if model.stateful else model
 
-    def answering(self, model: Model, request: InferenceRequest) -> Model:
+    def answering(self, model: M, request: InferenceRequest) -> M:
         """The version of a model that a request is for, unless another one has the sequence which it continues."""
         if not model.stateful or model.continues(request):
             return model
         return self.continuing([model.id], request) or model
 
-    def continuing(self, ids: Sequence[str], request: InferenceRequest) -> Model | None:
+    def continuing(self, ids: Sequence[str], request: InferenceRequest) -> M | None:
         """The version of these models that has the sequence which a request continues; None if there is none."""
         if request.sequence_start or not request.correlation_id:
             return None
@@ -148,7 +189,7 @@ class Catalog:
         except TriremeError:
             return None
 
-    def find_draining(self, request: InferenceRequest) -> Model | None:
+    def find_draining(self, request: InferenceRequest) -> M | None:
         """While the server stops: the version that has the sequence which a request continues; None if there is none,
         or none any more."""
         for model in self._all():
@@ -187,17 +228,6 @@ class Catalog:
         except TriremeError:
             return False
 
-    async def check_model_ready(self, name: str, version: int = LATEST) -> bool:
-        """The same, and the model is asked if it has a check of its own."""
-        if not self.model_ready(name, version):
-            return False
-        checks = self.find(name, version).own_checks()
-        return not checks or (await all_pass(checks) and self.model_ready(name, version))
-
-    def own_checks(self) -> list[ReadinessCheck]:
-        """What is to be asked besides `all_ready`."""
-        return list(dict.fromkeys(check for model in self.models() if model.ready for check in model.own_checks()))
-
     def statistics(self, name: str = "", version: int = LATEST) -> list[ModelStatisticsEntry]:
         """Records of ready versions, by name and version (docs/reference/http.md#statistics).
 
@@ -234,7 +264,7 @@ class Catalog:
             entries += [row for row in rows_of_model if row.state is ModelState.READY or not ready_only]
         return entries
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[M]:
         """Every version that was ever loaded or tried, by id and version."""
         return [model for identity in sorted(self._models) for model in self._versions(identity)]
 
@@ -262,7 +292,7 @@ class Catalog:
     def inflight(self) -> list[str]:
         """A line for the log on each version that has requests in flight."""
         told = [(model, model.actor_statistics().inflight) for model in self._all()]
-        text = "Model '%s' (version %d) has %d in-flight inferences"
+        text = "M '%s' (version %d) has %d in-flight inferences"
         return [text % (model.name, model.version, count) for model, count in told if count]
 
     def living(self) -> list[str]:
@@ -273,11 +303,11 @@ class Catalog:
         """How many are not unloaded yet."""
         return sum(not model.ended for model in self._all())
 
-    def _all(self) -> list[Model]:
+    def _all(self) -> list[M]:
         """Those out of sight too: loading in order to replace another one, or replaced and still at work."""
         return [*self.models(), *self._hidden]
 
-    def _versions(self, identity: str) -> list[Model]:
+    def _versions(self, identity: str) -> list[M]:
         return [model for _, model in sorted(self._models.get(identity, {}).items())]
 
     def __repr__(self) -> str:
@@ -285,7 +315,7 @@ class Catalog:
         return f"<Repository: {sum(model.ready for model in models)} of {len(models)} versions ready>"
 
 
-def _entry(model: Model) -> ModelStatisticsEntry:
+def _entry(model: ModelVersion) -> ModelStatisticsEntry:
     tags = tuple(sorted(model.config.metric_tags.items()))
     return ModelStatisticsEntry(
         model.name,
