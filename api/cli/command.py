@@ -12,8 +12,7 @@ from ...engine.options import ControlMode, ServerOptions
 from ...engine.scheduling.delays import SchedulerDelays
 from ...engine.tensor_limits import TensorLimits
 from ..logging import LogSettings, escape_wanted
-from .flags import ParsedFlags
-from .getopt import UsageError
+from .flags import ParsedFlags, UsageError
 from .services import (
     GrpcSettings,
     HttpSettings,

@@ -18,7 +18,7 @@ from .serve import serve
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a sub-command; `serve` reads its options itself, for it has tritonserver's (see `getopt`).
+    """Run a sub-command; `serve` reads its options itself, for it has tritonserver's (see `flags`).
 
     Args:
         words: the command line after the command's name; that of the process by default.

@@ -36,8 +36,7 @@ from ..sockets.limits import raise_open_file_limit
 from ..sockets.service import Service
 from .command import ServeCommand, build_command
 from .flag_table import FLAGS, GROUPS
-from .flags import usage_text
-from .getopt import UsageError, parse
+from .flags import UsageError, parse, usage_text
 from .progress import load_display
 from .request_log_file import logging_requests
 from .services import MetricsSettings, limits_in_vain

@@ -22,8 +22,7 @@ from ..http2.limits import Http2Limits, KeepaliveOptions
 from ..sockets.limits import Limits
 from ..sockets.service import ServiceOptions
 from ..sockets.tls import TlsOptions
-from .flags import ParsedFlags
-from .getopt import UsageError
+from .flags import ParsedFlags, UsageError
 from .values import INT32_MAX, BadValueError, read_quantile
 
 

@@ -277,19 +277,22 @@ class Roster:
             connection.abort()
 
     def statistics(self) -> ServiceStatistics:
+        counters = (
+            "accepted",
+            "dropped",
+            "evicted",
+            "refused",
+            "requests",
+            "disconnects",
+            "timeouts",
+            "accept_failures",
+        )
         return ServiceStatistics(
             connections=len(self._connections),
             peak_connections=self._peak,
             max_connections=self.limits.max_connections,
-            accepted=self.accepted,
-            dropped=self.dropped,
-            evicted=self.evicted,
-            refused=self.refused,
-            requests=self.requests,
-            disconnects=self.disconnects,
-            timeouts=self.timeouts,
-            accept_failures=self.accept_failures,
             accepting=self.accepting,
+            **{name: getattr(self, name) for name in counters},
         )
 
     def sweep(self, now_s: float) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from trireme.api.cli.command import ServeCommand, build_command
 from trireme.api.cli.flag_table import FLAGS, GROUPS
-from trireme.api.cli.flags import usage_text
-from trireme.api.cli.getopt import UsageError, parse
+from trireme.api.cli.flags import UsageError, parse, usage_text
 from trireme.api.cli.services import limits_in_vain
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.context import GrpcOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trireme.api.cli.command import build_command
 from trireme.api.cli.flag_table import FLAGS
-from trireme.api.cli.getopt import parse
+from trireme.api.cli.flags import parse
 
 
 def test_what_one_client_or_model_may_take_is_bounded_by_default() -> None:

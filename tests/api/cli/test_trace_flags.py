@@ -6,7 +6,7 @@ import pytest
 
 from trireme.api.cli.command import build_command
 from trireme.api.cli.flag_table import FLAGS
-from trireme.api.cli.getopt import UsageError, parse
+from trireme.api.cli.flags import UsageError, parse
 from trireme.engine.tracing import TraceConfig, TraceLevel, TraceMode
 
 

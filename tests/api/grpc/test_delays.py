@@ -14,7 +14,7 @@ from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.cli.command import build_command
 from trireme.api.cli.flag_table import FLAGS
-from trireme.api.cli.getopt import parse
+from trireme.api.cli.flags import parse
 from trireme.api.grpc.options import NO_DELAYS, GrpcDelays, read_delays
 
 HOUR_S = 3600.0
