@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, fields
 from typing import Any
 
 from ..errors import InvalidArgumentError
@@ -94,6 +94,7 @@ class SettingState(enum.Enum):
     RETIRED = "retired"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TraceSetting:
     """The setting of the server, or of one model.
 
@@ -105,33 +106,22 @@ class TraceSetting:
         open: traces taken that have not come back.
     """
 
-    __slots__ = (
-        "_can_sample",
-        "_retired",
-        "_seen",
-        "count",
-        "level",
-        "log_frequency",
-        "notes",
-        "open",
-        "own",
-        "rate",
-    )
+    config: InitVar[TraceConfig]
+    level: TraceLevel
+    rate: int
+    count: int
+    log_frequency: int
+    own: frozenset[str]
+    open: int = field(default=0, init=False)
+    notes: TraceLevel = field(init=False)
+    _seen: int = field(default=0, init=False)
+    _retired: bool = field(default=False, init=False)
+    _can_sample: bool = field(init=False)
 
-    def __init__(
-        self, config: TraceConfig, level: TraceLevel, rate: int, count: int, log_frequency: int, own: frozenset[str]
-    ) -> None:
-        self.level = level
-        self.rate = rate
-        self.count = count
-        self.log_frequency = log_frequency
-        self.own = own
-        self.open = 0
-        self._seen = 0
-        self._retired = False
+    def __post_init__(self, config: TraceConfig) -> None:
         exporting = config.mode is TraceMode.OPENTELEMETRY
-        self.notes = level & TraceLevel.TIMESTAMPS if exporting else level
-        self._can_sample = bool(self.notes and rate) and (exporting or bool(config.file))
+        self.notes = self.level & TraceLevel.TIMESTAMPS if exporting else self.level
+        self._can_sample = bool(self.notes and self.rate) and (exporting or bool(config.file))
 
     @property
     def state(self) -> SettingState:
@@ -227,8 +217,8 @@ class TraceSettings:
     def __init__(self, config: TraceConfig, on_retired: Callable[[TraceSetting], None]) -> None:
         self._config = config
         self._on_retired = on_retired
-        self._at_start = self._make(config, frozenset())
-        self._server = self._make(config, frozenset())
+        self._at_start = self._make(config)
+        self._server = self._make(config)
         self._models: dict[str, TraceSetting] = {}
 
     def of(self, model_name: str) -> TraceSetting:
@@ -291,8 +281,8 @@ class TraceSettings:
                 values[name] = getattr(current if name in own else behind, name)
         return TraceSetting(self._config, **values, own=frozenset(own))
 
-    def _make(self, config: TraceConfig, own: frozenset[str]) -> TraceSetting:
-        return TraceSetting(config, config.level, config.rate, config.count, config.log_frequency, own)
+    def _make(self, config: TraceConfig) -> TraceSetting:
+        return TraceSetting(config, config.level, config.rate, config.count, config.log_frequency, frozenset())
 
     def _check(self, setting: TraceSetting) -> None:
         """Rule 4."""

@@ -23,8 +23,7 @@ from typing import Any
 from . import protocol
 from .channel import Channel, ChannelClosedError
 from .codec import Message, Payload
-from .forks import Forks
-from .process_host import ProcessHost
+from .process_host import Forks, ProcessHost
 from .utils.event_loop import AsyncioLoop
 from .utils.loading import ModelError
 from .utils.request import InferenceRequest
