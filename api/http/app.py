@@ -20,7 +20,7 @@ from .exchange import Answer, Context, HttpOptions, HttpRequest, Match, Streamed
 from .guards import RequestGuard
 from .infer.handler import ImmediateInfer
 from .routes import Router
-from .tracing import WatchedSend, is_watched
+from .tracing import is_watched, watched_send
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
@@ -64,7 +64,7 @@ class HttpApplication:
             await _serve_other(scope, receive, send)
             return
         if self._tracer.active and not is_watched(scope):
-            with WatchedSend(self._tracer, scope, send) as watched:
+            with watched_send(self._tracer, scope, send) as watched:
                 await self(scope, receive, watched)
             return
         method = scope["method"]

@@ -1,15 +1,15 @@
 """What the HTTP front end notes of traced requests (docs/reference/traces.md#trace-files).
 
 While no request could be traced, none of this is touched. While one could, every request has an `HttpTrace`. A
-`WatchedSend` stands between the application and the connection's `send`; adapters of inference routes say by `begin`
+`watched_send` stands between the application and the connection's `send`; adapters of inference routes say by `begin`
 what the request is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import TracebackType
-from typing import Self, cast
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import cast
 
 from ...engine.request import InferenceRequest
 from ...engine.tracing import Tracer
@@ -87,36 +87,23 @@ class HttpTrace:
             trace.leave()
 
 
-class WatchedSend:
-    """The ASGI callable `send`, with an eye on when the answer begins and ends. A `with` block, at whose end the trace
-    is finished.
+@contextmanager
+def watched_send(tracer: Tracer, scope: Scope, send: Send) -> Iterator[Send]:
+    """The connection's `send`, with an eye on when the answer begins and ends; the trace is finished with the block."""
+    trace = scope[_KEY] = HttpTrace(tracer)
 
-    Args:
-        send: the connection's.
-    """
-
-    __slots__ = ("_send", "_trace")
-
-    def __init__(self, tracer: Tracer, scope: Scope, send: Send) -> None:
-        self._trace = scope[_KEY] = HttpTrace(tracer)
-        self._send = send
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._trace.finish()
-
-    async def __call__(self, message: Message) -> None:
-        trace = self._trace
+    async def watched(message: Message) -> None:
         if message["type"] == "http.response.start":
             trace.sending()
-        await self._send(message)
+        await send(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             trace.sent()
             trace.finish()
+
+    try:
+        yield watched
+    finally:
+        trace.finish()
 
 
 def is_watched(scope: Scope) -> bool:

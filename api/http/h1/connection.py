@@ -382,7 +382,7 @@ class H1Connection(Connection):
             self.enter(Phase.SENDING)
             self._count_unread(self._unsent)
         elif self._parser.between_requests:
-            self.enter(Phase.IDLE)
+            self.phase, self.since_s = Phase.IDLE, self._roster.now_s  # as in `_take_up`
         else:
             self.enter(Phase.HEAD)
             self._count_unfinished()
