@@ -255,7 +255,7 @@ class Instance(Actor[InstanceMessage]):
         now = trio.current_time()
         if now >= self.deadline_s:
             self._look(next(iter(self._held)), now)
-        self.deadline_s = self._execution.next_look_s(now, True)
+        self.deadline_s = self._execution.next_look_s(now)
 
     def _look(self, batch: ExecutionBatch, now: float) -> None:
         """Give up a batch that takes too long (rule 3)."""

@@ -71,13 +71,10 @@ class ExecutionLimit:
             return Verdict.OVER
         return Verdict.STUCK if now >= self._since_s + self.mark_s else Verdict.FINE
 
-    def next_look_s(self, now: float, holding: bool) -> float:
-        """When to look again, so that the limit is seen in time whatever comes, and a mark that has become nearer no
-        later than `LEAST_MARK_S`.
-        """
+    def next_look_s(self, now: float) -> float:
+        """When to look again while there is a batch, so that the limit is seen in time, and a mark that has become
+        nearer no later than `LEAST_MARK_S`."""
         latest_s = now + min(LEAST_MARK_S, self.limit_s / 2)
-        if not holding:
-            return latest_s
         due_s = self._since_s + self.mark_s
         return min(latest_s, due_s if due_s > now else self._since_s + self.limit_s)
 

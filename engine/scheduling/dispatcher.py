@@ -180,7 +180,7 @@ class Dispatcher:
         if its is None:
             return
         its.held -= 1
-        if its.forecast is not None:
+        if its.forecast is not None and its.state is not PROVING:
             its.forecast.over(jobs[0], now)
         if its.state is LEAVING:
             self._dismiss_if_done(instance, its)

@@ -20,9 +20,9 @@ goes out, and the place with it, on becoming first.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Protocol
 
 from ..config.model import ModelConfig
 from ..config.sequence import OldestStrategy, sequence_batching
@@ -33,20 +33,23 @@ Answer = tuple[Job, Outcome, bool]
 """A job, what it is answered with, and whether that is its last answer."""
 
 
-class AnswerOrder(Protocol):
+class AnswerOrder(ABC):
     """Decides when an answer may go out."""
+
+    __slots__ = ()
 
     def admit(self, job: Job) -> None:
         """A job was queued."""
-        ...
 
     def dispatched(self, instance: InstanceId, jobs: Sequence[Job]) -> None:
         """Jobs were given to an instance, in batch order."""
-        ...
 
+    @abstractmethod
     def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
-        """Take an answer; the answers that may go out now."""
-        ...
+        """Take an answer, the job's last one if it is `final`; the answers that may go out now, in order.
+
+        What follows a job's final answer is dropped.
+        """
 
 
 def answer_order(config: ModelConfig) -> AnswerOrder | None:
@@ -64,7 +67,7 @@ def answer_order(config: ModelConfig) -> AnswerOrder | None:
     return None
 
 
-class OrderedRelease:
+class OrderedRelease(AnswerOrder):
     """Holds answers back until it is their turn.
 
     Attributes:
@@ -81,19 +84,8 @@ class OrderedRelease:
         """Give a job the last place (rule 1)."""
         self._places[job] = []
 
-    def dispatched(self, instance: InstanceId, jobs: Sequence[Job]) -> None:
-        """Changes nothing: jobs have their places already."""
-
     def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
-        """Take an answer.
-
-        Args:
-            final: the job answers no more.
-
-        Returns:
-            The answers that may go out now, in order. What follows a job's final answer is dropped, and so is the
-            answer of a job that was never admitted.
-        """
+        """See `AnswerOrder.settle`. The answer of a job that was never admitted is dropped, too."""
         places = self._places
         held = places.get(job)
         if held is None or (held and held[-1][2]):
@@ -125,7 +117,7 @@ class OrderedRelease:
         return len(self._places)
 
 
-class OrderedByInstance:
+class OrderedByInstance(AnswerOrder):
     """Holds answers back until it is their turn on their instance.
 
     Who executes a batch at a time answers in order anyway; a decoupled model may still answer an earlier request when
@@ -139,9 +131,6 @@ class OrderedByInstance:
         self._lines: dict[InstanceId, OrderedRelease] = {}
         self._executors: dict[Job, InstanceId] = {}
 
-    def admit(self, job: Job) -> None:
-        """Changes nothing: a job gets its place when it is dispatched."""
-
     def dispatched(self, instance: InstanceId, jobs: Sequence[Job]) -> None:
         """Give jobs the last places of their instance."""
         for job in jobs:
@@ -150,11 +139,7 @@ class OrderedByInstance:
                 self._lines.setdefault(instance, OrderedRelease()).admit(job)
 
     def settle(self, job: Job, outcome: Outcome, final: bool) -> list[Answer]:
-        """Take an answer.
-
-        Returns:
-            The answers of that instance's jobs that may go out now, in order.
-        """
+        """See `AnswerOrder.settle`."""
         instance = self._executors.pop(job, None) if final else self._executors.get(job)
         if instance is None:
             return [(job, outcome, final)]

@@ -46,14 +46,11 @@ def test_looking_when_told_sees_the_limit_in_time(limit_s: float) -> None:
     """A check that is made only when due is made at the very moment at which a batch that begins at any time is
     over."""
     for began_s in (0.0, 0.3, 12.3, 1000.1):
-        limit, now, looks = ExecutionLimit(limit_s), 0.0, 0
-        holding = False
+        limit, now, looks = ExecutionLimit(limit_s), began_s, 0
+        limit.restart(began_s)
         while now < began_s + (limit_s or 1e4) and looks < 100_000:
-            now = limit.next_look_s(now, holding)
+            now = limit.next_look_s(now)
             looks += 1
-            if not holding and now >= began_s:
-                limit.restart(began_s)
-                holding = True
         if limit_s:
             assert limit.look(now) is Verdict.OVER
             assert now == pytest.approx(began_s + limit_s)
