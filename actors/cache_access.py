@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import outcome
@@ -167,13 +168,11 @@ class CacheAccess:
             trio.lowlevel.reschedule(call.task, outcome.Value(result))
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """A call on a thread, and the task that waits for it."""
 
-    __slots__ = ("task",)
-
-    def __init__(self) -> None:
-        self.task: trio.lowlevel.Task | None = None
+    task: trio.lowlevel.Task | None = None
 
     def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self.task = None

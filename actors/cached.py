@@ -19,7 +19,7 @@ gone if it is cancelled or failed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import trio
@@ -267,6 +267,7 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         return f"<CachedDoor of {self.name}: {len(self._waiting)} looked up, {self._inner!r}>"
 
 
+@dataclass(slots=True, eq=False)
 class _Found:
     """What became of looking a job up.
 
@@ -275,13 +276,10 @@ class _Found:
         began_ns, ended_ns: when it was looked up.
     """
 
-    __slots__ = ("began_ns", "ended_ns", "entry", "key")
-
-    def __init__(self, key: str, entry: bytes | None, began_ns: int, ended_ns: int) -> None:
-        self.key = key
-        self.entry = entry
-        self.began_ns = began_ns
-        self.ended_ns = ended_ns
+    key: str
+    entry: bytes | None
+    began_ns: int
+    ended_ns: int
 
     def outputs(self) -> list[Tensor] | None:
         """The outputs found; None for a miss, and for what another program may have put there."""
@@ -293,6 +291,7 @@ class _Found:
             return None
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A job in front of the scheduler (rule 3).
 
@@ -301,25 +300,20 @@ class _Waiting:
         known: the lookup is over; `found` is None if it came to nothing.
     """
 
-    __slots__ = ("found", "job", "known", "scope")
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.scope = trio.CancelScope()
-        self.found: _Found | None = None
-        self.known = False
+    job: Job
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    found: _Found | None = None
+    known: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class _Keeper:
     """The reply of a job that was not found: what goes out is kept, as it is when it goes out."""
 
-    __slots__ = ("_door", "_found", "_reply", "_several")
-
-    def __init__(self, door: CachedDoor, reply: Reply, found: _Found) -> None:
-        self._door = door
-        self._reply = reply
-        self._found = found
-        self._several = False
+    _door: CachedDoor
+    _reply: Reply
+    _found: _Found
+    _several: bool = False
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
         """See `engine.job.Reply`."""

@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
@@ -161,15 +162,13 @@ class ThreadExecutor:
         return f"<ThreadExecutor on {self._thread!r}>"
 
 
+@dataclass(slots=True, eq=False)
 class _Execution:
     """A batch for an instance's thread."""
 
-    __slots__ = ("_batch", "_done", "_instance")
-
-    def __init__(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
-        self._instance = instance
-        self._batch = batch
-        self._done = done
+    _instance: ModelInstance
+    _batch: ExecutionBatch
+    _done: Done
 
     def work(self) -> None:
         self._batch.mark(Phase.COMPUTE_START)

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from ..engine.config.ensemble import ensemble_scheduling
 from ..engine.config.model import ModelConfig
-from ..engine.description import ModelActorStatistics
 from ..engine.errors import UnavailableError
+from ..engine.repository.catalog import ModelVersion
 from ..engine.request import InferenceRequest
 from ..engine.validation import RequestValidator
 from .door import Door
@@ -21,15 +21,10 @@ from .messages import Hold, LetGo
 from .readiness import ReadinessCheck
 
 
-class Member(Protocol):
-    """What others use of a model (`model.Model`, which says more)."""
+class Member(ModelVersion, Protocol):
+    """What ensembles use of a model (`model.Model`, which says more)."""
 
-    id: str
-    name: str
-    version: int
-    config: ModelConfig
     labels: Mapping[str, tuple[str, ...]]
-    stateful: bool
 
     @property
     def serving(self) -> bool: ...
@@ -43,9 +38,7 @@ class Member(Protocol):
     def validator(self) -> RequestValidator: ...
 
     def own_checks(self) -> list[ReadinessCheck]: ...
-    def continues(self, request: InferenceRequest) -> bool: ...
     def fingerprint(self) -> str: ...
-    def actor_statistics(self) -> ModelActorStatistics: ...
     def tell(self, message: Hold | LetGo) -> None: ...
 
 

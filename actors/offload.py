@@ -9,6 +9,7 @@ interpreter's lock all the time; such work is done in pieces as well, so that th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ def copied_in_pieces(data: Buffer) -> memoryview:
     return whole
 
 
+@dataclass(slots=True, eq=False)
 class _Refusal:
     """What a function raised.
 
@@ -40,10 +42,7 @@ class _Refusal:
     may be a client's body, would stay in memory until the garbage collector comes: after they have left the budget.
     """
 
-    __slots__ = ("error",)
-
-    def __init__(self, error: TriremeError) -> None:
-        self.error = error
+    error: TriremeError
 
 
 def _attempt(function: Callable[[*Ts], T], args: tuple[*Ts]) -> T | _Refusal:

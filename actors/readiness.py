@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import trio
 
@@ -75,14 +76,12 @@ class ReadinessCheck:
         return f"<ReadinessCheck of {self._name}{'' if self._question is None else ', asked'}>"
 
 
+@dataclass(slots=True, eq=False)
 class _Question:
     """An open question, and its answer."""
 
-    __slots__ = ("answered", "error")
-
-    def __init__(self) -> None:
-        self.answered = trio.Event()
-        self.error: TriremeError | None = None
+    answered: trio.Event = field(default_factory=trio.Event)
+    error: TriremeError | None = None
 
 
 async def all_pass(checks: Iterable[ReadinessCheck]) -> bool:

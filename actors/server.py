@@ -193,7 +193,7 @@ class InferenceServer:
                 await self._close(sys.exception())
         if self.options.watchdog_limit_s:
             self._watchdog = Watchdog(self._clock, self.options.watchdog_limit_s)
-            self.metrics.add(Section.LAST, self._watchdog.families)
+            self.metrics.add(Section.LAST, self._watchdog.stalls.families)
         return self
 
     def _open_cache(self) -> CacheAccess | None:

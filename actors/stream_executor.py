@@ -208,14 +208,12 @@ class StreamExecutor:
         return f"<StreamExecutor of {self._stream!r}>"
 
 
+@dataclass(slots=True, eq=False)
 class _Launch:
     """A batch to be launched by the instance's thread."""
 
-    __slots__ = ("_stream", "_ticket")
-
-    def __init__(self, ticket: Ticket, stream: Stream) -> None:
-        self._ticket = ticket
-        self._stream = stream
+    _ticket: Ticket
+    _stream: Stream
 
     def work(self) -> None:
         ticket = self._ticket

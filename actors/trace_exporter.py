@@ -18,15 +18,10 @@ from collections import deque
 from dataclasses import dataclass
 
 import trio
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
-from ..engine.clock import Clock, unix_offset_ns
+from ..engine.clock import Clock
+from ..engine.tracing.otlp import SpanExport
 from ..engine.tracing.record import Identities, Trace
 from ..engine.tracing.settings import ExportOptions, TraceSetting
 from ..engine.tracing.spans import Span, spans_of
@@ -35,8 +30,6 @@ logger = logging.getLogger("trireme.tracing")
 
 CLOSE_LIMIT_S = 5.0
 """However long the server may take to stop: a collector that is not there should not hold it up for so long."""
-
-_SCOPE = InstrumentationScope("triton-server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +57,7 @@ class TraceExporter:
         self._options = options
         ids = RandomIdGenerator() if ids is None else ids
         self.identities = Identities(ids.generate_trace_id, ids.generate_span_id)
-        self._offset_ns = unix_offset_ns(clock)
-        self._resource = Resource.create(dict(options.resource))
-        self._exporter = OTLPSpanExporter(endpoint=_with_scheme(options.url))
+        self._exporter = SpanExport(options, clock)
         self._queue: deque[Span] = deque(maxlen=options.max_queue_size)
         self._news = trio.lowlevel.ParkingLot()
         self._exported = self._failed = self._dropped = 0
@@ -142,34 +133,10 @@ class TraceExporter:
 
     def _send(self, batch: list[Span]) -> bool:
         """On a thread."""
-        return self._exporter.export([self._readable(span) for span in batch]) is SpanExportResult.SUCCESS
-
-    def _readable(self, span: Span) -> ReadableSpan:
-        """A span in the library's terms."""
-        state = TraceState(span.state)
-        above = None
-        if span.parent_id is not None:
-            above = SpanContext(span.trace_id, span.parent_id, span.is_entry, TraceFlags(TraceFlags.SAMPLED), state)
-        return ReadableSpan(
-            name=span.name,
-            context=SpanContext(span.trace_id, span.span_id, False, TraceFlags(TraceFlags.SAMPLED), state),
-            parent=above,
-            resource=self._resource,
-            attributes=span.attributes,
-            events=[Event(name, timestamp=ns + self._offset_ns) for name, ns in span.events],
-            kind=SpanKind.SERVER,
-            instrumentation_scope=_SCOPE,
-            start_time=span.start_ns + self._offset_ns,
-            end_time=span.end_ns + self._offset_ns,
-        )
+        return self._exporter.send(batch)
 
     def statistics(self) -> TraceExporterStatistics:
         return TraceExporterStatistics(self._exported, self._failed, self._dropped, len(self._queue))
 
     def __repr__(self) -> str:
         return f"<TraceExporter to {self._options.url}: {len(self._queue)} spans wait, {self._exported} exported>"
-
-
-def _with_scheme(url: str) -> str:
-    """The URL of a collector; ``http`` if it names no scheme, as in ``localhost:4318/v1/traces``."""
-    return url if "://" in url else f"http://{url}"

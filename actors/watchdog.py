@@ -12,14 +12,11 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 
 import trio
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ..engine.clock import Clock
 from ..engine.logs.stalls import STALL_S, LoopStalls
-from ..engine.metrics.page import Scrape
 
 logger = logging.getLogger("trireme.server")
 
@@ -50,15 +47,6 @@ class Watchdog:
         self._closed.set()
         self._came.set()
         self._thread.join(STALL_S)
-
-    def families(self, _scrape: Scrape) -> Iterator[Metric]:
-        """For the metrics: how many stalls there were, and how long the longest was."""
-        stalls = self.stalls
-        held_up = f"Number of times that the event loop was held up for {STALL_S:g} s or longer"
-        yield CounterMetricFamily("trireme_loop_stall_count", held_up, value=stalls.count)
-        yield GaugeMetricFamily(
-            "trireme_loop_longest_stall_seconds", "Longest time that the event loop was held up", value=stalls.longest_s
-        )
 
     def _beat(self) -> None:
         """On the event loop."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
@@ -114,14 +115,12 @@ async def run_on(worker: Worker, work: Callable[[], T]) -> T:
     return await trio.lowlevel.wait_task_rescheduled(piece.abandon)
 
 
+@dataclass(slots=True, eq=False)
 class _Awaited:
     """One piece of work and the task that waits for it."""
 
-    __slots__ = ("_task", "_work")
-
-    def __init__(self, work: Callable[[], object], task: trio.lowlevel.Task) -> None:
-        self._work = work
-        self._task: trio.lowlevel.Task | None = task
+    _work: Callable[[], object]
+    _task: trio.lowlevel.Task | None
 
     def work(self) -> object:
         return self._work()

@@ -17,6 +17,11 @@ One thread feeds events; any other may read the attributes.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ..metrics.page import Scrape
 
 STALL_S = 1.0
 RECOVERY_S = 10.0
@@ -63,6 +68,14 @@ class LoopStalls:
         elif self.unwell and came_s >= self._well_from_s:
             self.unwell = False
         return took_s if stalled else 0.0
+
+    def families(self, _scrape: Scrape) -> Iterator[Metric]:
+        """For the metrics: how many stalls there were, and how long the longest was."""
+        held_up = f"Number of times that the event loop was held up for {STALL_S:g} s or longer"
+        yield CounterMetricFamily("trireme_loop_stall_count", held_up, value=self.count)
+        yield GaugeMetricFamily(
+            "trireme_loop_longest_stall_seconds", "Longest time that the event loop was held up", value=self.longest_s
+        )
 
     def __repr__(self) -> str:
         return f"<LoopStalls {self.count}, longest {self.longest_s:g} s{', unwell' * self.unwell}>"

@@ -292,7 +292,7 @@ class Catalog(Generic[M]):
     def inflight(self) -> list[str]:
         """A line for the log on each version that has requests in flight."""
         told = [(model, model.actor_statistics().inflight) for model in self._all()]
-        text = "M '%s' (version %d) has %d in-flight inferences"
+        text = "Model '%s' (version %d) has %d in-flight inferences"
         return [text % (model.name, model.version, count) for model, count in told if count]
 
     def living(self) -> list[str]:
