@@ -18,7 +18,8 @@ Bodies of known length that are larger than one read bypass the parser: they are
 that the app gets. The app knows how long they are before it asks for them, and does not ask for what it will not have.
 
 What a read leaves of a request that is not complete, or of those behind another, is counted as unfinished
-(`client_bytes`). At the limit, connections that wait for their clients close; shortly before, reads are small.
+(`engine.admission.client_bytes`). At the limit, connections that wait for their clients close; shortly before, reads
+are small.
 """
 
 from __future__ import annotations
