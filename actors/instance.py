@@ -139,6 +139,7 @@ class Instance(Actor[InstanceMessage]):
         self._limit = limit
         self._warm_up = warm_up
         self._held: dict[ExecutionBatch, None] = {}
+        self._lost: list[ExecutionBatch] = []
         self._beginning: ExecutionBatch | None = None
         self._closing: Close | None = None
         self._on_attached: Callable[[], None] | None = None
@@ -311,6 +312,11 @@ class Instance(Actor[InstanceMessage]):
         if death is not None:
             raise death
 
+    def fail(self, error: Exception) -> None:
+        super().fail(error)
+        self._lost += self._held  # their ends come too late, though it is not buried yet
+        self._held.clear()
+
     # For its supervisor.
 
     def close(self, *, sequences_first: bool = False) -> None:
@@ -331,8 +337,9 @@ class Instance(Actor[InstanceMessage]):
         self._obituary = error
         self.end()
         sent = [message.batch for message in self.undelivered() if isinstance(message, Execute)]
-        batches = list(dict.fromkeys([*self._held, *sent]))  # one that could not even be begun is in both
+        batches = list(dict.fromkeys([*self._lost, *self._held, *sent]))  # one that could not even be begun is in both
         self._held.clear()
+        self._lost.clear()
         self._copy = self._beginning = None
         isolated: list[Job] = []
         if isolates and len(batches) == 1 and len(batches[0].jobs) > 1:

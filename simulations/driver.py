@@ -24,7 +24,7 @@ from .events import ChangeAsked, ChangeDone, RequestAbandoned, RequestAnswered, 
 from .graphs import Graphs
 from .history import Recorder, error_text
 from .plan import UNKNOWN_MODEL, Change, ChangePlan, Manner, Plan, RequestPlan
-from .readers import Reader, record_taken, when_final
+from .readers import WIRES, Reader, Wire, record_taken, when_final
 from .rows import held
 from .shapes import Shapes, extra_input, extra_value
 
@@ -53,6 +53,7 @@ class Driver:
         self.replies: dict[int, Reply] = {}
         self._server = server
         self._attending = plan.attending
+        self._wires = [Wire(server.turn) for _ in range(WIRES)]
         self._clock = clock
         self._recorder = recorder
         self._misled = misled
@@ -126,7 +127,9 @@ class Driver:
             if plan.model in self._decoupled:
                 Reader(plan, reply, self._recorder, self._at, self._check, self._answered)
             else:
-                reply.notify(partial(self._heard, plan))
+                heard = partial(self._heard, plan)
+                wire = self._wires[plan.number % len(self._wires)]
+                reply.notify(partial(wire.write, heard) if self._attending else heard)
             if plan.give_up_ns and not reply.final:
                 self._at(self._clock.now_s() + plan.give_up_ns / 1e9, partial(self._give_up, plan, reply))
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from ..actors.executors import Executor, run_backend
+from ..actors.instance import InstanceHungError
 from ..actors.stream_executor import StreamExecutor
 from ..actors.turn import Turn
 from ..actors.work_thread import Done, ExecutorDiedError, Piece, result_of
@@ -24,24 +25,52 @@ from ..engine.gpu.device import SickDeviceError
 from .clock import Sleeper
 from .events import DONE, GIVEN_UP
 from .history import Recorder
-from .models import SimulatedInstance
+from .models import Ends, SimulatedInstance
 from .trio_internals import has_pending_callbacks
 
 T = TypeVar("T")
 
 
-class VirtualExecutor:
-    """An executor whose batches take the time that their simulated work says."""
+class ReadTogether:
+    """Ends of batches that become known as from processes: in one turn, in the order of the instances."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self) -> None:
+        self._over: list[tuple[int, Callable[[], None]]] = []
+
+    def put(self, number: int, turn: Turn, done: Callable[[], None]) -> None:
+        self._over.append((number, done))
+        if len(self._over) == 1:
+            turn.call_from_thread(self._read)
+
+    def _read(self) -> None:
+        over, self._over = self._over, []
+        for _, done in sorted(over, key=lambda each: each[0]):
+            done()
+
+
+class VirtualExecutor:
+    """An executor whose batches take the time that their simulated work says.
+
+    Args:
+        number: its own, in the order in which executors were made.
+    """
+
+    def __init__(self, turn: Turn, number: int = 0, together: ReadTogether | None = None) -> None:
+        self._number = number
+        self._together = together or ReadTogether()
         self._token = trio.lowlevel.current_trio_token()
         self._turn = turn
         self._nursery: trio.Nursery | None = None
+        self._is_given_up = False  # a batch has taken too long
 
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await life()
+            try:
+                await life()
+            except InstanceHungError:
+                self._is_given_up = True
+                raise
             nursery.cancel_scope.cancel()
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -59,12 +88,21 @@ class VirtualExecutor:
     async def _run(self, instance: SimulatedInstance, batch: ExecutionBatch, done: Done) -> None:
         try:
             await self._execute(instance, batch)
+        except trio.Cancelled:
+            if instance.ends is Ends.THREADS and self._is_given_up:
+                self._turn.call_from_thread(_end_late, batch, done)
+            raise
         finally:
             # Answers of a decoupled model; those of a thread arrive before its end does.
             if has_pending_callbacks(self._token):
                 await _callbacks_called()
-        with self._turn:
-            done(batch)
+        if instance.ends is Ends.THREADS:
+            self._turn.call_from_thread(done, batch)
+        elif instance.ends is Ends.PROCESSES:
+            self._together.put(self._number, self._turn, partial(done, batch))
+        else:
+            with self._turn:
+                done(batch)
 
     async def _execute(self, instance: SimulatedInstance, batch: ExecutionBatch) -> None:
         batch.mark(Phase.COMPUTE_START)
@@ -102,6 +140,12 @@ class VirtualExecutor:
         """Nothing to give back."""
 
 
+def _end_late(batch: ExecutionBatch, done: Done) -> None:
+    """A thread that was given up comes to the end of its batch."""
+    batch.finish(InternalError("the thread was given up"))
+    done(batch)
+
+
 def _split_time(batch: ExecutionBatch) -> None:
     """Say that a part of the work went to the inputs, and another one to the outputs, so that no two durations are the
     same."""
@@ -125,8 +169,8 @@ class SimulatedFailure(Exception):
 class RecordingExecutor(VirtualExecutor):
     """Writes down when its batches start and end."""
 
-    def __init__(self, recorder: Recorder, turn: Turn) -> None:
-        super().__init__(turn)
+    def __init__(self, recorder: Recorder, *about: Any) -> None:
+        super().__init__(*about)
         self._recorder = recorder
 
     async def _execute(self, instance: SimulatedInstance, batch: ExecutionBatch) -> None:
@@ -216,14 +260,18 @@ class VirtualExecutors:
     ) -> None:
         self._recorder = recorder
         self._load = load
+        self._made = 0
+        self._together = ReadTogether()
 
     def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
-        streams = issubclass(kind, StreamInstance)
-        if self._recorder is None:
-            return StreamExecutor(name, VirtualWorker(turn), turn) if streams else VirtualExecutor(turn)
-        if streams:
-            return RecordingStreamExecutor(name, self._recorder, turn)
-        return RecordingExecutor(self._recorder, turn)
+        recorder = self._recorder
+        if issubclass(kind, StreamInstance):
+            if recorder is None:
+                return StreamExecutor(name, VirtualWorker(turn), turn)
+            return RecordingStreamExecutor(name, recorder, turn)
+        self._made += 1
+        about = turn, self._made, self._together
+        return VirtualExecutor(*about) if recorder is None else RecordingExecutor(recorder, *about)
 
     async def offload(self, work: Callable[[], T]) -> T:
         await self._load()

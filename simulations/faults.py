@@ -66,6 +66,7 @@ class FaultyModels:
                 answer=_say_no_more if model.decoupled else partial(self._answer, model),
                 on_start=partial(self._start, model),
                 in_place=partial(self._in_place, model),
+                ends=model.ends,
             )
             for model in plan.models
         ]

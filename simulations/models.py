@@ -7,6 +7,7 @@ scheduling can tell apart.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -69,6 +70,20 @@ class Profile:
         await trio.sleep(self.fixed_s + self.per_row_s * batch.rows)
 
 
+class Ends(enum.Enum):
+    """How the event loop learns that batches are over.
+
+    ALONE: each in a turn of its own.
+    THREADS: as of threads: all that end until the loop's next pass in one turn, in the order of their ends. A thread
+        that is given up still says when its batch is over.
+    PROCESSES: as of processes, whose sockets are read in one turn: the same, in the order of the instances.
+    """
+
+    ALONE = "alone"
+    THREADS = "threads"
+    PROCESSES = "processes"
+
+
 class SimulatedModel(ModelSource):
     """A model in memory; its backend must be `BACKEND`.
 
@@ -76,6 +91,7 @@ class SimulatedModel(ModelSource):
         work: what its batches do; on a GPU, which may be by its number, the stream of an instance does it.
         on_start: called for each instance that is to be made; what it raises is why it cannot.
         in_place: whether a batch takes no time, and is executed in place.
+        ends: how it becomes known that a batch is over.
     """
 
     def __init__(
@@ -86,6 +102,7 @@ class SimulatedModel(ModelSource):
         answer: Answering = answer_with_zeros,
         on_start: Callable[[InstanceSpec], None] = lambda _spec: None,
         in_place: Callable[[ExecutionBatch], bool] = lambda _batch: False,
+        ends: Ends = Ends.ALONE,
     ) -> None:
         self._config = config
         self._versions = tuple(versions)
@@ -93,6 +110,7 @@ class SimulatedModel(ModelSource):
         self.answer = answer
         self.on_start = on_start
         self.in_place = in_place
+        self.ends = ends
         self._changes = 0
 
     def touch(self) -> None:
@@ -189,14 +207,14 @@ class _SimulatedLoadedModel(LoadedModel):
             work = work[spec.device_id]
         if isinstance(work, StreamWork):
             return SimulatedStreamInstance(self._config, work, answer)
-        return SimulatedInstance(self._config, spec, work, answer, self._model.in_place)
+        return SimulatedInstance(self._config, spec, work, answer, self._model)
 
 
 class SimulatedInstance(ModelInstance):
     """Answers as its model says; `work` is what the virtual executor awaits before.
 
     Attributes:
-        in_place: whether a batch takes no time, and is executed in place.
+        in_place, ends: see `SimulatedModel`.
         splits_time: only a part of the work is the inference; not so if the model has answered meanwhile.
     """
 
@@ -206,11 +224,12 @@ class SimulatedInstance(ModelInstance):
         spec: InstanceSpec,
         work: Work,
         answer: Answering,
-        in_place: Callable[[ExecutionBatch], bool],
+        model: SimulatedModel,
     ) -> None:
         self._config = config
         self._answer = answer
-        self.in_place = in_place
+        self.in_place = model.in_place
+        self.ends = model.ends
         self.splits_time = not config.decoupled
         self.work = partial(work, spec)
 

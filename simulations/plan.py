@@ -29,7 +29,7 @@ from ..engine.config.sequence import ControlKind
 from ..engine.datatypes import FP32, UINT64
 from ..engine.errors import InvalidArgumentError
 from ..engine.request import LATEST
-from .models import BACKEND
+from .models import BACKEND, Ends
 from .records import record
 from .shapes import WIDTH, Shapes, with_shapes
 
@@ -179,6 +179,7 @@ class ModelPlan:
         shapes: what requests to it may differ in.
         cached: its answers are kept in the response cache.
         in_place: one in so many batches takes its time, and all others none, being executed in place; 0 for no such.
+        ends: how it becomes known that a batch is over.
     """
 
     name: str
@@ -207,6 +208,7 @@ class ModelPlan:
     shapes: Shapes = Shapes.FIXED
     cached: bool = False
     in_place: int = 0
+    ends: Ends = Ends.ALONE
 
     @property
     def iterative(self) -> bool:

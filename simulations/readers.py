@@ -1,15 +1,21 @@
-"""Clients of decoupled models: they take any number of answers, each at its own pace."""
+"""How clients take their answers: from a connection that several share, or, of decoupled models, any number of answers,
+each at its own pace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ..actors import Reply
+from ..actors.turn import Turn
 from ..engine.job import Outcome
 from ..engine.request import InferenceResponse
 from .events import AnswersTaken
 from .history import Recorder, answer_number, error_text
 from .plan import RequestPlan
+
+WIRES = 3
+"""Connections, which clients of one front end share."""
 
 At = Callable[[float, Callable[[], None]], None]
 """Have something called at a time in seconds."""
@@ -63,6 +69,25 @@ class Reader:
         if self._plan.pause_ns:
             self._busy = True
             self._at(self._recorder.now_ns() / 1e9 + self._plan.pause_ns / 1e9, self._take)
+
+
+class Wire:
+    """A connection of a front end: answers that come in a turn reach its clients when it is flushed."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._unsent: list[Callable[[], None]] = []
+
+    def write(self, heard: Callable[[Reply], None], reply: Reply) -> None:
+        """Have a client hear its answer."""
+        self._unsent.append(partial(heard, reply))
+        if len(self._unsent) == 1:
+            self._turn.flush_later(self)
+
+    def flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for send in unsent:
+            send()
 
 
 def record_taken(recorder: Recorder, request: int, outcomes: list[Outcome]) -> None:

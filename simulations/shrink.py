@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from .models import Ends
 from .plan import Fault, Manner, ModelPlan, Plan, RequestPlan
 from .shapes import WIDTH, Shapes
 
@@ -146,6 +147,7 @@ def _simpler_model(model: ModelPlan) -> Iterator[ModelPlan]:
     yield replace(model, instances=1)
     yield replace(model, shapes=Shapes.FIXED)
     yield replace(model, in_place=0)
+    yield replace(model, ends=Ends.ALONE)
     yield replace(model, gpus=())
     yield replace(model, gpus=model.gpus[:1])
     yield replace(model, credits=1)

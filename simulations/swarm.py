@@ -15,7 +15,7 @@ from typing import Any
 
 from .graphs import Graphs
 from .moved_to_gpus import moved_to_gpus
-from .placed import placed
+from .placed import placed, with_ends
 from .plan import (
     GPU_FAULTS,
     PLENTY_BYTES,
@@ -111,7 +111,7 @@ DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return placed(reshaped(moved_to_gpus(_Draw(seed).plan())))
+    return with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan()))))
 
 
 class _Draw:

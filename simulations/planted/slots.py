@@ -1,14 +1,14 @@
-"""Bugs of sequence slots, planted on purpose (`planted`)."""
+"""Bugs of sequence slots, planted on purpose (`bugs`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..engine.scheduling.sequence.mail import Again, Put, SlotMessage
-from ..engine.scheduling.sequence.slot import Slot
-from ..engine.scheduling.sequence.slot_core import SlotCore
-from ..engine.scheduling.sequence.vacancies import Vacancies
+from ...engine.scheduling.sequence.mail import Again, Put, SlotMessage
+from ...engine.scheduling.sequence.slot import Slot
+from ...engine.scheduling.sequence.slot_core import SlotCore
+from ...engine.scheduling.sequence.vacancies import Vacancies
 
 
 def _reordered_sequence(original: Any, core: SlotCore, message: SlotMessage, now: float) -> Any:

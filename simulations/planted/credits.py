@@ -1,15 +1,15 @@
-"""Bugs of credits and permits, planted on purpose (`planted`)."""
+"""Bugs of credits and permits, planted on purpose (`bugs`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..engine.scheduling.core import InstanceId, SchedulerCore
-from ..engine.scheduling.dispatcher import Dispatcher
-from ..engine.scheduling.forecast import Forecast
-from ..engine.scheduling.permits import Permits
-from ..engine.scheduling.queueing import QueueingCore
+from ...engine.scheduling.core import InstanceId, SchedulerCore
+from ...engine.scheduling.dispatcher import Dispatcher
+from ...engine.scheduling.forecast import Forecast
+from ...engine.scheduling.permits import Permits
+from ...engine.scheduling.queueing import QueueingCore
 
 
 def _forgotten_in_place(original: Any, dispatcher: Dispatcher) -> None:

@@ -1,0 +1,5 @@
+"""Bugs, planted on purpose: see `bugs`."""
+
+from .bugs import PLANTED, planted
+
+__all__ = ["PLANTED", "planted"]

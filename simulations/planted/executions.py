@@ -1,0 +1,50 @@
+"""Bugs of executions in place, and of the order in which others end, planted on purpose (`bugs`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...actors.instance import Instance
+from ...actors.scheduler import Scheduler
+from ...engine.scheduling.core import InstanceId
+from ...engine.scheduling.dispatcher import Dispatcher
+
+
+def _still_held_in_place(
+    original: Any, dispatcher: Dispatcher, instance: InstanceId, jobs: Any, now: float, rescheduled: Any, in_place: bool
+) -> None:
+    """A batch that was executed in place counts as held for ever."""
+    if in_place and instance in dispatcher._instances:
+        dispatcher._instances[instance].held += 1
+    original(dispatcher, instance, jobs, now, rescheduled, in_place)
+
+
+def _answered_in_place(original: Any, scheduler: Scheduler, batch: Any, executed: Any = None) -> None:
+    """Answers of a batch that was executed in place do not wait for their turn."""
+    original(scheduler, batch, executed)
+    if executed is not None and executed.in_place:
+        order, scheduler._order = scheduler._order, None
+        scheduler._send_answers()
+        scheduler._order = order
+
+
+def _one_batch_answers(original: Any, scheduler: Scheduler) -> None:
+    """Of several batches that are over in one turn, the last is answered."""
+    del scheduler._over[:-1]
+    original(scheduler)
+
+
+def _late_end_counts(original: Any, instance: Instance, error: Exception) -> None:
+    """The end of a batch counts although its instance has died of it, as long as that is not buried."""
+    held = dict(instance._held)
+    original(instance, error)
+    instance._held.update(held)
+
+
+EXECUTION_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
+    "still-held-in-place": (Dispatcher, "over", _still_held_in_place),
+    "answered-in-place": (Scheduler, "_settle", _answered_in_place),
+    "one-batch-answers": (Scheduler, "_send_answers", _one_batch_answers),
+    "late-end-counts": (Instance, "fail", _late_end_counts),
+}
