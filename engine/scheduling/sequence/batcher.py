@@ -60,7 +60,7 @@ from .host import Host
 from .mail import SlotMessage
 from .plan import SequencePlan
 from .sequence import CorrelationId, Sequence
-from .slot import VACANT, Slot, SlotState
+from .slot import DUE, FREE, GONE, READY, VACANT, Slot, SlotState
 from .slot_core import Dropped, Idle, Offer, SlotCore, SlotReport
 from .vacancies import Vacancies
 
@@ -246,15 +246,14 @@ class SequenceBatcher:
             self._vacancies.forget(instance)
             if not host.leaving:
                 self._vacancies.add_new(instance, 0, self._plan.slots)
-            slots, host.slots = host.slots, {}
-            for slot in slots.values():
-                slot.lose()
+            for number in list(host.slots):
+                host.slots.pop(number).lose()
         return jobs
 
     def hear(self, report: SlotReport, now: float) -> None:
         """A slot has said something."""
         slot = report.slot
-        if slot.state is SlotState.GONE:
+        if slot.state is GONE:
             return
         if isinstance(report, Offer):
             if self._queued.get(report.job, self) is slot.sequence:  # otherwise it was cancelled meanwhile
@@ -308,7 +307,7 @@ class SequenceBatcher:
 
     @property
     def queued(self) -> int:
-        """Jobs that are not in execution, those included whose `Reject` was not fetched yet."""
+        """See `SchedulerCore`; those included whose `Reject` was not fetched yet."""
         return len(self._queued) + len(self._left)
 
     def continues(self, correlation_id: CorrelationId) -> bool:
@@ -423,22 +422,24 @@ class SequenceBatcher:
 
     def _slot_changed(self, slot: Slot, before: SlotState) -> None:
         after = slot.state
-        if after is SlotState.DUE and before is not SlotState.DUE:
+        if after is before:
+            return
+        if after is DUE:
             self._due[slot] = None
             self._awaited += 1
-        elif before is SlotState.DUE and after is not SlotState.DUE:
+        elif before is DUE:
             self._awaited -= 1
-        if after is SlotState.GONE:
+            if after is READY:
+                return
+        if after is GONE:
             self._due.pop(slot, None)
             self._awaited -= slot.drops
         host = self._hosts.get(slot.instance)
-        if host is None:
-            return  # gone
-        if before is SlotState.READY and after is not SlotState.READY:
+        if host is not None and before is READY:
             host.ready.pop(slot.number, None)
             if slot.out is not None:
                 self._out[slot.out] = slot
-        if after in VACANT and before not in VACANT and not host.leaving:
+        if host is not None and after in VACANT and before not in VACANT and not host.leaving:
             self._vacancies.add(slot)
 
     def _slot_idle(self, slot: Slot) -> None:
@@ -447,7 +448,7 @@ class SequenceBatcher:
         if sequence is not None and not sequence.over:
             self._finish(sequence)
             slot.shrink()
-        if slot.state is SlotState.FREE:
+        if slot.state is FREE:
             del self._hosts[slot.instance].slots[slot.number]
             slot.lose()
 
@@ -488,7 +489,7 @@ class SequenceBatcher:
         self._assign(now)
         while not self._awaited:
             for slot in self._due:
-                if slot.state is SlotState.READY:
+                if slot.state is READY:
                     self._hosts[slot.instance].ready[slot.number] = slot
             self._due.clear()
             for host in self._hosts.values():

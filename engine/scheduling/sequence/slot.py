@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from itertools import product
 
 from ...job import Job
 from ..core import InstanceId
@@ -101,14 +102,23 @@ VACANT = (FREE, PARTING)
 """The states in which it may get a sequence."""
 
 
-_NEXT = {
-    (before, event, queued, over, holds): after
-    for (before, event), conditions, after in reversed(TRANSITIONS)
-    for queued in (False, True)
-    for over in (False, True)
-    for holds in (False, True)
-    if all(wanted in (ANY, given) for wanted, given in zip(conditions, (queued, over, holds), strict=True))
-}
+UNOWNED = (FREE, PARTING, GONE)
+
+
+def _following(situation: tuple[SlotState, SlotEvent]) -> list[SlotState | None]:
+    """The next states by 4 queued + 2 over + holds; None for what cannot happen."""
+    lines = [(conditions, after) for line, conditions, after in TRANSITIONS if line == situation]
+    return [
+        next((after for wanted, after in lines if all(map(_fits, wanted, given))), None)
+        for given in product((N, Y), repeat=3)
+    ]
+
+
+def _fits(wanted: bool | None, given: bool) -> bool:
+    return wanted in (ANY, given)
+
+
+_NEXT = {situation: _following(situation) for situation, _, _ in TRANSITIONS}
 
 
 def _tell_nothing(message: SlotMessage) -> None:
@@ -157,7 +167,7 @@ class Slot:
         self.instance = instance
         self.number = number
         self.holds = holds
-        self.state = SlotState.FREE
+        self.state = FREE
         self.sequence: Sequence | None = None
         self.head: Job | None = None
         self.out: Job | None = None
@@ -173,27 +183,27 @@ class Slot:
         sequence.waiting = len(jobs)
         self.sequence = sequence
         sequence.slot = self
-        self.send(Serve(jobs, self.state is SlotState.FREE))
-        self._move(SlotEvent.ASSIGN)
+        self.send(Serve(jobs, self.state is FREE))
+        self._move(ASSIGN)
 
     def put(self, job: Job) -> None:
         """A request joins the sequence, at its end."""
         self._owner.waiting += 1
-        self.send(Put(job, self.state is SlotState.WAITING))
-        self._move(SlotEvent.PUT)
+        self.send(Put(job, self.state is WAITING))
+        self._move(PUT)
 
     def offer(self, job: Job) -> None:
         """The next request is here."""
         self._owner.waiting -= 1
         self.head = job
-        self._move(SlotEvent.OFFER)
+        self._move(OFFER)
 
     def take(self) -> Job:
         """Let the next request go out; the slot must be READY."""
         job, self.head = self.head, None
         assert job is not None, f"{self} has no request that may go"
         self.out = job
-        self._move(SlotEvent.TAKE)
+        self._move(TAKE)
         return job
 
     def settle(self, job: Job) -> bool:
@@ -205,8 +215,8 @@ class Slot:
         if job is not self.out:
             return False
         self.out = None
-        self._move(SlotEvent.SETTLE)
-        if self.state is SlotState.DUE:
+        self._move(SETTLE)
+        if self.state is DUE:
             self.send(Settle())
         return True
 
@@ -221,7 +231,7 @@ class Slot:
         self.out = None
         self.sequence.waiting += 1
         self.send(Again(job))
-        self._move(SlotEvent.RETURN)
+        self._move(RETURN)
         return True
 
     def drop(self, job: Job) -> bool:
@@ -232,17 +242,17 @@ class Slot:
         """
         if job is self.out:
             self.out = None
-            self._move(SlotEvent.SETTLE)
+            self._move(SETTLE)
         elif job is self.head:
             self.head = None
-            self._move(SlotEvent.WITHDRAW)
+            self._move(WITHDRAW)
         else:
             self._owner.waiting -= 1
             self.send(Drop(job))
             self.drops += 1
-            self._move(SlotEvent.SHRINK)
+            self._move(SHRINK)
             return True
-        if self.state is not SlotState.DUE:
+        if self.state is not DUE:
             return False
         self.send(Drop(job))
         self.drops += 1
@@ -251,12 +261,12 @@ class Slot:
     def shrink(self, count: int = 0) -> None:
         """So many requests of the sequence were removed, or it is over."""
         self._owner.waiting -= count
-        self._move(SlotEvent.SHRINK)
+        self._move(SHRINK)
 
     def lose(self) -> None:
         """The slot is gone."""
         self.head = self.out = None
-        self._move(SlotEvent.LOSE)
+        self._move(LOSE)
         self.drops = 0
         self.send(Dismiss())
         self.send = _tell_nothing
@@ -275,12 +285,12 @@ class Slot:
     def _move(self, event: SlotEvent) -> None:
         before = self.state
         sequence = self.sequence
-        queued = sequence is not None and sequence.waiting > 0
-        over = sequence is not None and sequence.over
-        key = (before, event, queued, over, self.holds)
-        assert key in _NEXT, f"{event.name} cannot happen to {self}"
-        self.state = _NEXT[key]
-        if sequence is not None and self.state in (FREE, PARTING, GONE):
+        following = _NEXT.get((before, event))
+        conditions = self.holds if sequence is None else 4 * (sequence.waiting > 0) + 2 * sequence.over + self.holds
+        after = None if following is None else following[conditions]
+        assert after is not None, f"{event.name} cannot happen to {self}"
+        self.state = after
+        if sequence is not None and self.state in UNOWNED:
             self.sequence = None
             sequence.slot = None
         self._changed(self, before)

@@ -87,22 +87,25 @@ class SlotCore:
 
     def receive(self, message: SlotMessage, now: float) -> SlotReport | None:
         """Take a message in; what is to be answered at once."""
-        if isinstance(message, Drop):
-            return self._drop(message.job)
-        if not isinstance(message, Put | Serve) or message.settled:
-            self._offered = 0
         if isinstance(message, Put):
             self._jobs.append(message.job)
+            if message.settled:
+                self._offered = 0
+        elif isinstance(message, Drop):
+            return self._drop(message.job)
         elif isinstance(message, Serve):
             self._state = None
             self._jobs.extend(message.jobs)
-        elif isinstance(message, Again):
+            if message.settled:
+                self._offered = 0
+        else:
+            self._offered = 0
+            if not isinstance(message, Again):
+                return None
             request = message.job.request
             request.sequence_start = request.sequence_end = False
             self._state = message.job.state
             self._jobs.appendleft(message.job)
-        else:
-            return None
         self.idle_s = now + self._max_idle_s
         return None
 
