@@ -10,6 +10,8 @@ import trio
 from google.protobuf import text_format
 
 from trireme.actors import InferenceServer, StartupError
+from trireme.actors.mailbox import Mailbox
+from trireme.actors.messages import Attach, Gone
 from trireme.engine.config.model import DynamicBatching, InstanceGroup, QueuePolicy
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, UnavailableError
@@ -306,3 +308,16 @@ async def test_who_lost_its_work_to_a_neighbours_batch_holds_up_nobody(autojump_
         nursery.start_soon(ask, server, "pair", "pair")
         await trio.sleep(0.1)
         assert await ask(server, "small") == pytest.approx(0.5)
+
+
+async def test_an_instance_that_dies_while_it_is_registered_gets_no_batch(autojump_clock) -> None:
+    """The limiter's answer comes when the scheduler has heard of the death already."""
+    async with serving(limited("a", Profile(1.0), "R:1")) as server:
+        scheduler = server._repository.find("a").scheduler
+        nowhere: Mailbox = Mailbox("an instance", server.turn, scheduler, 1)
+        with server.turn:
+            scheduler.mailbox.send_nowait(Attach(99, 7, "a_99", nowhere))
+            scheduler.mailbox.send_nowait(Gone(99, 7, ()))
+        assert scheduler.statistics().instances == 1
+        assert len(nowhere) == 0, "it is not told that it is attached"
+        assert await ask(server, "a", "a") == pytest.approx(2.0)
