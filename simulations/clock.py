@@ -92,7 +92,7 @@ class JumpingClock(trio.abc.Clock):
         if self._looks > STALLS and (trio.lowlevel.in_trio_task() or self._looks > 2 * STALLS):
             # Better in a task, for it and all others are then unwound; in trio's own loop it is the end of everything.
             self._looks = 0
-            raise StandstillError(f"somebody always has something to do at {self._now_s:g} s")
+            raise StandstillError(f"a task always has something to do at {self._now_s:g} s")
         return self._now_s
 
     def deadline_to_sleep_time(self, deadline: float) -> float:

@@ -176,7 +176,7 @@ REAPER_NEVER_RESTS = Exhibit(
 )
 
 BLOCKED_BY_THE_DEAD = Exhibit(
-    "Instances shared a resource. One of them died while it held it, and the resource was gone with it: whoever came "
+    "Instances shared a resource. One of them died while it held it, and the resource was gone with it: what came "
     "to the head of the line for it stayed there, and held up all behind it.",
     Plan(
         1,
@@ -194,7 +194,7 @@ BLOCKED_BY_THE_DEAD = Exhibit(
 
 BLOCKED_BY_THE_IDLE = Exhibit(
     "An instance stood first in the line for a resource that it needed all of. Its request expired; the instance "
-    "stayed where it was, without anything to do, and nobody behind it got the part that was free.",
+    "stayed where it was, without anything to do, and no instance behind it got the part that was free.",
     Plan(
         1,
         (
@@ -251,7 +251,7 @@ STATE_OF_ALL = Exhibit(
 HELD_BY_ITS_OWN_ORDER = Exhibit(
     "A model that answers any number of times was held back while its answers waited for a client. Answers also left "
     "in order of arrival; so those of the second request in a batch waited for the first one's last, the model waited "
-    "until somebody took them, and never got to the first one's last.",
+    "until a client took them, and never got to the first one's last.",
     Plan(
         1,
         (ModelPlan("m", max_batch_size=2, dynamic=True, delay_us=5_000, decoupled=True, preserve_ordering=True),),
@@ -284,8 +284,8 @@ UNLOAD_DURING_LOAD = Exhibit(
 )
 
 LOST_WHILE_DRAINED = Exhibit(
-    "A model was replaced, and the old one still had requests in its queue. Its last instance died; nobody "
-    "started it again, so nobody was left to execute them, and nobody answered them either.",
+    "A model was replaced, and the old one still had requests in its queue. Its last instance died; it was not "
+    "started again, so no instance was left to execute them, and they were not answered either.",
     Plan(
         1,
         (ModelPlan("m"),),

@@ -318,7 +318,7 @@ class RequestPlan:
         pause_ns: the time that its client takes over an answer of a decoupled model.
         width: the size of its rows, to a model that lets it vary.
         extra: what it gives as `EXTRA`, to a model that has such an input; see `shapes`.
-        content: what it asks; requests of equal content and rows ask for the same. 0 for what nobody else asks.
+        content: what it asks; requests of equal content and rows ask for the same. 0 for what no other asks.
         extra_ns: what it adds to the time of its batch, or of each of its steps'.
         sequence, start, end: correlation id (0 for none), and whether it begins or ends the sequence.
     """

@@ -194,6 +194,8 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (nothing_is_left_undone, "engine/x.py", "raise NotImplemented" + "Error"),
     (words_are_plain, "engine/x.py", "# for whoeve" + "r asks"),
     (words_are_plain, "docs/x.md", "Nobod" + "y waits"),
+    (words_are_plain, "simulations/x.py", "# nobod" + "y waits"),
+    (words_are_plain, "tests/support/x.py", "# nobod" + "y waits"),
     (no_machine_paths, "docs/x.md", "see /wor" + "k/main for more"),
     (no_machine_paths, "docs/x.md", "written to /tm" + "p/out/file"),
     (errors_are_caught_by_name, "actors/x.py", "try: ...\nexcept: ..."),

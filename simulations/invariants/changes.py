@@ -64,7 +64,7 @@ class ChangesHurtNobody(Invariant):
         if event.state == "UNAVAILABLE" and view is not None and (view.ready or not view.served):
             self._failed.add(model)
         elif event.state == "UNLOADING" and not (self._stopping or self._unloaded or self._is_replaced(event.model)):
-            self.broken(f"'{event.model}' is unloaded; nobody has asked for that, and nothing replaces it")
+            self.broken(f"'{event.model}' is unloaded; no change asked for that, and nothing replaces it")
 
     def _is_replaced(self, name: str) -> bool:
         serving = self._state.serving[model_of(name)]

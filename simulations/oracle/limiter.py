@@ -143,7 +143,7 @@ class _Limiter:
 
 
 class RightGrants(Invariant):
-    """Whoever is granted what it demands is the one whose turn it is, and it is granted as soon as it may be."""
+    """An instance that is granted what it demands is the one whose turn it is, and it is granted as soon as it may be."""
 
     name = "the rate limiter grants what the rules say"
 

@@ -31,7 +31,7 @@ def _shared_stream(original: Any, pipeline: Pipeline, *arguments: Any) -> None:
 
 
 def _sickness_unnoticed(original: Any, flights: Flights, now_s: float) -> None:
-    """Nobody asks after batches that do not land."""
+    """No instance looks after batches that do not land."""
     original(flights, now_s)
 
 

@@ -23,7 +23,7 @@ def _swallowed_death(original: Any, scheduler: Scheduler, instance: InstanceId) 
 
 
 def _healthy_corpse(original: Any, repository: Repository, name: str, *version: int) -> bool:
-    """A model counts as ready because nobody looks at its instances."""
+    """A model counts as ready without a look at its instances."""
     del original
     return any(model.name == name and model.ready for model in repository.models())
 
@@ -41,7 +41,7 @@ def _locks_nothing(original: Any, locks: NameLocks, names: frozenset[str]) -> An
 
 
 def _drained_without_end(original: Any, instances: Instances, *about: Any) -> float | None:
-    """An instance that dies while its model is drained is not started again, whoever still waits for it."""
+    """An instance that dies while its model is drained is not started again, though clients still wait for it."""
     delay_s = original(instances, *about)
     return None if cast(Any, instances._scheduler._core)._stopping else delay_s
 

@@ -9,7 +9,7 @@ of memory that is still in use, gets wrong data:
 * streams know nothing of each other but by events.
 
 What a driver would refuse, or would silently make slow, is a `MisuseError`, and stands in `FakeDevice.misuses`, should
-somebody catch it: an upload from memory that is not pinned, an event that is measured before it is reached, use of the
+a program catch it: an upload from memory that is not pinned, an event that is measured before it is reached, use of the
 device by a function that it calls, a synchronisation that is captured.
 """
 

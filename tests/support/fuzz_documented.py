@@ -36,7 +36,7 @@ def document_for(models: Sequence[str]) -> dict[str, Any]:
     for item in made["paths"].values():
         for parameter in item["parameters"]:
             if parameter["name"] == "model":
-                parameter["schema"] = {"enum": [*models, "nobody"]}
+                parameter["schema"] = {"enum": [*models, "absent"]}
             elif parameter["name"] == "version":
                 parameter["schema"] = {"enum": ["1", "2", "99999999999999999999"]}
     return made

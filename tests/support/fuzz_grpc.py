@@ -42,7 +42,7 @@ def _put(rng: random.Random, parameters: Any, *names: str) -> None:
 
 def infer(rng: random.Random) -> Any:
     """A ``ModelInferRequest``, more or less right."""
-    model = rng.choice((*MODELS, "pair", "text", "many", "nobody"))
+    model = rng.choice((*MODELS, "pair", "text", "many", "absent"))
     message = MESSAGES.ModelInferRequest(
         model_name=model, model_version=rng.choice(("", "", "", "1", "-1", "x")), id="i"
     )
@@ -80,7 +80,7 @@ def infer(rng: random.Random) -> Any:
 
 def elsewhere(rng: random.Random) -> tuple[str, Any]:
     """A method, and a request to it."""
-    name = rng.choice((*[name for name in MODELS if name != "canary"], "nobody", ""))
+    name = rng.choice((*[name for name in MODELS if name != "canary"], "absent", ""))
     region = {"name": rng.choice(("", "r")), "byte_size": 8}
     return rng.choice(
         (

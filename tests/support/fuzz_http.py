@@ -118,7 +118,7 @@ def an_input(rng: random.Random, name: str, datatype: str, shape: list[int]) -> 
 
 def infer(rng: random.Random) -> Sent:
     """An infer request: JSON and binary tensors, header lengths, compression."""
-    model = rng.choice((*MODELS, "canary", "pair", "text", "nobody"))
+    model = rng.choice((*MODELS, "canary", "pair", "text", "absent"))
     tensors = {
         "canary": [("A", "INT32", [4]), ("B", "INT32", [4])],
         "pair": [("A", "INT32", [2, 4]), ("B", "INT32", [2, 4])],
@@ -177,7 +177,7 @@ def _packed(rng: random.Random, headers: dict[str, str], body: bytes) -> bytes:
 
 
 def generate(rng: random.Random) -> Sent:
-    model = rng.choice((*MODELS, "many", "many", "nobody"))
+    model = rng.choice((*MODELS, "many", "many", "absent"))
     document: Any = {"IN": rng.choice(([0.5], 3, [2.5, 1], [-1], [])), "k": "v"}
     if model in ("canary", "pair"):
         document = {"A": [1, 2, 3, 4], "B": [1, 2, 3, 4], "parameters": {"n": 1}}
@@ -194,9 +194,9 @@ def generate(rng: random.Random) -> Sent:
 
 def elsewhere(rng: random.Random) -> Sent:
     """A request to any other route."""
-    model = rng.choice((*[name for name in MODELS if name != "canary"], "nobody", "%C3%A9", "%00", ".."))
+    model = rng.choice((*[name for name in MODELS if name != "canary"], "absent", "%C3%A9", "%00", ".."))
     region, bodies = rng.choice(("", "/region/r", "/region/%2F")), {"parameters": {"config": "{}"}}
-    unloaded = rng.choice((model, "nobody", "nobody", "nobody"))
+    unloaded = rng.choice((model, "absent", "absent", "absent"))
     about_model = [f"/v2/models/{model}{version}{what}" for version in ("", "/versions/1") for what in _ABOUT]
     method, path, body = rng.choice(
         (
