@@ -143,7 +143,7 @@ class _Limiter:
 
 
 class RightGrants(Invariant):
-    """An instance that is granted what it demands is the one whose turn it is, and it is granted as soon as it may be."""
+    """Only the instance whose turn it is is granted what it demands, and it is granted as soon as it may be."""
 
     name = "the rate limiter grants what the rules say"
 

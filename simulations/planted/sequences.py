@@ -20,7 +20,7 @@ from ...engine.tensor import Tensor
 
 
 def _reaper_never_rests(original: Any, batcher: SequenceBatcher, now: float) -> Action:
-    """When the last sequence is over, there is no sequence to wait for, and the reaper looks again at once, for ever."""
+    """When the last sequence is over, there is no sequence to wait for, and the reaper looks again without end."""
     action = original(batcher, now)
     return WaitUntil(now) if isinstance(action, Wait) and batcher._sequences and not batcher.active else action
 
