@@ -88,6 +88,17 @@ def test_a_second_credit_is_used_for_a_full_batch_at_once(gpu, make_job) -> None
     assert gpu.next_action(0.001) is WAIT, "it has no third one"
 
 
+@pytest.mark.parametrize(("delay_us", "sent"), [(0, [2]), (300_000, [])])
+def test_the_largest_preferred_size_is_final_unless_a_delay_lets_it_be_passed(delay_us, sent, make_job) -> None:
+    batching = DynamicBatching((2,), max_queue_delay_us=delay_us)
+    dispatcher = Dispatcher(DynamicBatcher(batching, 4))
+    dispatcher.attach(1, 2, overlaps=True)
+    enqueue(dispatcher, make_job(0, rows=4))
+    dispatched(dispatcher, 0.0)
+    enqueue(dispatcher, make_job(1, rows=2))
+    assert [jobs[0].rows for _, jobs in dispatched(dispatcher, 0.001)] == sent
+
+
 def test_a_second_credit_is_used_for_anything_just_before_the_end(gpu, make_job) -> None:
     first, second = make_job(1), make_job(2)
     enqueue(gpu, first)
