@@ -36,6 +36,14 @@ def _idle_since_its_first(original: Any, core: SlotCore, message: SlotMessage, n
     return report
 
 
+def _loses_a_request(original: Any, core: SlotCore, message: SlotMessage, now: float) -> Any:
+    """A slot with two requests loses the next one."""
+    report = original(core, message, now)
+    if isinstance(message, Put) and len(core._jobs) > 2:
+        core._jobs.pop()
+    return report
+
+
 def _offers_before_they_settle(original: Any, core: SlotCore, now: float) -> Any:
     """A slot with three requests offers the second before the first is settled."""
     if len(core) > 2:
@@ -55,5 +63,6 @@ SLOT_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "comes-back-last": (SlotCore, "receive", _comes_back_last),
     "idle-since-its-first": (SlotCore, "receive", _idle_since_its_first),
     "offers-before-they-settle": (SlotCore, "next_report", _offers_before_they_settle),
+    "slot-loses-a-request": (SlotCore, "receive", _loses_a_request),
     "slot-released-twice": (Vacancies, "add", _slot_released_twice),
 }

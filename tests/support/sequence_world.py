@@ -22,7 +22,7 @@ from trireme.engine.scheduling.sequence.mail import Dismiss, SlotMessage
 from trireme.engine.scheduling.sequence.padding import NullJob
 from trireme.engine.scheduling.sequence.plan import SequencePlan
 from trireme.engine.scheduling.sequence.slot import Slot
-from trireme.engine.scheduling.sequence.slot_core import SlotCore, SlotReport
+from trireme.engine.scheduling.sequence.slot_core import Failed, SlotCore, SlotReport
 from trireme.engine.scheduling.sequence.state import StateLayout
 from trireme.engine.tensor import Tensor
 
@@ -107,16 +107,25 @@ class Slots:
         self._core = core
         self._mail: deque[tuple[SlotCore, SlotMessage]] = deque()
         self.alive: dict[SlotCore, None] = {}
+        self._places: dict[SlotCore, Slot] = {}
         core.use_slots(self._start)
 
     def _start(self, slot: Slot, core: SlotCore) -> Callable[[SlotMessage], None]:
         self.alive[core] = None
+        self._places[core] = slot
         return lambda message: self._mail.append((core, message))
 
     @property
     def idle_s(self) -> float:
         """When the next of them has something to say."""
         return min([core.idle_s for core in self.alive], default=math.inf)
+
+    def die(self, number: int, now: float) -> None:
+        """A slot dies, and the mail to it is lost."""
+        core = list(self.alive)[number % len(self.alive)]
+        del self.alive[core]
+        self._mail = deque([(to, message) for to, message in self._mail if to is not core])
+        self._core.hear(Failed(self._places[core]), now)
 
     def deliver(self, now: float) -> bool:
         """Deliver what is there, both ways; whether there was anything."""
@@ -125,7 +134,7 @@ class Slots:
         while self._mail:
             core, message = self._mail.popleft()
             if isinstance(message, Dismiss):
-                del self.alive[core]
+                self.alive.pop(core, None)
                 touched.pop(core, None)
             else:
                 touched[core] = None

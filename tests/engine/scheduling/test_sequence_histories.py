@@ -207,6 +207,13 @@ class Ledger(RuleBasedStateMachine):
                 story.over = True
             story.unsure = True
 
+    @rule(number=st.integers(0, 30))
+    @precondition(lambda self: self.world.slots.alive)
+    def slot_dies(self, number: int) -> None:
+        self.world.slots.die(number, self.world.now)
+        for story in self.known.values():
+            story.unsure = True
+
     @rule()
     @precondition(lambda self: len(self.alive) < 2)
     def birth(self) -> None:
