@@ -278,8 +278,8 @@ class Dispatcher:
             return proof
         if self._parting:
             self._let_part()
-        opens_s = self._open(now) if self._spare else math.inf
         core = self.core
+        opens_s = self._open(now) if self._spare and core.queued else math.inf
         if not core.queued and self.sequences is None:
             action: Action = WAIT
         else:
@@ -287,7 +287,7 @@ class Dispatcher:
             if isinstance(action, Dispatch):
                 self._dispatched(action, now)
                 return action
-            if opens_s < math.inf and core.queued and not isinstance(action, Reject | Await):
+            if opens_s < math.inf and not isinstance(action, Reject | Await):
                 action = WaitUntil(min(opens_s, action.when_s) if isinstance(action, WaitUntil) else opens_s)
         if self.resting and not core.queued and self.permits is None:
             self.end_rest()

@@ -10,7 +10,7 @@ from ..events import DONE, BatchSealed, ExecutionEnded, InstanceDetached
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
 from ..invariants.state import WorldState
-from .observed import NEVER_S, Dispatched, Rejected, ToldGone, ToldIdle, ToldPaused, Waits
+from .observed import NEVER_S, Dispatched, Rejected, ToldGone, ToldIdle, ToldPaused, ToldSettled, Waits
 
 TOLERANCE_S = 1e-6
 
@@ -39,6 +39,7 @@ class CreditsLate(Invariant):
         self._spare: dict[tuple[str, int], bool] = {}
         self._paused: set[tuple[str, int]] = set()
         self._number = 0
+        self._done: dict[tuple[int, ...], int] = {}  # batches that are over, by their requests
         self._opened: list[tuple[str, int]] = []  # told to be idle, since a core was last asked
         self._took_s: dict[tuple[str, int], list[float]] = {}
 
@@ -52,6 +53,7 @@ class CreditsLate(Invariant):
             Waits: self._asked,
             BatchSealed: self._sealed,
             ExecutionEnded: self._ended,
+            ToldSettled: self._settled,
             InstanceDetached: self._detached,
         }
 
@@ -102,12 +104,17 @@ class CreditsLate(Invariant):
         return end_s - LEAD_S
 
     def _ended(self, event: ExecutionEnded) -> None:
+        if event.ending == DONE and event.batch in self._state.running:
+            self._done[self._state.running[event.batch].requests] = event.batch
+
+    def _settled(self, event: ToldSettled) -> None:
+        """The scheduler hears of the end, maybe a little later at the same instant."""
+        batch = self._done.pop(event.requests, 0)
         for device in self._devices.values():
-            if event.batch in device.held and event.ending == DONE:
-                size, bound_s = device.held.pop(event.batch)
-                now_s = event.at_ns / 1e9
-                self._took_s.setdefault((device.model, size), []).append(now_s - max(bound_s, device.ended_s))
-                device.ended_s = now_s
+            if batch in device.held:
+                size, bound_s = device.held.pop(batch)
+                self._took_s.setdefault((device.model, size), []).append(event.at_s - max(bound_s, device.ended_s))
+                device.ended_s = event.at_s
 
     def _detached(self, event: InstanceDetached) -> None:
         self._devices.pop(event.instance, None)

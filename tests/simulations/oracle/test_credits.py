@@ -17,7 +17,7 @@ from trireme.simulations.events import (
 from trireme.simulations.history import Recorder
 from trireme.simulations.invariants.state import WorldState
 from trireme.simulations.oracle.credits import CreditsLate
-from trireme.simulations.oracle.observed import Dispatched, ToldGone, ToldIdle, ToldPaused, Waits
+from trireme.simulations.oracle.observed import Dispatched, ToldGone, ToldIdle, ToldPaused, ToldSettled, Waits
 from trireme.simulations.plan import ModelPlan
 
 MS = 1_000_000
@@ -36,7 +36,7 @@ def sealed(at_ms: float, batch: int, *, spare: bool = True) -> list[object]:
 
 
 def ended(at_ms: int, batch: int) -> list[object]:
-    return [ExecutionEnded(at_ms * MS, batch, DONE), ToldIdle("m", 1)]
+    return [ExecutionEnded(at_ms * MS, batch, DONE), ToldSettled(at_ms / 1e3, "m", (batch,), ()), ToldIdle("m", 1)]
 
 
 def waits(at_ms: float) -> Waits:
