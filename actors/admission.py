@@ -242,7 +242,7 @@ class Admission:
         """Send a request, for which the budget has been taken, to its model's door."""
         if self._on_request is not None:
             self._on_request(request, rows)
-        reply = Reply(self._turn, holder, nbytes, many=model.config.decoupled)
+        reply = Reply(self._turn, holder, nbytes, model.answer_window if model.config.decoupled else 0)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
         if self.tell is not None:
             self.tell(job)

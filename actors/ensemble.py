@@ -21,7 +21,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..engine.clock import Clock
 from ..engine.ensemble import (
@@ -80,6 +80,9 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         plan: its graph.
         find: the model that answers the request of a step; raises `TriremeError` if there is none.
     """
+
+    answer_window: ClassVar[int] = WINDOW
+    stuck_s: ClassVar[float] = STUCK_S
 
     def __init__(
         self, plan: EnsemblePlan, find: FindMember, clock: Clock, turn: Turn, statistics: ModelStatistics
@@ -179,13 +182,13 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
         moved_s = self._moved_s.get(run)
         if moved_s is None or not self._core.is_congested(step.call):
             return  # its answers are on their way here, or wait for the client
-        if self._clock.now_s() < moved_s + STUCK_S:
-            self.deadline_s = min(self.deadline_s, moved_s + STUCK_S)
+        if self._clock.now_s() < moved_s + self.stuck_s:
+            self.deadline_s = min(self.deadline_s, moved_s + self.stuck_s)
             return
         text = (
             "ensemble '%s': for %g s nothing has moved while '%s' was held back by max_inflight_requests; it may go on"
         )
-        logger.error(text, self.name, STUCK_S, step.call.step.model_name, extra=about(self.name, run.job.id))
+        logger.error(text, self.name, self.stuck_s, step.call.step.model_name, extra=about(self.name, run.job.id))
         step.let_go()
 
     def _tell(self, step: _Step, outcome: Outcome, final: bool) -> None:
@@ -307,7 +310,7 @@ class _Step:
         self.call = call
         self.job: Job | None = None
         self.door: Mailbox[Any] | None = None
-        self.window = AnswerWindow(WINDOW, threading.get_ident()) if many else None
+        self.window = AnswerWindow(ensemble.answer_window, threading.get_ident()) if many else None
 
     def deliver(self, outcome: Outcome, final: bool) -> bool:
         """See `engine.job.Reply`."""

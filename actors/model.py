@@ -54,6 +54,7 @@ from .loading import load
 from .members import FindContinuing, FindModel, Members
 from .messages import Drain, EndResize, EndSequences, FinishSequences, Hold, ModelMessage, Serve, Stop
 from .readiness import ReadinessCheck
+from .reply import WINDOW
 from .scheduler import Scheduler
 from .slot import SlotActors
 from .surroundings import Surroundings
@@ -79,6 +80,7 @@ class Model(Actor[ModelMessage]):
         input_gpu: see `LoadedModel.input_gpu`.
     """
 
+    answer_window: ClassVar[int] = WINDOW
     scheduler_class: ClassVar[type[Scheduler]] = Scheduler
     ensemble_class: ClassVar[type[Ensemble]] = Ensemble
     cached_door_class: ClassVar[type[CachedDoor]] = CachedDoor

@@ -73,11 +73,11 @@ class Reply(Recipient):
         "window",
     )
 
-    def __init__(self, turn: Turn, holder: ModelShare | Lease, nbytes: int, *, many: bool = False) -> None:
+    def __init__(self, turn: Turn, holder: ModelShare | Lease, nbytes: int, window: int = 0) -> None:
         self.posted = False
         self.final = False
         self.accepted = False
-        self.window = AnswerWindow(WINDOW, threading.get_ident()) if many else None
+        self.window = AnswerWindow(window, threading.get_ident()) if window else None
         self._turn = turn
         self._holder = holder
         self._nbytes = nbytes
@@ -88,7 +88,7 @@ class Reply(Recipient):
         self._seen = 0  # by `newest`
         self._listener: Callable[[Reply], None] | None = None
         self._each = False
-        self._keeps = many  # until it is known that the reader wants one
+        self._keeps = window > 0  # until it is known that the reader wants one
 
     def attach(self, job: Job, cancel: Callable[[Cancel], None]) -> None:
         """Tell the reply whose it is, before the job is handed in: giving up calls ``cancel(Cancel(job))``."""

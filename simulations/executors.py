@@ -35,10 +35,10 @@ class ReadTogether:
     """Ends of batches that become known as from processes: in one turn, in the order of the instances."""
 
     def __init__(self) -> None:
-        self._over: list[tuple[int, Callable[[], None]]] = []
+        self._over: list[tuple[str, Callable[[], None]]] = []
 
-    def put(self, number: int, turn: Turn, done: Callable[[], None]) -> None:
-        self._over.append((number, done))
+    def put(self, name: str, turn: Turn, done: Callable[[], None]) -> None:
+        self._over.append((name, done))
         if len(self._over) == 1:
             turn.call_from_thread(self._read)
 
@@ -52,11 +52,11 @@ class VirtualExecutor:
     """An executor whose batches take the time that their simulated work says.
 
     Args:
-        number: its own, in the order in which executors were made.
+        name: of the instance.
     """
 
-    def __init__(self, turn: Turn, number: int = 0, together: ReadTogether | None = None) -> None:
-        self._number = number
+    def __init__(self, turn: Turn, name: str = "", together: ReadTogether | None = None) -> None:
+        self._name = name
         self._together = together or ReadTogether()
         self._token = trio.lowlevel.current_trio_token()
         self._turn = turn
@@ -94,12 +94,12 @@ class VirtualExecutor:
             raise
         finally:
             # Answers of a decoupled model; those of a thread arrive before its end does.
-            if has_pending_callbacks(self._token):
+            if (instance.ends is Ends.ALONE or not instance.splits_time) and has_pending_callbacks(self._token):
                 await _callbacks_called()
         if instance.ends is Ends.THREADS:
             self._turn.call_from_thread(done, batch)
         elif instance.ends is Ends.PROCESSES:
-            self._together.put(self._number, self._turn, partial(done, batch))
+            self._together.put(self._name, self._turn, partial(done, batch))
         else:
             with self._turn:
                 done(batch)
@@ -260,7 +260,6 @@ class VirtualExecutors:
     ) -> None:
         self._recorder = recorder
         self._load = load
-        self._made = 0
         self._together = ReadTogether()
 
     def instance_executor(self, name: str, kind: type[ModelInstance], turn: Turn) -> Executor:
@@ -269,8 +268,7 @@ class VirtualExecutors:
             if recorder is None:
                 return StreamExecutor(name, VirtualWorker(turn), turn)
             return RecordingStreamExecutor(name, recorder, turn)
-        self._made += 1
-        about = turn, self._made, self._together
+        about = turn, name, self._together
         return VirtualExecutor(*about) if recorder is None else RecordingExecutor(recorder, *about)
 
     async def offload(self, work: Callable[[], T]) -> T:

@@ -19,8 +19,6 @@ from functools import partial
 import trio
 
 from ..actors import InferenceServer, StartupError
-from ..actors import ensemble as ensemble_module
-from ..actors import reply as reply_module
 from ..actors.model_control import ALL_MODELS
 from ..engine.gpu.flights import LOOK_S
 from ..engine.options import ControlMode
@@ -77,10 +75,10 @@ class Outcome:
 
 def play(plan: Plan) -> Outcome:
     """Play a plan to its end, or to the first violation."""
-    with _quiet_logs(), no_garbage_collection(), _window(plan.window):
+    with _quiet_logs(), no_garbage_collection():
         run = _Run(plan)
         try:
-            play_in_world(run.play, plan.seed, LIMIT_S, run.clock, run.recorder)
+            play_in_world(run.play, plan.seed, LIMIT_S, run.clock, run.recorder, plan.window, STUCK_S)
         except (trio.TrioInternalError, BaseExceptionGroup) as error:
             run.watch.violation = _defect(error)
         outcome = Outcome(run.watch.violation, run.coverage.counts, run.recorder.history())
@@ -297,18 +295,6 @@ def _windows(plan: Plan) -> dict[int, int]:
         if window is not None and request.model not in ordered:
             windows[request.number] = window
     return windows
-
-
-@contextmanager
-def _window(answers: int) -> Iterator[None]:
-    """So many answers of a decoupled model may wait for their client; the server's own number is for earnest."""
-    before = reply_module.WINDOW, ensemble_module.WINDOW, ensemble_module.STUCK_S
-    reply_module.WINDOW = ensemble_module.WINDOW = answers
-    ensemble_module.STUCK_S = STUCK_S
-    try:
-        yield
-    finally:
-        reply_module.WINDOW, ensemble_module.WINDOW, ensemble_module.STUCK_S = before
 
 
 @contextmanager

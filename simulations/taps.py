@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..actors.cached import CachedDoor
-from ..actors.ensemble import Ensemble
+from ..actors.ensemble import STUCK_S, Ensemble
 from ..actors.members import FindContinuing, FindModel
 from ..actors.messages import Answer, Attach, Executed
 from ..actors.model import Model
+from ..actors.reply import WINDOW
 from ..actors.scheduler import Scheduler
 from ..actors.surroundings import Surroundings
 from ..engine.config.model import ModelConfig
@@ -142,12 +143,18 @@ class Generations:
         return generation_name(model, max(count for (name, _), count in self._counts.items() if name == model))
 
 
-def tapped_model(recorder: Recorder, schedulers: list[Door], generations: Generations) -> type[Model]:
+def tapped_model(
+    recorder: Recorder, schedulers: list[Door], generations: Generations, window: int, stuck_s: float
+) -> type[Model]:
     """The model actor, with its states written down; the doors that it makes are added to `schedulers`."""
 
+    ensemble = tapped_ensemble(recorder, schedulers, generations)
+    ensemble.answer_window, ensemble.stuck_s = window, stuck_s
+
     class TappedModel(Model):
+        answer_window = window
         scheduler_class = tapped_scheduler(recorder, schedulers, generations)
-        ensemble_class = tapped_ensemble(recorder, schedulers, generations)
+        ensemble_class = ensemble
         cached_door_class = tapped_cached_door(recorder, generations)
 
         def __init__(
@@ -369,8 +376,13 @@ class Taps:
     model_class: type[Model]
 
 
-def tapped(recorder: Recorder) -> Taps:
-    """Models with schedulers, ensembles and doors that are listened to."""
+def tapped(recorder: Recorder, window: int = WINDOW, stuck_s: float = STUCK_S) -> Taps:
+    """Models with schedulers, ensembles and doors that are listened to.
+
+    Args:
+        window: how many answers of a decoupled model may wait for their client, or for an ensemble.
+        stuck_s: `Ensemble.stuck_s`.
+    """
     generations = Generations()
     schedulers: list[Door] = []
-    return Taps(schedulers, generations.latest, tapped_model(recorder, schedulers, generations))
+    return Taps(schedulers, generations.latest, tapped_model(recorder, schedulers, generations, window, stuck_s))

@@ -24,6 +24,8 @@ from typing import Any
 import trio
 
 from ..actors import InferenceServer, Reply
+from ..actors.ensemble import STUCK_S
+from ..actors.reply import WINDOW
 from ..engine.errors import TriremeError
 from ..engine.gpu.pinned_pool import PinnedPool
 from ..engine.options import ServerOptions
@@ -207,13 +209,26 @@ def run_world(scenario: Scenario, seed: int, limit_s: float = 86_400.0) -> Histo
     return recorder.history()
 
 
-def play_in_world(scenario: Scenario, seed: int, limit_s: float, clock: JumpingClock, recorder: Recorder) -> None:
-    """`run_world`, for those who want to listen to the recorder while it writes."""
+def play_in_world(
+    scenario: Scenario,
+    seed: int,
+    limit_s: float,
+    clock: JumpingClock,
+    recorder: Recorder,
+    window: int = WINDOW,
+    stuck_s: float = STUCK_S,
+) -> None:
+    """`run_world`, for those who want to listen to the recorder while it writes.
+
+    Args:
+        window, stuck_s: see `tapped`.
+    """
+    taps = tapped(recorder, window, stuck_s)
 
     async def play() -> None:
         with trio.move_on_after(limit_s) as limit:
             async with trio.open_nursery() as nursery:
-                await scenario(World(seed, nursery, clock, recorder, tapped(recorder)))
+                await scenario(World(seed, nursery, clock, recorder, taps))
                 nursery.cancel_scope.cancel()
         if limit.cancelled_caught:
             raise ScenarioStuckError(f"the scenario did not end within {limit_s:g} virtual seconds")

@@ -10,7 +10,7 @@ import trio
 from scripted_models import Script, write_scripted_models
 
 from trireme.actors import InferenceServer
-from trireme.actors import ensemble as ensemble_module
+from trireme.actors.ensemble import Ensemble
 from trireme.actors.reply import WINDOW
 from trireme.engine.datatypes import FP32
 from trireme.engine.options import ServerOptions
@@ -69,7 +69,7 @@ async def test_a_member_that_waits_for_its_own_instance_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is held back until its answers have been processed, by the very instance that it occupies."""
-    monkeypatch.setattr(ensemble_module, "STUCK_S", 0.02)
+    monkeypatch.setattr(Ensemble, "stuck_s", 0.02)
     write_scripted_models(tmp_path)
     write_lonely(tmp_path, "lonely")
     write_ensemble(tmp_path, "lonely", "lonely")

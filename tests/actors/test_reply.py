@@ -29,7 +29,7 @@ class Case:
         share = self.budget.share("m")
         assert self.budget.take_nowait(share, 7)
         self.turn = Turn()
-        self.reply = Reply(self.turn, share, 7, many=many)
+        self.reply = Reply(self.turn, share, 7, WINDOW if many else 0)
         self.cancelled: list[Job] = []
         self.job = Job(InferenceRequest("m"), {}, 1, "m", 1, self.reply)
         self.reply.attach(self.job, lambda message: self.cancelled.append(message.job))
