@@ -167,6 +167,10 @@ class Scheduler(Door[SchedulerMessage]):
         self.act()
         if self._asking is not None:
             self._asking.hurry()
+        # Grants may also lie behind the jobs that came in the same turn.
+        for message in [each for each in self._mail if isinstance(each, Granted)]:
+            self._mail.remove(message)
+            self.receive(message)
         for message in self.mailbox.receive_all():
             self.receive(message)
         self.act()

@@ -12,6 +12,8 @@ from google.protobuf import text_format
 from trireme.actors import InferenceServer, StartupError
 from trireme.actors.mailbox import Mailbox
 from trireme.actors.messages import Attach, Gone
+from trireme.actors.reply import Reply
+from trireme.actors.turn import Recipient
 from trireme.engine.config.model import DynamicBatching, InstanceGroup, QueuePolicy
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, UnavailableError
@@ -249,6 +251,32 @@ async def test_a_burst_is_taken_into_idle_instances_before_a_queue_is_called_ful
     async with serving(*models) as server:
         await trio.testing.wait_all_tasks_blocked()
         assert await ask(server, "a", "a") == pytest.approx(2.0)
+
+
+async def test_a_grant_behind_the_jobs_of_a_turn_counts_before_a_queue_is_called_full(autojump_clock) -> None:
+    """The limiter is asked for the first request, then the second comes, and then the grant."""
+    policy = QueuePolicy(max_queue_size=1)
+    models = [limited("a", Profile(1.0), "R:1", batching=DynamicBatching((1,), default_queue_policy=policy))]
+    async with serving(*models) as server:
+        await trio.testing.wait_all_tasks_blocked()
+        replies: list[Reply] = []
+
+        class Client(Recipient):
+            def take_turn(self) -> None:
+                reply = server.admit_nowait(simple_request("a"))
+                assert reply is not None
+                replies.append(reply)
+
+            def fail(self, error: Exception) -> None:
+                raise error
+
+        first, second = Client(), Client()
+        with server.turn:
+            first.take_turn()  # the scheduler is posted before the second client
+            server.turn.post(second)
+        for reply in replies:
+            await reply.response()
+        assert len(replies) == 2
 
 
 async def test_the_instance_that_has_a_sequence_is_the_one_that_asks(autojump_clock) -> None:

@@ -154,7 +154,7 @@ def test_checks_share_a_call_and_one_that_took_too_long_ends_for_the_next_one(tm
     asked = directory / "asked"
     with serve(tmp_path) as server, ThreadPoolExecutor(4) as pool:
         clients = Clients(server)
-        (check,) = server.server._repository.own_checks("m")
+        (check,) = server.server._repository.find("m").own_checks()
         check._limit_s = 0.2
         assert [*pool.map(clients.ready, ["m"] * 4, ["http", "grpc"] * 2)] == [False] * 4
         assert clients.infer("m", 3) == 3, "while the model still thinks"
