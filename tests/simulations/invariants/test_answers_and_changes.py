@@ -110,7 +110,7 @@ GOOD_CHANGES: dict[str, list[Event]] = {
 }
 BAD_CHANGES: dict[str, tuple[str, list[Event]]] = {
     "a request dropped": ("was accepted, and answered", [*REPLACED, DROPPED]),
-    "unloaded before its successor is there": ("nobody has asked for that", [*AGAIN, state("m", "UNLOADING")]),
+    "unloaded before its successor is there": ("no change asked for that", [*AGAIN, state("m", "UNLOADING")]),
     "failed for no reason": ("no start had failed", [*AGAIN, ChangeDone(1, "m", "reload", "broke")]),
 }
 
