@@ -17,8 +17,8 @@ from trireme.simulations.reach import ANSWERED, FEATURES, runs_that_reach, share
 SEEDS = range(1, 201)
 MORE_SEEDS = range(201, 2001)
 OPEN = {1450: "sequence batchers decide what the rules say"}
-"""A batch ends in which one request was answered and another, given up, wanted to be executed again. The sequence that gets
-the freed slot goes before the next request of the answered one; the rule says behind (ROADMAP.md)."""
+"""A batch ends in which one request was answered and another, given up, wanted to be executed again. The sequence that
+gets the freed slot goes before the next request of the answered one; the rule says behind (ROADMAP.md)."""
 MS = 1_000_000
 LEAST_SHARE = {
     "a step for a later answer of a decoupled member": 0.01,
