@@ -205,6 +205,7 @@ async def test_a_crowd_of_one_address_does_not_keep_another_waiting() -> None:
     assert begun.index("127.0.0.2") < 20
 
 
+@pytest.mark.filterwarnings("error::ResourceWarning")
 async def test_clients_that_have_not_begun_are_closed_at_the_end() -> None:
     service = service_at("127.0.0.1:0")
     service.bind()
