@@ -3,7 +3,8 @@
 What `identity_http.py` and `identity_grpc.py` have in common. Both servers serve an identity model of FP32[16] (batches
 of up to 64, dynamic batching, one instance): Trireme the shipped `identity_fp32` on ONNX Runtime with one thread, the
 real Triton an equal one on its python backend. perf_analyzer puts load on one, then on the other, and so on in turn;
-while one is measured the other must be idle, which is checked by its CPU time. The medians are compared.
+while one is measured the others must be idle, which is checked by their CPU time. The medians are compared. A third
+server may be Trireme at another commit (`--earlier`), started from an environment of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import tempfile
 import time
@@ -144,6 +146,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--triton-command", default=os.environ.get("TRITON_COMMAND"), help="or $TRITON_COMMAND")
     result.add_argument("--perf-analyzer", default=os.environ.get("PERF_ANALYZER", "perf_analyzer"))
+    result.add_argument("--earlier", help="starts Trireme at another commit, as 'DIR/.venv/bin/trireme serve'")
     result.add_argument("--alternations", type=int, default=5)
     result.add_argument("--seconds", type=float, default=2.0, help="a measurement window; there are three in a run")
     result.add_argument("--concurrency", type=int, nargs="+", default=[16, 1])
@@ -152,13 +155,16 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def compare(options: argparse.Namespace, protocol: Protocol) -> None:
-    """Measure both servers in turn; print and write what came out."""
+    """Measure the servers in turn; print and write what came out."""
     console = Console()
     before = machine()
     runs: list[Run] = []
     grpc = protocol is not Protocol.HTTP
     with ExitStack() as stack:
         servers = [stack.enter_context(trireme(REPOSITORY, grpc=grpc))]
+        if options.earlier:
+            program = shlex.split(options.earlier)
+            servers.append(stack.enter_context(trireme(REPOSITORY, grpc=grpc, program=program, name="earlier")))
         if options.triton_command:
             repository = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             write_identity(repository, MODEL, 16, max_batch_size=64)
@@ -171,7 +177,7 @@ def compare(options: argparse.Namespace, protocol: Protocol) -> None:
                     runs.append(run)
                     console.print(f"{run.server}, concurrency {concurrency}: {run.throughput:,.0f} infer/s")
                     if run.others_cpu_share > IDLE_SHARE:
-                        console.print(f"  [red]the other server used {run.others_cpu_share:.0%} of a core meanwhile")
+                        console.print(f"  [red]the other servers used {run.others_cpu_share:.0%} of a core meanwhile")
         medians = show(console, runs, [server.name for server in servers], options.concurrency, protocol)
     machines = {"before": before, "after": machine()}
     console.print(f"{before['cores']} cores; load average {before['load_average'][0]} before")

@@ -100,15 +100,16 @@ class Server:
 
 @contextmanager
 def trireme(
-    repository: Path, *flags: str, grpc: bool = False, program: Sequence[str] | None = None
+    repository: Path, *flags: str, grpc: bool = False, program: Sequence[str] | None = None, name: str = "Trireme"
 ) -> Iterator[Server]:
     """`trireme serve` from the environment of this interpreter.
 
     Args:
         program: starts it, if that is another one.
+        name: what tables call it.
     """
     command = program or (str(Path(sys.executable).with_name("trireme")), "serve")
-    with _serving("Trireme", [*command, "--model-repository", str(repository), *flags], grpc) as server:
+    with _serving(name, [*command, "--model-repository", str(repository), *flags], grpc) as server:
         yield server
 
 
