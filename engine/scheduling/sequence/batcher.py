@@ -427,12 +427,12 @@ class SequenceBatcher:
         if after is DUE:
             self._due[slot] = None
             self._awaited += 1
-        elif before is DUE:
-            self._awaited -= 1
+        else:
+            self._awaited -= before is DUE
             if after is READY:
                 return
+            self._due.pop(slot, None)  # with another sequence it is due anew, behind the others
         if after is GONE:
-            self._due.pop(slot, None)
             self._awaited -= slot.drops
         host = self._hosts.get(slot.instance)
         if host is not None and before is READY:

@@ -131,6 +131,20 @@ def test_a_cancelled_request_does_not_come_back_and_takes_its_successors_along(b
     assert world.names == [["a"], ["next"]]
 
 
+def test_a_sequence_that_gets_a_slot_waits_its_turn_behind_those_that_were_due_before():
+    """The slot's former sequence was due first, but its request was cancelled and took what was queued along."""
+    world = World.of(make_plan(SequenceBatching(OldestStrategy(2), iterative=True), 2))
+    given_up = world.ask(6, "s", "a")
+    world.ask(7, "s", "c")
+    world.act()
+    for key, flags, name in ((6, "", "b"), (7, "", "d"), (8, "s", "next")):
+        world.ask(key, flags, name)
+    world.core.cancel(given_up)
+    world.settle(rescheduled=[given_up])
+    iterate(world, {})
+    assert world.names == [["a", "c"], ["d", "next"]]
+
+
 @BOTH
 def test_a_request_that_came_back_can_be_cancelled_while_it_waits(batching):
     world = World.of(make_plan(batching, 1))
