@@ -7,12 +7,14 @@ clients would find nothing to talk to (`Flag.refused`), and a warning where it o
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...engine.gpu.discovery import MIN_COMPUTE_CAPABILITY
 from ...engine.tensor_limits import MAX_RANK
 from ...engine.tracing.settings import UNLIMITED
 from ..http.guards import HOST, ORIGIN
 from ..logging import FORMATS
-from .flags import Flag, Group, by_name
+from .flags import Flag, Group, by_name, group
 from .trace_flags import read_trace_level, read_trace_setting
 from .values import (
     BOOLEAN,
@@ -21,31 +23,60 @@ from .values import (
     INT64_MAX,
     INTEGER,
     INTEGER64,
+    PATTERN,
     PORT,
     STRING,
+    VERBOSITY,
     Kind,
-    in_range,
     list_of,
     named_setting,
     not_empty,
     number,
     one_of,
     pair,
-    read_float,
     read_host_policy,
-    read_int,
-    read_int64,
     read_metrics_setting,
-    read_pattern,
-    read_port,
     read_rate_limit_resource,
-    read_verbosity,
     restriction,
+    seconds,
 )
 
-_SERVER = Group(
-    "Server",
-    (
+_ONE_LOOP = "one event loop serves all connections"
+_NO_POOL = "requests and responses are not kept for reuse"
+
+_NO_FRONT_END = "the {} front end is not served yet"
+_NO_SAGEMAKER = _NO_FRONT_END.format("SageMaker")
+_NO_VERTEX = _NO_FRONT_END.format("Vertex AI")
+_ENTRY_POINTS = "what is installed with pip is found by itself"
+
+
+def _front_end(title: str, name: str) -> tuple[Flag, ...]:
+    """What tritonserver's other front ends have in common."""
+    missing = _NO_FRONT_END.format(title)
+    return (
+        Flag(f"allow-{name}", BOOLEAN, f"Whether to serve {title}.", False, missing=missing, idle=False, refused=True),
+        Flag(f"{name}-port", PORT, f"Port to listen on for {title}.", 8080, missing=missing),
+        Flag(f"{name}-thread-count", INTEGER, f"Threads for {title}, in tritonserver.", 8, missing=missing),
+    )
+
+
+def _old_trace(name: str, kind: Kind, text: str, default: Any, setting: str) -> Flag:
+    """A flag in whose place there is a setting of --trace-config."""
+    return Flag(
+        f"trace-{name}",
+        kind,
+        text,
+        default,
+        repeatable=name == "level",
+        instead=f"--trace-config {setting}",
+        deprecated="has been deprecated and will be removed in future releases.",
+    )
+
+
+GROUPS: tuple[Group, ...] = (
+    group("", Flag("help", None, "Show this text.", False)),
+    group(
+        "Server",
         Flag("id", STRING, "Name of this server in its metadata.", "triton"),
         Flag(
             "exit-timeout-secs",
@@ -54,43 +85,27 @@ _SERVER = Group(
             30,
         ),
     ),
-)
-
-_LOGGING = Group(
-    "Logging",
-    (
-        Flag(
-            "log-verbose",
-            Kind("<integer>", read_verbosity),
-            "Level of verbose logging: 0 for none, the higher the more.",
-            0,
-        ),
+    group(
+        "Logging",
+        Flag("log-verbose", VERBOSITY, "Level of verbose logging: 0 for none, the higher the more.", 0),
         Flag("log-info", BOOLEAN, "Whether to log information.", True),
         Flag("log-warning", BOOLEAN, "Whether to log warnings.", True),
         Flag("log-error", BOOLEAN, "Whether to log errors.", True),
         Flag(
             "log-format",
-            Kind("<string>", one_of(FORMATS, "invalid argument for --log-format")),
+            one_of(FORMATS, "invalid argument for --log-format"),
             'How a log line starts: "default" for LMMDD hh:mm:ss.ssssss (L is the level\'s letter), "ISO8601" for '
             'YYYY-MM-DDThh:mm:ssZ L; "json" makes each line a JSON object.',
             "default",
         ),
         Flag("log-file", STRING, "File for the log, in place of the console.", ""),
     ),
-)
-
-_REPOSITORY = Group(
-    "Model Repository",
-    (
-        Flag(
-            "model-store",
-            Kind("<string>", not_empty("Error: empty argument for --model-store")),
-            "The same as --model-repository.",
-            repeatable=True,
-        ),
+    group(
+        "Model Repository",
+        Flag("model-store", not_empty("--model-store"), "The same as --model-repository.", repeatable=True),
         Flag(
             "model-repository",
-            Kind("<string>", not_empty("Error: empty argument for --model-repository")),
+            not_empty("--model-repository"),
             "Directory with models, one sub-directory each. May be given several times for several repositories; a "
             "name that is in two of them is not served, unless there are namespaces.",
             repeatable=True,
@@ -102,28 +117,15 @@ _REPOSITORY = Group(
             "Take model configurations as they are written, and complete nothing from the model files.",
             False,
         ),
-        Flag(
-            "strict-readiness",
-            BOOLEAN,
-            "Whether the server counts as ready only while all of its models are.",
-            True,
-        ),
+        Flag("strict-readiness", BOOLEAN, "Whether the server counts as ready only while all of its models are.", True),
         Flag(
             "model-control-mode",
-            Kind(
-                "<string>",
-                one_of(("none", "poll", "explicit"), "invalid argument for --model-control-mode", any_case=True),
-            ),
+            one_of(("none", "poll", "explicit"), "invalid argument for --model-control-mode", any_case=True),
             'Who decides what is loaded: "none" loads every model at start and changes nothing later, "poll" follows '
             'the repository, "explicit" follows load and unload calls.',
             "none",
         ),
-        Flag(
-            "repository-poll-secs",
-            INTEGER,
-            "Seconds between two looks at the repository, in poll mode; 0 for none.",
-            15,
-        ),
+        Flag("repository-poll-secs", INTEGER, "Seconds between looks at the repository, in poll mode; 0 for none.", 15),
         Flag(
             "load-model",
             STRING,
@@ -132,17 +134,12 @@ _REPOSITORY = Group(
         ),
         Flag(
             "model-config-name",
-            Kind("<string>", not_empty("Error: empty argument for --model-config-name")),
+            not_empty("--model-config-name"),
             "Use configs/<name>.pbtxt of a model, where it is there, in place of its config.pbtxt.",
             "",
         ),
         Flag("model-load-thread-count", INTEGER, "How many models may load at the same time.", 4),
-        Flag(
-            "model-load-retry-count",
-            INTEGER,
-            "How often to try again to load a model that could not be loaded.",
-            0,
-        ),
+        Flag("model-load-retry-count", INTEGER, "How often to try again to load a model that could not be loaded.", 0),
         Flag(
             "model-namespacing",
             BOOLEAN,
@@ -165,50 +162,47 @@ _REPOSITORY = Group(
             idle=True,
         ),
     ),
-)
-
-_HTTP = Group(
-    "HTTP",
-    (
+    group(
+        "HTTP",
         Flag("allow-http", BOOLEAN, "Whether to serve HTTP.", True),
         Flag("http-address", STRING, "Address to listen on for HTTP.", "0.0.0.0"),
         Flag("http-port", PORT, "Port to listen on for HTTP; 0 for any free one.", 8000),
         Flag("reuse-http-port", BOOLEAN, "Let several servers with this flag share the port.", False),
         Flag(
             "http-header-forward-pattern",
-            Kind("<string>", read_pattern),
+            PATTERN,
             "Regular expression (RE2); HTTP headers whose names match it become parameters of the inference request.",
             "",
         ),
         Flag(
             "http-max-input-size",
-            number("Error: --http-max-input-size must be greater than 0.", 1, INT64_MAX),
+            number(1, INT64_MAX, message="Error: --http-max-input-size must be greater than 0."),
             "Most bytes that a request's body may have, also after decompression. Binary tensors are bounded by "
             "--max-inflight-bytes alone.",
             67108864,
         ),
         Flag(
             "http-max-management-size",
-            number("Error: --http-max-management-size must be greater than 0.", 1, INT64_MAX),
+            number(1, INT64_MAX),
             "Most bytes that the body of a call other than inference may have, unless it brings a model's files.",
             1048576,
         ),
         Flag(
             "http-max-json-values",
-            number("Error: --http-max-json-values must be at least 1.", 1, INT64_MAX),
+            number(1, INT64_MAX),
             "Most values that the JSON of a request may have, besides plain tensor data in large arrays.",
             1 << 17,
         ),
         Flag(
             "http-max-compression-ratio",
-            number("Error: --http-max-compression-ratio must not be negative.", 0),
+            number(0),
             "Most bytes that one byte of a request's compressed body may become, beyond the first 16 MiB; 0 for any "
             "number.",
             1000,
         ),
         Flag(
             "http-idle-timeout",
-            number("Error: --http-idle-timeout must be at least 0.", 0),
+            number(0),
             "Seconds after which a connection on which nothing is asked is closed, also for metrics; 0 for never.",
             75,
         ),
@@ -224,37 +218,122 @@ _HTTP = Group(
         ),
         Flag(
             "http-restricted-api",
-            Kind("<<string>:<string>=<string>>", restriction("--http-restricted-api", "api")),
+            restriction("--http-restricted-api", "api"),
             "Calls that need a header: <category,...>:<header>=<value>. The categories are those of "
             "--grpc-restricted-protocol. A value @/<path> is the line that this file holds.",
             repeatable=True,
         ),
         Flag(
             "http-allowed-origins",
-            Kind("<string,...>", list_of(ORIGIN, "--http-allowed-origins", "<scheme>://<host>[:<port>]")),
+            list_of(ORIGIN, "--http-allowed-origins", "<scheme>://<host>[:<port>]"),
             "Origins whose web pages may make calls that change the server; '*' for all. Programs send no Origin, and "
             "may make them anyway.",
             (),
         ),
         Flag(
             "http-allowed-hosts",
-            Kind("<string,...>", list_of(HOST, "--http-allowed-hosts", "<host>[:<port>]")),
+            list_of(HOST, "--http-allowed-hosts", "<host>[:<port>]"),
             "Hosts by which HTTP requests may name the server; any if none is given.",
             (),
         ),
+        Flag("http-thread-count", INTEGER, "Threads for HTTP, in tritonserver.", 8, missing=_ONE_LOOP),
+    ),
+    group(
+        "GRPC",
+        Flag("allow-grpc", BOOLEAN, "Whether to serve gRPC.", True),
+        Flag("grpc-address", STRING, "Address to listen on for gRPC.", "0.0.0.0"),
+        Flag("grpc-port", PORT, "Port to listen on for gRPC; 0 for any free one.", 8001),
+        Flag("reuse-grpc-port", BOOLEAN, "Let several servers with this flag share the port.", False),
         Flag(
-            "http-thread-count",
-            INTEGER,
-            "Threads for HTTP, in tritonserver.",
-            8,
-            missing="one event loop serves all connections",
+            "grpc-header-forward-pattern",
+            PATTERN,
+            "Regular expression (RE2); metadata whose keys match it become parameters of the inference request.",
+            "",
+        ),
+        Flag(
+            "grpc-infer-thread-count",
+            number(2, 128, message="invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128."),
+            "Threads for gRPC inference, in tritonserver.",
+            2,
+            missing=_ONE_LOOP,
+        ),
+        Flag("grpc-infer-allocation-pool-size", INTEGER, "Request objects kept for reuse.", 8, missing=_NO_POOL),
+        Flag(
+            "grpc-max-response-pool-size",
+            number(1, message="Error: --grpc-max-response-pool-size must be greater than 0."),
+            "Response objects kept for reuse.",
+            INT32_MAX,
+            missing=_NO_POOL,
+        ),
+        Flag("grpc-use-ssl", BOOLEAN, "Use TLS. Needs --grpc-server-cert and --grpc-server-key.", False),
+        Flag("grpc-use-ssl-mutual", BOOLEAN, "Use TLS and check clients' certificates. Needs --grpc-root-cert.", False),
+        Flag("grpc-server-cert", STRING, "File with the server's certificate chain, PEM.", ""),
+        Flag("grpc-server-key", STRING, "File with the server's private key, PEM.", ""),
+        Flag("grpc-root-cert", STRING, "File with the certificates, PEM, that clients' are checked against.", ""),
+        Flag(
+            "grpc-infer-response-compression-level",
+            one_of(
+                ("none", "low", "medium", "high"),
+                "invalid argument for --grpc_infer_response_compression_level",
+                any_case=True,
+            ),
+            "Compress the responses of ModelInfer and ModelStreamInfer: none, low, medium or high. The level chooses "
+            "the algorithm, among those that the client understands.",
+            "none",
+        ),
+        Flag(
+            "grpc-max-receive-bytes",
+            number(1),
+            "Most bytes of a request message, as sent and unpacked. Messages that carry neither tensors nor files may "
+            "have 1 MiB at most.",
+            INT32_MAX,
+        ),
+        Flag(
+            "grpc-max-compression-ratio",
+            number(0),
+            "How many times its size a compressed message may unpack to, beyond 16 MiB; 0 for any number.",
+            1000,
+        ),
+        Flag("grpc-keepalive-time", number(1), "Milliseconds without a sign of a client until it is pinged.", 7200000),
+        Flag("grpc-keepalive-timeout", number(1), "Milliseconds to wait for a sign of a pinged client.", 20000),
+        Flag("grpc-keepalive-permit-without-calls", BOOLEAN, "Ping also while no call is in flight.", False),
+        Flag("grpc-http2-max-pings-without-data", number(0), "Pings without data between them; 0 for any number.", 2),
+        Flag(
+            "grpc-http2-min-recv-ping-interval-without-data",
+            number(0),
+            "Milliseconds that must lie between a client's pings without data.",
+            300000,
+        ),
+        Flag("grpc-http2-max-ping-strikes", number(0), "Bad pings until a connection is closed; 0 for any number.", 2),
+        Flag(
+            "grpc-max-connection-age",
+            number(0),
+            "Milliseconds until a client is asked to reconnect; 0 for never.",
+            0,
+        ),
+        Flag("grpc-max-connection-age-grace", number(0), "Milliseconds for its open calls then; 0 for any time.", 0),
+        Flag(
+            "grpc-restricted-protocol",
+            restriction("--grpc-restricted-protocol", "protocol"),
+            "Calls that need metadata: <category,...>:<key>=<value>. The metadata's key is triton-grpc-protocol-<key>. "
+            "A value @/<path> is the line that this file holds.",
+            repeatable=True,
         ),
     ),
-)
-
-_METRICS = Group(
-    "Metrics",
-    (
+    group(
+        "Sagemaker",
+        *_front_end("SageMaker", "sagemaker"),
+        Flag(
+            "sagemaker-safe-port-range", pair("-", PORT, PORT), "Ports for the other services.", missing=_NO_SAGEMAKER
+        ),
+    ),
+    group(
+        "Vertex",
+        *_front_end("Vertex AI", "vertex-ai"),
+        Flag("vertex-ai-default-model", STRING, "The model that requests are for.", "", missing=_NO_VERTEX, idle=""),
+    ),
+    group(
+        "Metrics",
         Flag("allow-metrics", BOOLEAN, "Whether to serve metrics.", True),
         Flag("allow-cpu-metrics", BOOLEAN, "Whether metrics tell about the CPU.", True),
         Flag("allow-gpu-metrics", BOOLEAN, "Whether metrics tell about GPUs, if there are any.", True),
@@ -262,8 +341,8 @@ _METRICS = Group(
         Flag("metrics-port", PORT, "Port to listen on for metrics; 0 for any free one.", 8002),
         Flag(
             "metrics-interval-ms",
-            Kind("<float>", in_range(read_int, 1, INT32_MAX, "Error: --metrics-interval-ms must be greater than 0.")),
-            "Milliseconds; CPU and GPU metrics are taken twice in each interval.",
+            Kind("<float>", number(1).read),
+            "Milliseconds; CPU and GPU metrics are taken twice in each.",
             2000,
         ),
         Flag(
@@ -275,14 +354,24 @@ _METRICS = Group(
             repeatable=True,
         ),
     ),
-)
-
-_BACKEND = Group(
-    "Backend",
-    (
+    group(
+        "Tracing",
+        Flag(
+            "trace-config",
+            Kind("<<string>,<string>=<string>>", read_trace_setting),
+            "Setting of the traces: level=OFF|TIMESTAMPS|TENSORS (several add up), rate=<every how many requests>, "
+            "count=<how many traces, -1 for any number>, mode=triton|opentelemetry; triton,file=<path> and "
+            "triton,log-frequency=<traces a file> for trace files; opentelemetry,url=<of a collector>, "
+            "opentelemetry,resource=<key>=<value>, opentelemetry,bsp_max_queue_size=, bsp_schedule_delay= (ms) and "
+            "bsp_max_export_batch_size= for spans.",
+            repeatable=True,
+        ),
+    ),
+    group(
+        "Backend",
         Flag(
             "backend-config",
-            Kind("<<string>,<string>=<string>>", named_setting("--backend-config", "backend", name_needed=False)),
+            named_setting("--backend-config", "backend", name_needed=False),
             "Setting for a backend, <backend name>,<setting>=<value>, or without the name for all of them.",
             repeatable=True,
         ),
@@ -293,277 +382,38 @@ _BACKEND = Group(
             "/opt/tritonserver/backends",
         ),
     ),
-)
-
-_LIMITS = Group(
-    "Limits",
-    (
+    group(
+        "Python Models",
         Flag(
-            "max-inflight-requests",
-            number("Error: --max-inflight-requests must be at least 1.", 1),
-            "Requests that may be accepted and not yet answered, in the whole server. At this bound it stops reading "
-            "from its connections.",
-            65_536,
-        ),
-        Flag(
-            "max-inflight-bytes",
-            number("Error: --max-inflight-bytes must be at least 1.", 1, INT64_MAX),
-            "The same for the bytes of their inputs, of bodies that still arrive, and of what those expand to.",
-            4 << 30,
-        ),
-        Flag(
-            "max-address-share",
-            number("Error: --max-address-share must be between 1 and 100.", 1, 100),
-            "Percentage of a port's connections that one address may hold, and of what may arrive or wait to be read. "
-            "Behind a reverse proxy, whose address is that of all clients: 100.",
-            50,
-        ),
-        Flag(
-            "max-tensor-rank",
-            number(f"Error: --max-tensor-rank must be between 1 and {MAX_RANK}.", 1, MAX_RANK),
-            "Most dimensions of a request's input, the batch dimension included.",
-            MAX_RANK,
-        ),
-        Flag(
-            "max-tensor-elements",
-            number("Error: --max-tensor-elements must be at least 1.", 1, INT64_MAX),
-            "Most elements of a request's input of type BYTES.",
-            1 << 20,
-        ),
-        Flag(
-            "hang-limit-secs",
-            FLOAT,
-            "Seconds after which a batch's execution counts as hung, and its instance is replaced; 0 for never. A "
-            "model may have a limit of its own, by its parameter EXECUTION_LIMIT_SECS.",
-            300.0,
-        ),
-        Flag(
-            "watchdog-limit-secs",
-            FLOAT,
-            "Seconds for which the event loop may be held up before the server counts as not ready, until the loop has "
-            "recovered; 0 for no watchdog. More than 1 s is always logged.",
-            10.0,
-        ),
-        Flag(
-            "restart-limit",
-            number("Error: --restart-limit must be at least 0.", 0),
-            "An instance that dies is started again, after ever longer delays. If it has died more often than this in "
-            "a row, and its model has no other one, what is queued is refused meanwhile.",
-            5,
-        ),
-        Flag(
-            "restart-window-secs",
-            FLOAT,
-            "Seconds for which an instance must be up before its deaths are forgotten.",
-            60.0,
-        ),
-    ),
-)
-
-_SIMULATION = Group(
-    "Simulation",
-    (
-        Flag(
-            "request-log",
+            "python-user",
             STRING,
-            "File to write the arrival of each request to (time, model, rows, priority, timeout, sequence), for "
-            "python -m trireme.simulations --trace. What was in it is overwritten.",
-            "",
-        ),
-    ),
-)
-
-_ONE_LOOP = "one event loop serves all connections"
-_NO_POOL = "requests and responses are not kept for reuse"
-
-_GRPC = Group(
-    "GRPC",
-    (
-        Flag("allow-grpc", BOOLEAN, "Whether to serve gRPC.", True),
-        Flag("grpc-address", STRING, "Address to listen on for gRPC.", "0.0.0.0"),
-        Flag("grpc-port", PORT, "Port to listen on for gRPC; 0 for any free one.", 8001),
-        Flag("reuse-grpc-port", BOOLEAN, "Let several servers with this flag share the port.", False),
-        Flag(
-            "grpc-header-forward-pattern",
-            Kind("<string>", read_pattern),
-            "Regular expression (RE2); metadata whose keys match it become parameters of the inference request.",
+            "User that the processes of Python models run as: <name or number>, or <name or number>:<group>. Needs a "
+            "server that runs as root. By default they run as the server's own user, and can do to its process and its "
+            "files what that may.",
             "",
         ),
         Flag(
-            "grpc-infer-thread-count",
-            Kind(
-                "<integer>",
-                in_range(
-                    read_int, 2, 128, "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128."
-                ),
-            ),
-            "Threads for gRPC inference, in tritonserver.",
-            2,
-            missing=_ONE_LOOP,
-        ),
-        Flag(
-            "grpc-infer-allocation-pool-size",
-            INTEGER,
-            "Request objects that are kept for reuse, in tritonserver.",
-            8,
-            missing=_NO_POOL,
-        ),
-        Flag(
-            "grpc-max-response-pool-size",
-            number("Error: --grpc-max-response-pool-size must be greater than 0.", 1),
-            "Most response objects that are kept for reuse.",
-            INT32_MAX,
-            missing=_NO_POOL,
-        ),
-        Flag("grpc-use-ssl", BOOLEAN, "Use TLS. Needs --grpc-server-cert and --grpc-server-key.", False),
-        Flag(
-            "grpc-use-ssl-mutual",
-            BOOLEAN,
-            "Use TLS, and check clients' certificates. Needs --grpc-root-cert as well.",
-            False,
-        ),
-        Flag("grpc-server-cert", STRING, "File with the server's certificate chain, PEM.", ""),
-        Flag("grpc-server-key", STRING, "File with the server's private key, PEM.", ""),
-        Flag("grpc-root-cert", STRING, "File with the certificates, PEM, that clients' are checked against.", ""),
-        Flag(
-            "grpc-infer-response-compression-level",
-            Kind(
-                "<string>",
-                one_of(
-                    ("none", "low", "medium", "high"),
-                    "invalid argument for --grpc_infer_response_compression_level",
-                    any_case=True,
-                ),
-            ),
-            "Compress the responses of ModelInfer and ModelStreamInfer: none, low, medium or high. The level chooses "
-            "the algorithm, among those that the client understands.",
-            "none",
-        ),
-        Flag(
-            "grpc-max-receive-bytes",
-            number(f"Error: --grpc-max-receive-bytes must be between 1 and {INT32_MAX}.", 1),
-            "Most bytes of a request message, as sent and unpacked. Messages that carry neither tensors nor files may "
-            "have 1 MiB at most.",
-            INT32_MAX,
-        ),
-        Flag(
-            "grpc-max-compression-ratio",
-            number("Error: --grpc-max-compression-ratio must be at least 0.", 0),
-            "How many times its size a compressed message may unpack to, beyond 16 MiB; 0 for any number.",
-            1000,
-        ),
-        Flag(
-            "grpc-keepalive-time", INTEGER, "Milliseconds without a sign of a client after which it is pinged.", 7200000
-        ),
-        Flag("grpc-keepalive-timeout", INTEGER, "Milliseconds to wait for a sign of a client that was pinged.", 20000),
-        Flag("grpc-keepalive-permit-without-calls", BOOLEAN, "Ping also while no call is in flight.", False),
-        Flag(
-            "grpc-http2-max-pings-without-data",
-            INTEGER,
-            "Pings that may be sent without data between them; 0 for any number.",
-            2,
-        ),
-        Flag(
-            "grpc-http2-min-recv-ping-interval-without-data",
-            INTEGER,
-            "Milliseconds that must lie between a client's pings without data.",
-            300000,
-        ),
-        Flag(
-            "grpc-http2-max-ping-strikes",
-            INTEGER,
-            "Bad pings after which a connection is closed; 0 for any number.",
-            2,
-        ),
-        Flag(
-            "grpc-max-connection-age",
-            INTEGER,
-            "Milliseconds after which a client is asked to connect anew; 0 for never.",
+            "python-memory-limit",
+            number(64 << 20, INT64_MAX, or_zero=True),
+            "Most bytes of private memory of each process of a Python model, 64 MiB or more; 0 for no limit.",
             0,
         ),
-        Flag(
-            "grpc-max-connection-age-grace",
-            INTEGER,
-            "Milliseconds left to its open calls after that; 0 for any time.",
-            0,
-        ),
-        Flag(
-            "grpc-restricted-protocol",
-            Kind("<<string>:<string>=<string>>", restriction("--grpc-restricted-protocol", "protocol")),
-            "Calls that need metadata: <category,...>:<key>=<value>. The metadata's key is triton-grpc-protocol-<key>. "
-            "A value @/<path> is the line that this file holds.",
-            repeatable=True,
-        ),
     ),
-)
-
-_NO_SAGEMAKER = "the SageMaker front end is not served yet"
-_NO_VERTEX = "the Vertex AI front end is not served yet"
-_ENTRY_POINTS = "what is installed with pip is found by itself"
-_AGENT_ENTRY_POINTS = "repository agents are Python classes; what is installed with pip is found by itself"
-
-
-_SAGEMAKER = Group(
-    "Sagemaker",
-    (
-        Flag(
-            "allow-sagemaker",
-            BOOLEAN,
-            "Whether to serve SageMaker.",
-            False,
-            missing=_NO_SAGEMAKER,
-            idle=False,
-            refused=True,
-        ),
-        Flag("sagemaker-port", PORT, "Port to listen on for SageMaker.", 8080, missing=_NO_SAGEMAKER),
-        Flag(
-            "sagemaker-safe-port-range",
-            Kind("<<integer>-<integer>>", pair("-", read_port, read_port)),
-            "Ports that the other services may use.",
-            None,
-            missing=_NO_SAGEMAKER,
-        ),
-        Flag("sagemaker-thread-count", INTEGER, "Threads for SageMaker, in tritonserver.", 8, missing=_NO_SAGEMAKER),
-    ),
-)
-
-_VERTEX = Group(
-    "Vertex",
-    (
-        Flag(
-            "allow-vertex-ai",
-            BOOLEAN,
-            "Whether to serve Vertex AI.",
-            False,
-            missing=_NO_VERTEX,
-            idle=False,
-            refused=True,
-        ),
-        Flag("vertex-ai-port", PORT, "Port to listen on for Vertex AI.", 8080, missing=_NO_VERTEX),
-        Flag("vertex-ai-thread-count", INTEGER, "Threads for Vertex AI, in tritonserver.", 8, missing=_NO_VERTEX),
-        Flag("vertex-ai-default-model", STRING, "The model that requests are for.", "", missing=_NO_VERTEX, idle=""),
-    ),
-)
-
-_AGENTS = Group(
-    "Repository Agent",
-    (
+    group(
+        "Repository Agent",
         Flag(
             "repoagent-directory",
             STRING,
-            "Directory of repository agent libraries.",
+            "Directory of repository agent libraries; here agents are Python classes.",
             "/opt/tritonserver/repoagents",
-            missing=_AGENT_ENTRY_POINTS,
+            missing=_ENTRY_POINTS,
         ),
     ),
-)
-
-_CACHE = Group(
-    "Response Cache",
-    (
+    group(
+        "Response Cache",
         Flag(
             "cache-config",
-            Kind("<<string>,<string>=<string>>", named_setting("--cache-config", "cache", name_needed=True)),
+            named_setting("--cache-config", "cache", name_needed=True),
             "Setting of the response cache: <cache name>,<setting>=<value>. Giving one turns the cache on, for models "
             "whose configuration says so. Caches: local (size, in bytes), redis (host, port and more).",
             repeatable=True,
@@ -576,14 +426,11 @@ _CACHE = Group(
             missing=_ENTRY_POINTS,
         ),
     ),
-)
-
-_RATE_LIMITER = Group(
-    "Rate Limiter",
-    (
+    group(
+        "Rate Limiter",
         Flag(
             "rate-limit",
-            Kind("<string>", one_of(("execution_count", "off"), "invalid argument for --rate-limit")),
+            one_of(("execution_count", "off"), "invalid argument for --rate-limit"),
             'How executions are limited: "execution_count" by the rate limiter settings of the models, "off" not.',
             "off",
         ),
@@ -594,38 +441,23 @@ _RATE_LIMITER = Group(
             repeatable=True,
         ),
     ),
-)
-
-_SHARED_MEMORY = Group(
-    "Shared Memory",
-    (
-        Flag(
-            "allow-client-shm",
-            BOOLEAN,
-            "Whether clients may register shared memory.",
-            False,
-        ),
-    ),
-)
-
-_MEMORY = Group(
-    "Memory/Device Management",
-    (
+    group(
+        "Memory/Device Management",
         Flag(
             "pinned-memory-pool-byte-size",
-            INTEGER64,
+            number(0, INT64_MAX),
             "Most bytes of pinned memory for copies to and from GPUs.",
             268435456,
         ),
         Flag(
             "cuda-memory-pool-byte-size",
-            Kind("<<integer>:<integer>>", pair(":", read_int, read_int64)),
+            pair(":", INTEGER, number(0, INT64_MAX)),
             "Most bytes of GPU memory for tensors: <GPU>:<bytes>. A GPU of which nothing is said gives what it has.",
             repeatable=True,
         ),
         Flag(
             "cuda-virtual-address-size",
-            Kind("<<integer>:<integer>>", pair(":", read_int, read_int64)),
+            pair(":", INTEGER, INTEGER64),
             "Address space for a sequence state that grows on a GPU: <GPU>:<bytes>.",
             repeatable=True,
             missing="the states of sequences are kept in the server's memory",
@@ -653,54 +485,84 @@ _MEMORY = Group(
         ),
         Flag(
             "model-load-gpu-limit",
-            Kind("<<integer>:<fraction>>", pair(":", read_int, read_float)),
+            pair(":", INTEGER, Kind("<fraction>", FLOAT.read)),
             "Share of a GPU's memory above which no model is loaded: <GPU>:<fraction>.",
             repeatable=True,
         ),
     ),
-)
-
-_PYTHON = Group(
-    "Python Models",
-    (
+    group(
+        "Shared Memory",
+        Flag("allow-client-shm", BOOLEAN, "Whether clients may register shared memory.", False),
+    ),
+    group(
+        "Limits",
         Flag(
-            "python-user",
+            "max-inflight-requests",
+            number(1),
+            "Requests that may be accepted and not yet answered, in the whole server. At this bound it stops reading "
+            "from its connections.",
+            65_536,
+        ),
+        Flag(
+            "max-inflight-bytes",
+            number(1 << 20, INT64_MAX),
+            "The same for the bytes of their inputs, of bodies that still arrive, and of what those expand to.",
+            4 << 30,
+        ),
+        Flag(
+            "max-address-share",
+            number(1, 100),
+            "Percentage of a port's connections that one address may hold, and of what may arrive or wait to be read. "
+            "Behind a reverse proxy, whose address is that of all clients: 100.",
+            50,
+        ),
+        Flag(
+            "max-tensor-rank",
+            number(1, MAX_RANK),
+            "Most dimensions of a request's input, including the batch's.",
+            MAX_RANK,
+        ),
+        Flag("max-tensor-elements", number(1, INT64_MAX), "Most elements of a request's input of type BYTES.", 1 << 20),
+        Flag(
+            "hang-limit-secs",
+            seconds(),
+            "Seconds after which a batch's execution counts as hung, and its instance is replaced; 0 for never. A "
+            "model may have a limit of its own, by its parameter EXECUTION_LIMIT_SECS.",
+            300.0,
+        ),
+        Flag(
+            "watchdog-limit-secs",
+            seconds(1, or_zero=True),
+            "Seconds for which the event loop may be held up before the server counts as not ready, until the loop has "
+            "recovered; 0 for no watchdog. More than 1 s is always logged.",
+            10.0,
+        ),
+        Flag(
+            "restart-limit",
+            number(0),
+            "An instance that dies is started again, after ever longer delays. If it has died more often than this in "
+            "a row, and its model has no other one, what is queued is refused meanwhile.",
+            5,
+        ),
+        Flag(
+            "restart-window-secs",
+            seconds(),
+            "Seconds for which an instance must be up before its deaths are forgotten.",
+            60.0,
+        ),
+    ),
+    group(
+        "Simulation",
+        Flag(
+            "request-log",
             STRING,
-            "User that the processes of Python models run as: <name or number>, or <name or number>:<group>. Needs a "
-            "server that runs as root. By default they run as the server's own user, and can do to its process and its "
-            "files what that may.",
+            "File to write the arrival of each request to (time, model, rows, priority, timeout, sequence), for "
+            "python -m trireme.simulations --trace. What was in it is overwritten.",
             "",
         ),
-        Flag(
-            "python-memory-limit",
-            number("Error: --python-memory-limit must be at least 0.", 0, INT64_MAX),
-            "Most bytes of private memory of each process of a Python model; 0 for no limit.",
-            0,
-        ),
     ),
-)
-
-_TRACING = Group(
-    "Tracing",
-    (
-        Flag(
-            "trace-config",
-            Kind("<<string>,<string>=<string>>", read_trace_setting),
-            "Setting of the traces: level=OFF|TIMESTAMPS|TENSORS (several add up), rate=<every how many requests>, "
-            "count=<how many traces, -1 for any number>, mode=triton|opentelemetry; triton,file=<path> and "
-            "triton,log-frequency=<traces a file> for trace files; opentelemetry,url=<of a collector>, "
-            "opentelemetry,resource=<key>=<value>, opentelemetry,bsp_max_queue_size=, bsp_schedule_delay= (ms) and "
-            "bsp_max_export_batch_size= for spans.",
-            repeatable=True,
-        ),
-    ),
-)
-
-_DEPRECATED = "has been deprecated and will be removed in future releases."
-
-_DEPRECATED_FLAGS = Group(
-    "DEPRECATED",
-    (
+    group(
+        "DEPRECATED",
         Flag(
             "strict-model-config",
             BOOLEAN,
@@ -717,70 +579,14 @@ _DEPRECATED_FLAGS = Group(
             deprecated="has been deprecated! This will default to the 'local' cache implementation with the provided "
             "byte size for its config.",
         ),
-        Flag(
-            "trace-file",
-            STRING,
-            "File for traces.",
-            "",
-            instead="--trace-config triton,file=<filepath>",
-            deprecated=_DEPRECATED,
+        _old_trace("file", STRING, "File for traces.", "", "triton,file=<filepath>"),
+        _old_trace(
+            "level", Kind("<string>", read_trace_level), "What is traced.", None, "level=<OFF|TIMESTAMPS|TENSORS>"
         ),
-        Flag(
-            "trace-level",
-            Kind("<string>", read_trace_level),
-            "What is traced.",
-            repeatable=True,
-            instead="--trace-config level=<OFF|TIMESTAMPS|TENSORS>",
-            deprecated=_DEPRECATED,
-        ),
-        Flag(
-            "trace-rate",
-            INTEGER,
-            "Every how many requests one is traced.",
-            1000,
-            instead="--trace-config rate=<rate value>",
-            deprecated=_DEPRECATED,
-        ),
-        Flag(
-            "trace-count",
-            INTEGER,
-            "How many traces are taken.",
-            UNLIMITED,
-            instead="--trace-config count=<count value>",
-            deprecated=_DEPRECATED,
-        ),
-        Flag(
-            "trace-log-frequency",
-            INTEGER,
-            "Traces a file.",
-            0,
-            instead="--trace-config triton,log-frequency=<log frequency value>",
-            deprecated=_DEPRECATED,
-        ),
+        _old_trace("rate", INTEGER, "Every how many requests one is traced.", 1000, "rate=<rate value>"),
+        _old_trace("count", INTEGER, "How many traces are taken.", UNLIMITED, "count=<count value>"),
+        _old_trace("log-frequency", INTEGER, "Traces a file.", 0, "triton,log-frequency=<log frequency value>"),
     ),
-)
-
-GROUPS: tuple[Group, ...] = (
-    Group("", (Flag("help", None, "Show this text.", False),)),
-    _SERVER,
-    _LOGGING,
-    _REPOSITORY,
-    _HTTP,
-    _GRPC,
-    _SAGEMAKER,
-    _VERTEX,
-    _METRICS,
-    _TRACING,
-    _BACKEND,
-    _PYTHON,
-    _AGENTS,
-    _CACHE,
-    _RATE_LIMITER,
-    _MEMORY,
-    _SHARED_MEMORY,
-    _LIMITS,
-    _SIMULATION,
-    _DEPRECATED_FLAGS,
 )
 """Every flag, in the order of the usage text."""
 

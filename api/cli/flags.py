@@ -17,6 +17,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from .values import BadValueError, Kind
@@ -93,6 +94,10 @@ class ParsedFlags:
                 yield flag
 
 
+def group(title: str, *flags: Flag) -> Group:
+    return Group(title, flags)
+
+
 def by_name(groups: Iterable[Group]) -> dict[str, Flag]:
     return {flag.name: flag for group in groups for flag in group.flags}
 
@@ -101,13 +106,13 @@ class UsageError(Exception):
     """The command line cannot be read; or it asked for help, which ends the same way.
 
     Attributes:
-        complaint: a line that comes before the usage text; empty for none.
-        message: lines that come after it; empty for none.
+        complaint: a line that comes before the usage text, as getopt's; empty for none.
+        message: lines that come after it, where a terminal shows them; empty for none.
     """
 
     def __init__(self, message: str = "", *, complaint: str = "") -> None:
         super().__init__(message or complaint)
-        self.message = message
+        self.message = message or complaint
         self.complaint = complaint
 
 
@@ -161,7 +166,9 @@ def _find(name: str, word: str, flags: Mapping[str, Flag]) -> Flag:
         return flags[name]
     candidates = [flag for flag in flags.values() if flag.name.startswith(name)]
     if not candidates:
-        raise UsageError(complaint=f"unrecognized option '{word}'")
+        complaint = f"unrecognized option '{word}'"
+        nearest = "".join(f" '--{near}'" for near in get_close_matches(name, flags))
+        raise UsageError(f"{complaint}; nearest:{nearest}" if nearest else complaint, complaint=complaint)
     if len(candidates) > 1:
         possibilities = " ".join(f"'--{flag.name}'" for flag in candidates)
         raise UsageError(complaint=f"option '{word}' is ambiguous; possibilities: {possibilities}")

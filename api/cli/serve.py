@@ -34,12 +34,11 @@ from ..metrics.collector import ServerCollector
 from ..metrics.host import HostMeter
 from ..sockets.limits import raise_open_file_limit
 from ..sockets.service import Service
-from .command import ServeCommand, build_command
+from .command import MetricsSettings, ServeCommand, build_command, limits_in_vain
 from .flag_table import FLAGS, GROUPS
 from .flags import UsageError, parse, usage_text
 from .progress import load_display
 from .request_log_file import logging_requests
-from .services import MetricsSettings, limits_in_vain
 from .tables import keepalive_table, startup_tables
 
 logger = logging.getLogger("trireme.serve")

