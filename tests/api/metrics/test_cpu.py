@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from trireme.api.metrics.cpu import CpuMeter
+from trireme.api.metrics.host import CpuMeter
 from trireme.engine.metrics.families import CpuReading
 
 
