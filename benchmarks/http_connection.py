@@ -17,18 +17,16 @@ import time
 
 import trio
 
-from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.http.exchange import JSON, Answer, Exchange
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.service import ServiceOptions
 
 
-async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+async def answer(exchange: Exchange) -> None:
     """Reads the body and answers with a small one."""
-    while (await receive())["more_body"]:
+    while (await exchange.read())[1]:
         pass
-    headers = [(b"Content-Type", b"application/json")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b'{"outputs":[]}' * 8})
+    await exchange.respond(Answer(200, JSON, b'{"outputs":[]}' * 8))
 
 
 def load(port: int, connections: int, seconds: float, body_bytes: int) -> int:

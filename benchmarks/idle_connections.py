@@ -17,7 +17,7 @@ import time
 import psutil
 import trio
 
-from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.http.exchange import TEXT, Answer, Exchange
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import raise_open_file_limit
 from trireme.api.sockets.service import ServiceOptions
@@ -26,9 +26,8 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 OBSERVED_S = 5.0
 
 
-async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"ok"})
+async def answer(exchange: Exchange) -> None:
+    await exchange.respond(Answer(200, TEXT, b"ok"))
 
 
 def hold(port: int, connections: int) -> None:

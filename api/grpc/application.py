@@ -1,6 +1,6 @@
 """What gRPC serves of an `InferenceServer`: its services, and what guards them.
 
-It knows no connections: it is what the gRPC service hosts, as the ASGI application is what the HTTP service hosts.
+It knows no connections: it is what the gRPC service hosts, as `HttpApplication` is what the HTTP service hosts.
 """
 
 from __future__ import annotations

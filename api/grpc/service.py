@@ -16,7 +16,7 @@ from ...actors.turn import Turn
 from ..http2.connection import Http2Group
 from ..sockets.roster import Roster, ServiceStatistics
 from ..sockets.service import Service
-from ..sockets.transport import PlainTransport, TlsTransport
+from ..sockets.transport import Transport
 from . import call_log
 from .codec import MessageCodec
 from .deadlines import Deadlines
@@ -104,13 +104,7 @@ class GrpcService(Service):
             offload=_given(services, "offload", Offload()),
         )
 
-    def connection(
-        self,
-        transport: PlainTransport | TlsTransport,
-        client: tuple[str, int] | None,
-        server: tuple[str, int] | None,
-        roster: Roster,
-    ) -> GrpcConnection:
+    def connection(self, transport: Transport, client: tuple[str, int] | None, roster: Roster) -> GrpcConnection:
         return GrpcConnection(self._surroundings, transport, roster, client)
 
     def open(self, turn: Turn) -> None:

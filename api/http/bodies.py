@@ -20,7 +20,7 @@ How a body is read that does not come in one small piece:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,8 @@ import trio
 
 from ...engine.admission.shares import HURRY_S
 from ...engine.tensor import Buffer
-from .asgi import Headers, Receive
 from .errors import error_body
-from .exchange import JSON, Answer, BodyKind
+from .exchange import JSON, Answer, BodyKind, Headers
 from .json import reader as json_reader
 from .json.large import ON_LOOP_BYTES, read_text
 
@@ -159,33 +158,31 @@ class BodyReader:
     """Reads one body.
 
     Args:
-        make_lease: called at most once, if the body needs room.
+        read_piece: see `Exchange.read`.
+        make_lease: called at most once, if the body needs room; its owner closes it.
         uncounted_bytes: a body of announced length that is no larger needs none.
-
-    Attributes:
-        lease: the room that has been taken; goes on with the request, or is closed.
     """
 
-    __slots__ = ("_make_lease", "_parts", "_receive", "_scope", "_terms", "_total", "_uncounted_bytes", "lease")
+    __slots__ = ("_lease", "_make_lease", "_parts", "_read_piece", "_scope", "_terms", "_total", "_uncounted_bytes")
 
     def __init__(
         self,
-        receive: Receive,
+        read_piece: Callable[[], Awaitable[tuple[Buffer, bool]]],
         terms: BodyTerms,
         make_lease: Callable[[], Lease],
         uncounted_bytes: int = UNCOUNTED_BYTES,
     ) -> None:
-        self._receive = receive
+        self._read_piece = read_piece
         self._terms = terms
         self._make_lease = make_lease
         self._uncounted_bytes = uncounted_bytes
         self._parts: list[Buffer] = []
         self._total = 0
         self._scope = trio.CancelScope()
-        self.lease: Lease | None = None
+        self._lease: Lease | None = None
 
-    async def read(self) -> Buffer | None:
-        """The whole body; None if the client left before its end.
+    async def read(self) -> Buffer:
+        """The whole body.
 
         Raises:
             BodyRefusedError: see there.
@@ -195,31 +192,27 @@ class BodyReader:
             return await self._read()
         with self._scope:
             body = await self._read()
-            if self.lease is not None:
-                self.lease.arrived()
+            if self._lease is not None:
+                self._lease.arrived()
             return body
         raise BodyRefusedError(Answer(408, JSON, error_body(_TOO_SLOW)))
 
     def _hurry(self) -> None:
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + HURRY_S)
 
-    async def _read(self) -> Buffer | None:
+    async def _read(self) -> Buffer:
         length = self._terms.length
         if length is not None and length > self._uncounted_bytes:
             await self._hold(length)
         while True:
-            message = await self._receive()
-            if message["type"] != "http.request":
-                return None
-            piece: Buffer = message.get("body", b"")
+            piece, more = await self._read_piece()
             self._total += len(piece)
-            complete = not message.get("more_body", False)
             if self._total > self._terms.limit_bytes:
-                size = self._total if complete else None
+                size = None if more else self._total
                 raise BodyRefusedError(too_large(size, self._terms.limit_bytes, self._terms.flag))
             if len(piece):
                 self._parts.append(piece)
-            if complete:
+            if not more:
                 if self._total > UNCOUNTED_BYTES:
                     await self._hold(self._total)
                 return await self._put_together()
@@ -227,12 +220,12 @@ class BodyReader:
                 await self._hold(self._total + UNCOUNTED_BYTES)
 
     async def _hold(self, nbytes: int) -> None:
-        if self.lease is None:
-            self.lease = self._make_lease()
-        more = nbytes - self.lease.nbytes
+        if self._lease is None:
+            self._lease = self._make_lease()
+        more = nbytes - self._lease.nbytes
         if more > 0:
-            await self.lease.grow(more)
-            self.lease.watch(self._hurry)
+            await self._lease.grow(more)
+            self._lease.watch(self._hurry)
 
     async def _put_together(self) -> Buffer:
         parts = self._parts

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from ...engine.errors import ErrorKind, TriremeError
-from .asgi import Headers
-from .exchange import TEXT, Answer
+from .exchange import TEXT, Answer, Headers
 from .json import writer as json_writer
 
 _STATUS = {
@@ -39,7 +38,7 @@ def not_found() -> Answer:
 
 def method_not_allowed(media: bytes) -> Answer:
     """The path has a route, but not for this method."""
-    return Answer(405, media, error_body("Method Not Allowed"), reason=b"Not Allowed")
+    return Answer(405, media, error_body("Method Not Allowed"))
 
 
 def restricted(key: str) -> Answer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...engine.errors import InvalidArgumentError
@@ -16,7 +16,6 @@ from ..pipeline import Pipeline
 from ..request_parameters import compile_forward_pattern
 from ..restrictions import Restriction
 from ..sockets.shares import shared_address
-from .asgi import Headers, Scope, Send
 from .infer.decoder import InferDecoder
 from .infer.request import InferTerms
 from .json.scan import DEFAULT_MAX_VALUES
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ...actors.budget import Lease
     from ..logging import Log
+    from .tracing import HttpTrace
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,65 +94,6 @@ class Context:
         self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
 
 
-def open_lease(server: InferenceServer, match: Match, client: str = "") -> Lease:
-    """What a request is to hold of the server-wide budget: of its model's share, if it is for inference.
-
-    Args:
-        client: the address that its body arrives from.
-    """
-    if match.route.category == "inference" and match.version is not None:
-        return server.lease(match.name, match.version, client)
-    return server.lease(client=client)
-
-
-def address_of(scope: Scope) -> str:
-    """Of the client, as far as shares are concerned; empty if it has none."""
-    client = scope.get("client")
-    return shared_address(client[0]) if client else ""
-
-
-class HttpRequest:
-    """One request, its body complete.
-
-    Attributes:
-        match: the route and what its path said.
-        scope: the ASGI scope.
-        body: the whole body, as received.
-        lease: what it holds of the server-wide budget; None while that is nothing.
-        error_media: Content-Type of an error answer from here on. It changes while a request is processed, because
-            clients see which stage refused them (docs/reference/http-inference.md#processing-order).
-    """
-
-    __slots__ = ("body", "error_media", "lease", "match", "scope")
-
-    def __init__(self, match: Match, scope: Scope, body: Buffer, lease: Lease | None = None) -> None:
-        self.match = match
-        self.scope = scope
-        self.body = body
-        self.lease = lease
-        self.error_media = match.route.error_media
-
-    async def hold(self, server: InferenceServer, nbytes: int) -> None:
-        """Take `nbytes` more of the server-wide budget, waiting for them if need be: for what the body expands to."""
-        if self.lease is None:
-            self.lease = open_lease(server, self.match)
-        await self.lease.grow(nbytes)
-
-    def release(self) -> None:
-        """Give back what was taken, unless it has become the share of a request in flight."""
-        if self.lease is not None and not self.lease.admitted:
-            self.lease.close()
-
-    @property
-    def address(self) -> str:
-        """See `address_of`."""
-        return address_of(self.scope)
-
-    def headers(self) -> dict[bytes, bytes]:
-        """Values by lower-case name; of a repeated header, the first."""
-        return dict(reversed(self.scope["headers"]))
-
-
 @dataclass(slots=True, eq=False)
 class Answer:
     """One complete answer.
@@ -158,8 +101,7 @@ class Answer:
     Attributes:
         status: HTTP status code.
         media: Content-Type.
-        headers: further headers; Content-Length is added when the answer is sent.
-        reason: reason phrase, where it differs from the status code's usual one.
+        headers: further headers, all of the server's own making; Content-Length is added when the answer is sent.
         tail: what follows `body`, if it is too large to be copied behind it.
     """
 
@@ -167,17 +109,115 @@ class Answer:
     media: bytes
     body: bytes = b""
     headers: Headers = ()
-    reason: bytes | None = None
     tail: Buffer | None = None
+
+
+@dataclass(eq=False)
+class Exchange(ABC):
+    """One request and its answer, between a connection and the application, which is called with it.
+
+    If the client leaves, or resets its stream, the application is cancelled.
+
+    Attributes:
+        http_version: ``1.0``, ``1.1`` or ``2``.
+        path: as received, without the query.
+        headers: (lower-case name, value), in order.
+        header_names: the names as received, in the same order; None if they came in lower case.
+        client: (address, port).
+        begun: something of the answer has been sent.
+        done: all of it has been.
+        trace: None while no request could be traced.
+    """
+
+    http_version: str
+    method: str
+    path: bytes
+    headers: Headers
+    header_names: Sequence[bytes] | None
+    client: tuple[str, int] | None
+    begun: bool = field(default=False, init=False)
+    done: bool = field(default=False, init=False)
+    trace: HttpTrace | None = field(default=None, init=False)
+
+    @property
+    def address(self) -> str:
+        """Of the client, as far as shares are concerned; empty if it has none."""
+        return shared_address(self.client[0]) if self.client else ""
+
+    @abstractmethod
+    async def read(self) -> tuple[Buffer, bool]:
+        """The next piece of the body, and whether more follows. After the last one it waits until it is cancelled."""
+
+    @abstractmethod
+    async def respond(self, answer: Answer) -> None:
+        """Send all of the answer; to HEAD without its body. Returns when the client has let it through."""
+
+    @abstractmethod
+    async def begin(self, answer: Answer) -> None:
+        """Begin an answer of unknown length, with this head, which is sent with the first piece; not to HEAD."""
+
+    @abstractmethod
+    async def send(self, piece: Buffer, last: bool = False) -> None:
+        """Send the next piece of it, which may be empty."""
+
+
+Application = Callable[[Exchange], Awaitable[None]]
+
+
+class HttpRequest:
+    """One request as handlers see it, its body complete.
+
+    Attributes:
+        match: the route and what its path said.
+        body: the whole body, as received.
+        lease: what it holds of the server-wide budget; None while that is nothing.
+        error_media: Content-Type of an error answer from here on. It changes while a request is processed, because
+            clients see which stage refused them (docs/reference/http-inference.md#processing-order).
+    """
+
+    __slots__ = ("_server", "body", "error_media", "exchange", "lease", "match")
+
+    def __init__(self, server: InferenceServer, match: Match, exchange: Exchange) -> None:
+        self._server = server
+        self.match = match
+        self.exchange = exchange
+        self.body: Buffer = b""
+        self.lease: Lease | None = None
+        self.error_media = match.route.error_media
+
+    def open_lease(self, client: str = "") -> Lease:
+        """Begin to hold something: of the model's share, if the request is for inference.
+
+        Args:
+            client: the address that a body is to arrive from.
+        """
+        match = self.match
+        if match.route.category == "inference" and match.version is not None:
+            self.lease = self._server.lease(match.name, match.version, client)
+        else:
+            self.lease = self._server.lease(client=client)
+        return self.lease
+
+    async def hold(self, nbytes: int) -> None:
+        """Take `nbytes` more of the server-wide budget, waiting for them if need be: for what the body expands to."""
+        await (self.lease or self.open_lease()).grow(nbytes)
+
+    def release(self) -> None:
+        """Give back what was taken, unless it has become the share of a request in flight."""
+        if self.lease is not None and not self.lease.admitted:
+            self.lease.close()
+
+    def headers(self) -> dict[bytes, bytes]:
+        """Values by lower-case name; of a repeated header, the first."""
+        return dict(reversed(self.exchange.headers))
 
 
 class StreamedAnswer(ABC):
     """An answer that is sent while it comes about. It is to be sent at once, or not at all."""
 
     @abstractmethod
-    async def send(self, send: Send) -> None:
+    async def send(self, exchange: Exchange) -> None:
         """Send all of it. Cancelling this cancels what it tells about."""
-        ...
 
 
 Handler = Callable[[Context, HttpRequest], Awaitable[Answer | StreamedAnswer]]

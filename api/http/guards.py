@@ -18,9 +18,8 @@ import re
 from collections.abc import Sequence
 
 from ..restrictions import Restriction
-from .asgi import Headers
 from .errors import error_body, restricted
-from .exchange import JSON, Answer
+from .exchange import JSON, Answer, Headers
 
 ANY_ORIGIN = "*"
 

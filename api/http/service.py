@@ -1,4 +1,4 @@
-"""The HTTP service: an ASGI app behind listening sockets."""
+"""The HTTP service: an application behind listening sockets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..sockets.roster import Roster
 from ..sockets.service import Service, ServiceOptions
 from ..sockets.transport import Transport
 from .app import HttpApplication
-from .asgi import AsgiApp
+from .exchange import Application
 from .h1.connection import H1Connection
 from .h1.parser import HeadMemory
 from .h2.connection import H2Front, http2_limits
 
 
 class HttpService(Service):
-    """Serves an ASGI app over HTTP/1.1 and HTTP/2.
+    """Serves an application over HTTP/1.1 and HTTP/2.
 
     Args:
         accounts: see `Service`; those of the server, if the app is that of one.
@@ -24,7 +24,7 @@ class HttpService(Service):
 
     protocols = ("h2", "http/1.1")
 
-    def __init__(self, app: AsgiApp, options: ServiceOptions, accounts: ClientAccounts | None = None) -> None:
+    def __init__(self, app: Application, options: ServiceOptions, accounts: ClientAccounts | None = None) -> None:
         readiness, self._immediate = None, None
         if isinstance(app, HttpApplication):
             readiness, self._immediate, accounts = app.server.readiness, app.immediate, app.server.client_accounts
@@ -33,14 +33,8 @@ class HttpService(Service):
         self._heads = HeadMemory()
         self._http2 = H2Front(app, Http2Group(http2_limits(options.limits), watches_calls=True))
 
-    def connection(
-        self,
-        transport: Transport,
-        client: tuple[str, int] | None,
-        server: tuple[str, int] | None,
-        roster: Roster,
-    ) -> H1Connection:
-        return H1Connection(self._app, transport, roster, client, server, self._http2, self._immediate, self._heads)
+    def connection(self, transport: Transport, client: tuple[str, int] | None, roster: Roster) -> H1Connection:
+        return H1Connection(self._app, transport, roster, client, self._http2, self._immediate, self._heads)
 
     def open(self, turn: Turn) -> None:
         self._http2.group.turn = turn

@@ -1,22 +1,16 @@
 """What the HTTP front end notes of traced requests (docs/reference/traces.md#trace-files).
 
-While no request could be traced, none of this is touched. While one could, every request has an `HttpTrace`. A
-`watched_send` stands between the application and the connection's `send`; adapters of inference routes say by `begin`
-what the request is about.
+While no request could be traced, none of this is touched. While one could, every request has an `HttpTrace`; adapters
+of inference routes say by `begin` what the request is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import cast
+from collections.abc import Mapping
 
 from ...engine.request import InferenceRequest
 from ...engine.tracing import Tracer
 from ...engine.tracing.record import Activity, Trace, read_context
-from .asgi import Message, Scope, Send
-
-_KEY = "trireme.trace"
 
 
 class HttpTrace:
@@ -85,32 +79,3 @@ class HttpTrace:
         trace, self.trace = self.trace, None
         if trace is not None:
             trace.leave()
-
-
-@contextmanager
-def watched_send(tracer: Tracer, scope: Scope, send: Send) -> Iterator[Send]:
-    """The connection's `send`, with an eye on when the answer begins and ends; the trace is finished with the block."""
-    trace = scope[_KEY] = HttpTrace(tracer)
-
-    async def watched(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            trace.sending()
-        await send(message)
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            trace.sent()
-            trace.finish()
-
-    try:
-        yield watched
-    finally:
-        trace.finish()
-
-
-def is_watched(scope: Scope) -> bool:
-    """Whether a request has an `HttpTrace` already."""
-    return _KEY in scope
-
-
-def trace_of(scope: Scope) -> HttpTrace | None:
-    """That of a request; None if none could be traced when it came."""
-    return cast("HttpTrace | None", scope.get(_KEY))

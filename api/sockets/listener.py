@@ -27,8 +27,8 @@ _STARVED_S = 0.1
 _STARVED_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
-Connect = Callable[[Transport, tuple[str, int] | None, tuple[str, int] | None, Roster], Connection]
-"""Makes a connection of (transport, client's address, own address, roster)."""
+Connect = Callable[[Transport, tuple[str, int] | None, Roster], Connection]
+"""Makes a connection of (transport, client's address, roster)."""
 
 
 class BindError(UnavailableError):
@@ -181,4 +181,4 @@ class Listener:
             stream = trio.SocketStream(trio.socket.from_stdlib_socket(client))
             tls = trio.SSLStream(stream, self._context, server_side=True, https_compatible=True)
             transport = TlsTransport(tls, self._readiness, shared)
-        return self._connect(transport, endpoint(address), self._server, self._roster)
+        return self._connect(transport, endpoint(address), self._roster)

@@ -68,14 +68,8 @@ class Service(ABC):
         self._closed = trio.Event()
 
     @abstractmethod
-    def connection(
-        self,
-        transport: Transport,
-        client: tuple[str, int] | None,
-        server: tuple[str, int] | None,
-        roster: Roster,
-    ) -> Connection:
-        """What serves an accepted client; `client` and `server` are (address, port) of both ends."""
+    def connection(self, transport: Transport, client: tuple[str, int] | None, roster: Roster) -> Connection:
+        """What serves an accepted client; `client` is its (address, port)."""
 
     def open(self, turn: Turn) -> None:
         """The service is about to accept connections, which are heard in these turns."""

@@ -22,6 +22,7 @@ from traces import events, times
 from tritonclient.utils import InferenceServerException
 
 from trireme.api.http.app import HttpApplication
+from trireme.api.http.exchange import Exchange
 from trireme.engine.tracing import TraceConfig, TraceLevel
 
 CORE = ["model", "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"]
@@ -88,9 +89,9 @@ def test_requests_without_a_task_leave_the_same(
     paths: list[bytes] = []
     call = HttpApplication.__call__
 
-    async def seen(self: HttpApplication, scope: Any, receive: Any, send: Any) -> None:
-        paths.append(scope["raw_path"])
-        await call(self, scope, receive, send)
+    async def seen(self: HttpApplication, exchange: Exchange) -> None:
+        paths.append(exchange.path)
+        await call(self, exchange)
 
     monkeypatch.setattr(HttpApplication, "__call__", seen)
     with open_world() as world:

@@ -14,8 +14,7 @@ from traces import silent_tracer
 from trireme.actors.budget import InflightBudget, Lease
 from trireme.actors.offload import Offload
 from trireme.api.http.app import HttpApplication
-from trireme.api.http.asgi import HEADER_NAMES
-from trireme.api.http.exchange import HttpOptions
+from trireme.api.http.exchange import Answer, Exchange, HttpOptions
 from trireme.engine.admission.client_bytes import ClientAccounts
 from trireme.engine.admission.shares import ModelShare
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
@@ -26,7 +25,7 @@ from trireme.engine.memory.regions import Regions
 from trireme.engine.metrics.statistics import ModelStatisticsEntry
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import LATEST, InferenceRequest, InferenceResponse, ParameterValue
-from trireme.engine.tensor import Tensor
+from trireme.engine.tensor import Buffer, Tensor
 
 if TYPE_CHECKING:
     from trireme.actors import InferenceServer
@@ -238,19 +237,63 @@ def _half(request: InferenceRequest) -> list[Tensor]:
     ]
 
 
+class FakeExchange(Exchange):
+    """A request whose body comes in `pieces`, and what is sent in answer."""
+
+    def __init__(
+        self,
+        method: str,
+        path: str | bytes,
+        pieces: Iterable[bytes] = (),
+        headers: Mapping[str, str] | None = None,
+        http_version: str = "1.1",
+    ) -> None:
+        given = headers or {}
+        lower = [(name.lower().encode(), value.encode("latin-1")) for name, value in given.items()]
+        names = [name.encode() for name in given] if http_version.startswith("1") else None
+        raw_path = path.encode() if isinstance(path, str) else path
+        super().__init__(http_version, method, raw_path.partition(b"?")[0], lower, names, None)
+        self._pieces = list(pieces)
+        self.streams = False
+        self.answer: Answer | None = None
+        self.sent: list[bytes] = []
+
+    async def read(self) -> tuple[Buffer, bool]:
+        if not self._pieces:
+            await trio.sleep_forever()
+        return self._pieces.pop(0), bool(self._pieces)
+
+    async def respond(self, answer: Answer) -> None:
+        assert self.answer is None
+        self.answer, self.done = answer, True
+        self.sent = [] if self.method == "HEAD" else [bytes(answer.body), bytes(answer.tail or b"")]
+
+    async def begin(self, answer: Answer) -> None:
+        assert self.answer is None
+        assert self.method != "HEAD"
+        self.answer, self.streams = answer, True
+
+    async def send(self, piece: Buffer, last: bool = False) -> None:
+        assert self.streams
+        assert not self.done
+        self.sent.append(bytes(piece))
+        self.done = last
+
+
 class HttpReply:
     """What the application sent. `headers` by lower-case name."""
 
-    def __init__(self, messages: list[dict[str, Any]]) -> None:
-        start, *bodies = messages
-        assert start["type"] == "http.response.start"
-        assert {message["type"] for message in bodies} == {"http.response.body"}
-        assert [message.get("more_body", False) for message in bodies] == [True] * (len(bodies) - 1) + [False]
-        self.status: int = start["status"]
-        self.reason: bytes | None = start.get("reason")
-        self.headers = {name.lower().decode(): value.decode() for name, value in start["headers"]}
-        assert len(self.headers) == len(start["headers"]), "a header is sent twice"
-        self.body: bytes = b"".join(message["body"] for message in bodies)
+    def __init__(self, exchange: FakeExchange) -> None:
+        answer = exchange.answer
+        assert answer is not None
+        assert exchange.done
+        self.status = answer.status
+        headers = [(b"Content-Type", answer.media), *answer.headers]
+        if not exchange.streams:
+            headers.append((b"Content-Length", b"%d" % len(answer.body + bytes(answer.tail or b""))))
+        self.headers = {name.lower().decode(): value.decode() for name, value in headers}
+        assert len(self.headers) == len(headers), "a header is sent twice"
+        self.body = b"".join(exchange.sent)
 
     @property
     def media(self) -> str:
@@ -279,7 +322,7 @@ class HttpReply:
 
 
 class HttpClient:
-    """Calls the application as an ASGI server does."""
+    """Calls the application as a connection does."""
 
     def __init__(self, server: FakeServer, log: Log | None = None, **options: Any) -> None:
         self.server = server
@@ -293,41 +336,11 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         http_version: str = "1.1",
     ) -> HttpReply:
-        """One request. A body that is no single piece comes in several messages."""
+        """One request. A body that is no single piece comes in several."""
         pieces = [body] if isinstance(body, bytes) else [body.encode()] if isinstance(body, str) else list(body)
-        waiting = [
-            {"type": "http.request", "body": piece, "more_body": number < len(pieces)}
-            for number, piece in enumerate(pieces, 1)
-        ]
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            if not waiting:
-                await trio.sleep_forever()
-            return waiting.pop(0)
-
-        async def send(message: Any) -> None:
-            sent.append(dict(message))
-
-        await self.app(self.scope(method, path, headers, http_version), receive, send)
-        return HttpReply(sent)
-
-    def scope(
-        self, method: str, path: str | bytes, headers: Mapping[str, str] | None = None, http_version: str = "1.1"
-    ) -> dict[str, Any]:
-        """The ASGI scope of a request; names as received are known of HTTP/1.x only."""
-        raw_path = path.encode() if isinstance(path, str) else path
-        received = {HEADER_NAMES: [name.encode() for name in headers or {}]} if http_version.startswith("1") else {}
-        return {
-            **received,
-            "type": "http",
-            "http_version": http_version,
-            "method": method,
-            "raw_path": raw_path,
-            "path": raw_path.decode("utf-8", "replace"),
-            "query_string": b"",
-            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()],
-        }
+        exchange = FakeExchange(method, path, pieces, headers, http_version)
+        await self.app(exchange)
+        return HttpReply(exchange)
 
     async def get(self, path: str) -> HttpReply:
         return await self.ask("GET", path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import httptools
 import trio
 
-from trireme.api.http.asgi import AsgiApp, Message, Receive, Scope, Send
+from trireme.api.http.exchange import TEXT, Answer, Application, Exchange
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions
@@ -43,7 +43,7 @@ UNHURRIED = Limits(
 
 @asynccontextmanager
 async def serving(
-    app: AsgiApp,
+    app: Application,
     *,
     limits: Limits | None = None,
     tls: TlsOptions | None = None,
@@ -138,22 +138,20 @@ class Responses:
             self._done.append(self._current)
 
 
-async def read_body(receive: Receive) -> bytes:
+async def read_body(exchange: Exchange) -> bytes:
     body = b""
-    while True:
-        message = await receive()
-        body += message["body"]
-        if not message["more_body"]:
-            return body
+    more = True
+    while more:
+        piece, more = await exchange.read()
+        body += piece
+    return body
 
 
-async def reply(send: Send, body: bytes = b"", *, status: int = 200, headers: tuple = (), **start: object) -> None:
-    message: Message = {"type": "http.response.start", "status": status, "headers": headers, **start}
-    await send(message)
-    await send({"type": "http.response.body", "body": body})
+async def reply(exchange: Exchange, body: bytes = b"", *, status: int = 200) -> None:
+    await exchange.respond(Answer(status, TEXT, body))
 
 
-async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+async def echo(exchange: Exchange) -> None:
     """Answers with what was asked: method, path and body."""
-    body = await read_body(receive)
-    await reply(send, b"%b %b %b" % (scope["method"].encode(), scope["raw_path"], body))
+    body = await read_body(exchange)
+    await reply(exchange, b"%b %b %b" % (exchange.method.encode(), exchange.path, body))

@@ -1,4 +1,4 @@
-"""One HTTP/1.x connection: one task that parses requests and drives an ASGI app with each, in order.
+"""One HTTP/1.x connection: one task that parses requests and drives an application with each, in order.
 
 The work for a small request is kept to one `recv`, one parse, one call of the app and one `send`:
 
@@ -39,13 +39,12 @@ from ...http2.frames import PREFACE
 from ...sockets.pace import BodyPace
 from ...sockets.roster import Connection, Phase, Roster
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
-from ..asgi import HEADER_NAMES, AsgiApp, Message, http_scope
 from ..errors import error_body
-from ..exchange import Answer
+from ..exchange import JSON, Answer, Application, Exchange
 from ..h2.connection import H2Connection, H2Front, first_bytes
 from ..infer.handler import ImmediateCall, ImmediateInfer
 from .parser import HeadMemory, Refusal, Request, RequestParser
-from .response import ResponseEncoder, ResponseMessageError, ResponseState, error_response, whole_response
+from .response import CHUNKED, chunk, whole_response
 
 _CONTINUE: list[Buffer] = [b"HTTP/1.1 100 Continue\r\n\r\n"]
 READ_BYTES = 65_536
@@ -59,36 +58,29 @@ _TOO_MUCH = "the server holds too many requests that are not complete; try again
 log = logging.getLogger(__name__)
 
 
-class Exchange:
-    """One request and its response, as the ASGI app sees them: the scope, `receive` and `send`."""
+class H1Exchange(Exchange):
+    """One request and its response.
+
+    Attributes:
+        keep_alive: whether the connection may live on afterwards; settled when the head is written.
+    """
 
     def __init__(self, connection: H1Connection, request: Request) -> None:
+        path = request.target
+        if not path.startswith(b"/") and b"://" in path:  # absolute form, as sent to proxies
+            with contextlib.suppress(httptools.HttpParserInvalidURLError):  # then no route will match it
+                path = httptools.parse_url(path).path or b"/"
+        names, client = request.header_names, connection._client
+        super().__init__(request.http_version, request.method, path.partition(b"?")[0], request.headers, names, client)
         self._connection = connection
         self._request = request
         self._received_all = False
-        self.encoder = ResponseEncoder(
-            http10=request.http_version == "1.0", head_only=request.method == "HEAD", keep_alive=request.keep_alive
-        )
+        self._http10 = request.http_version == "1.0"
+        self._head: list[Buffer] = []  # of a response that has no piece yet
+        self.keep_alive = request.keep_alive
 
-    def scope(self, client: tuple[str, int] | None, server: tuple[str, int] | None) -> Message:
-        """The ASGI scope."""
+    async def read(self) -> tuple[Buffer, bool]:
         request = self._request
-        target = request.target
-        if not target.startswith(b"/") and b"://" in target:  # absolute form, as sent to proxies
-            with contextlib.suppress(httptools.HttpParserInvalidURLError):  # then no route will match it
-                url = httptools.parse_url(target)
-                target = (url.path or b"/") + (b"?" + url.query if url.query else b"")
-        scheme = self._connection._transport.scheme
-        scope = http_scope(request.http_version, request.method, scheme, target, request.headers, client, server)
-        scope[HEADER_NAMES] = request.header_names
-        return scope
-
-    async def receive(self) -> Message:
-        """``http.request`` with the next piece of the body. After the whole body it waits for the end of the
-        connection, which cancels it; after the response it is ``http.disconnect``."""
-        request = self._request
-        if self.encoder.state is ResponseState.DONE:
-            return {"type": "http.disconnect"}
         if self._received_all:
             await trio.sleep_forever()
         while not request.complete and (not request.pieces or (request.remaining or 0) > READ_BYTES):
@@ -102,29 +94,33 @@ class Exchange:
         self._received_all = request.complete
         if request.remaining is None:
             self._connection._parser.handed_over()  # the application has what has come of the body
-        return {"type": "http.request", "body": body, "more_body": not request.complete}
+        return body, not request.complete
 
-    async def send(self, message: Message) -> None:
-        """``http.response.start`` (with an optional ``reason``, bytes) and ``http.response.body``."""
-        kind = message["type"]
-        if kind == "http.response.body":
-            request = self._request
-            encoder = self.encoder
-            if not request.complete and encoder.state is ResponseState.HEAD and self._hard_to_drain():
-                encoder.keep_alive = False
-            rest = self._connection.write_now(encoder.body(message))
-            if rest:
-                await self._connection.write(rest)
-            if encoder.state is ResponseState.BODY:
-                await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
-        elif kind == "http.response.start":
-            self.encoder.start(message)
-        else:
-            raise ResponseMessageError(f"unknown message type {kind!r}")
+    async def respond(self, answer: Answer) -> None:
+        await self._write(self._response(answer, with_body=self.method != "HEAD"), last=True)
 
-    def _hard_to_drain(self) -> bool:
+    async def begin(self, answer: Answer) -> None:
+        if self._http10:
+            self.keep_alive = False
+        self._head = self._response(answer, framing=b"" if self._http10 else CHUNKED)
+
+    async def send(self, piece: Buffer, last: bool = False) -> None:
+        head, self._head = self._head, []
+        await self._write(head + ([piece] if self._http10 else chunk(piece, last)), last)
+
+    def _response(self, answer: Answer, with_body: bool = True, framing: bytes | None = None) -> list[Buffer]:
         request = self._request
-        return request.expects_continue or (request.remaining or 0) > self._connection.limits.drain_bytes
+        too_much = (request.remaining or 0) > self._connection.limits.drain_bytes
+        if not request.complete and (request.expects_continue or too_much):
+            self.keep_alive = False
+        return whole_response(answer, self.keep_alive, http10=self._http10, with_body=with_body, framing=framing)
+
+    async def _write(self, buffers: list[Buffer], last: bool) -> None:
+        self.begun, self.done = True, last
+        if rest := self._connection.write_now(buffers):
+            await self._connection.write(rest)
+        if not last:
+            await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
 
     async def drain(self) -> bool:
         """Reads what the app left of the body. False if there is too much of it."""
@@ -143,10 +139,10 @@ class H1Connection(Connection):
     """Serves one client until it leaves, misbehaves, or is cancelled.
 
     Args:
-        app: the ASGI 3 application.
+        app: the application.
         transport: the accepted connection.
         roster: where the connection is entered while it lives.
-        client, server: (address, port) of both ends, for the scope.
+        client: its (address, port).
         http2: serves clients that begin to speak HTTP/2.
         immediate: answers requests without a task; None for none.
         heads: of requests that clients may repeat.
@@ -154,11 +150,10 @@ class H1Connection(Connection):
 
     def __init__(
         self,
-        app: AsgiApp,
+        app: Application,
         transport: Transport,
         roster: Roster,
         client: tuple[str, int] | None,
-        server: tuple[str, int] | None,
         http2: H2Front,
         immediate: ImmediateInfer | None = None,
         heads: HeadMemory | None = None,
@@ -173,9 +168,8 @@ class H1Connection(Connection):
         self._call: ImmediateCall | None = None
         self._unsent: list[Buffer] = []
         self._unfinished = False  # the account has an entry
-        self._server = server
         self._parser = RequestParser(roster.limits, heads=heads)
-        self._encoder: ResponseEncoder | None = None
+        self._exchange: H1Exchange | None = None
         self._farewell: Refusal | None = None
         self._pace: BodyPace | None = None  # of the body that the application waits for
 
@@ -193,8 +187,8 @@ class H1Connection(Connection):
     def go_away(self) -> None:
         if self.phase is Phase.HANDSHAKE or (self.phase is Phase.IDLE and not self._has_more):
             self.abort()
-        elif self._encoder is not None:
-            self._encoder.keep_alive = False
+        elif self._exchange is not None:
+            self._exchange.keep_alive = False
 
     def is_slow(self, now_s: float) -> bool:
         return self._pace is not None and self._pace.is_slow(now_s)
@@ -397,21 +391,20 @@ class H1Connection(Connection):
         self._count_unfinished()
         if self._pace is not None:
             self._pace.arrived(0, self._roster.now_s)  # from here on, it may be the application that waits for room
-        exchange = Exchange(self, request)
-        self._encoder = encoder = exchange.encoder
+        self._exchange = exchange = H1Exchange(self, request)
         if not self._roster.accepting:
-            encoder.keep_alive = False
-        await self._app(exchange.scope(self._client, self._server), exchange.receive, exchange.send)
-        if encoder.state is not ResponseState.DONE:
+            exchange.keep_alive = False
+        await self._app(exchange)
+        if not exchange.done:
             log.error("the application left its response to %s %r unfinished", request.method, request.target)
             self._farewell = Refusal(500, "the application gave no response")
             return False
-        if encoder.keep_alive and not request.complete:
-            encoder.keep_alive = self._parser.failure is None and await exchange.drain()
-        if not encoder.keep_alive:
+        if exchange.keep_alive and not request.complete:
+            exchange.keep_alive = self._parser.failure is None and await exchange.drain()
+        if not exchange.keep_alive:
             await self._part(lingering=not request.complete or self._parser.failure is not None)
             return False
-        self._encoder = None
+        self._exchange = None
         self._pace = None
         if self._parser.requests:
             # Pipelined requests that are answered without waiting must not keep the other connections from running.
@@ -420,18 +413,17 @@ class H1Connection(Connection):
 
     async def _hand_over(self, received: bytes) -> None:
         """The client speaks HTTP/2, of which `received` is the beginning: another connection takes this one's place."""
-        connection = H2Connection(self._http2, self._transport, self._roster, self._client, self._server)
+        connection = H2Connection(self._http2, self._transport, self._roster, self._client)
         self._roster.replace(self, connection)
         await connection.run(received)
 
     async def _say_farewell(self, refusal: Refusal) -> None:
         """Tells the client why its connection ends, unless a response has begun already."""
         self.enter(Phase.CLOSING)
-        begun = self._encoder is not None and self._encoder.state in (ResponseState.BODY, ResponseState.DONE)
-        if refusal.status == 0 or begun:
+        if refusal.status == 0 or (self._exchange is not None and self._exchange.begun):
             return
-        body = error_body(refusal.message)
-        rest = self._transport.send_now([error_response(refusal.status, body)])
+        answer = Answer(refusal.status, JSON, error_body(refusal.message))
+        rest = self._transport.send_now(whole_response(answer, keep_alive=False))
         while rest:
             rest = await self._transport.send_some(rest)
         await linger(self._transport)

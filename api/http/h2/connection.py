@@ -1,10 +1,10 @@
-"""One HTTP/2 connection of the HTTP front end: each request runs the ASGI app in a task of its own."""
+"""One HTTP/2 connection of the HTTP front end: each request runs the application in a task of its own."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -19,10 +19,9 @@ from ...http2.limits import Http2Limits, KeepaliveOptions, Rate
 from ...sockets.limits import Limits
 from ...sockets.roster import Roster
 from ...sockets.transport import Transport
-from ..asgi import AsgiApp, Message, http_scope
 from ..errors import error_body
+from ..exchange import JSON, Answer, Application, Exchange
 from ..h1.parser import Refusal
-from ..h1.response import ResponseMessageError, ResponseState
 from .body import RequestBody
 
 log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ def http2_limits(limits: Limits) -> Http2Limits:
 class H2Front:
     """What serves the HTTP/2 connections of a service."""
 
-    app: AsgiApp
+    app: Application
     group: Http2Group
 
 
@@ -71,8 +70,6 @@ class H2Front:
 _METHOD = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _PATH = re.compile(rb"/[!-~]*|\*")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-_BAD_IN_VALUE = re.compile(rb"[\0\r\n]")
-_CONNECTION_SPECIFIC = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 
 CONTINUE = encode_block([(b":status", b"100")])
 
@@ -141,30 +138,22 @@ def _malformed(debug: str) -> StreamFault:
     return StreamFault(ErrorCode.PROTOCOL_ERROR, debug)
 
 
-def response_block(status: int, headers: Iterable[Field]) -> bytes:
-    """The header block of a response: names in lower case, without what concerns HTTP/1.1's connections.
-
-    Raises:
-        ValueError: a line break or a zero byte in a header.
-    """
-    fields = [(b":status", b"%d" % status)]
-    for name, value in headers:
-        lower = name.lower()
-        if _BAD_IN_VALUE.search(name) or _BAD_IN_VALUE.search(value):
-            raise ValueError(f"a line break or zero byte in a header: {name!r}: {value!r}")
-        if lower not in _CONNECTION_SPECIFIC:
-            fields.append((lower, value))
-    return encode_block(fields)
+def _response_block(answer: Answer, size: int | None = None) -> bytes:
+    """The header block of a response: names in lower case, with the size of its body, if that is known."""
+    fields = [(b":status", b"%d" % answer.status), (b"content-type", answer.media)]
+    if size is not None:
+        fields.append((b"content-length", b"%d" % size))
+    return encode_block(fields + [(name.lower(), value) for name, value in answer.headers])
 
 
 # ---- requests and connections ----
 
 
-class Exchange:
-    """One request and its response, as the ASGI app sees them: the app's `take` (ASGI's receive) and `send`.
+class H2Exchange(Exchange):
+    """One request and its response.
 
-    Rule 1: `send` returns when the client's windows, and its socket, have let through what was sent. A client that lets
-            nothing through for `Limits.write_timeout_s` loses the stream.
+    Rule 1: `respond` and `send` return when the client's windows, and its socket, have let through what was sent. A
+            client that lets nothing through for `Limits.write_timeout_s` loses the stream.
     Rule 2: An exchange is ended from outside by cancelling its scope. The app sees trio's `Cancelled`, as over
             HTTP/1.1.
     Rule 3: What comes before the app asks for it, beyond `_LENT_BYTES`, does not count against the connection's window:
@@ -175,31 +164,27 @@ class Exchange:
 
     Attributes:
         scope: of the app.
-        state: how much of the response has been sent.
         gone: the response is not needed any more.
         refusal: what to answer instead of the app, once it has unwound.
     """
 
     def __init__(self, connection: H2Connection, stream_id: int, head: RequestHead) -> None:
+        super().__init__("2", head.method, head.target.partition(b"?")[0], head.headers, None, connection._client)
         self._connection = connection
         self._body = RequestBody(head.content_length, connection.limits, self._consumed)
         self._held = False
         self._news = trio.lowlevel.ParkingLot()
         self._expects_continue = head.expects_continue
-        self._status = 200
-        self._headers = b""
-        self._left: int | None = None  # of the response's announced length
+        self._head: bytes | None = None  # of a response of which nothing has been sent
         self._pending = 0
         self._sends_since_s: float | None = None  # when the client has last let something through
         self.stream_id = stream_id
-        self.head = head
         self.scope = trio.CancelScope()
-        self.state = ResponseState.START
         self.gone = False
         self.refusal: Refusal | None = None
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.stream_id}: {self.head.method} {self.head.target!r}, response {self.state.value}>"
+        return f"<H2Exchange {self.stream_id}: {self.method} {self.path!r}>"
 
     # ---- told by the connection ----
 
@@ -255,58 +240,41 @@ class Exchange:
 
     # ---- for the app ----
 
-    async def take(self) -> Message:
-        """``http.request`` with the next piece of the body. After the whole body it waits for the end of the stream,
-        which cancels it; after the response it is ``http.disconnect``."""
-        if self.state is ResponseState.DONE:
-            return {"type": "http.disconnect"}
+    async def read(self) -> tuple[Buffer, bool]:
         if self.gone:
             await trio.lowlevel.checkpoint()  # raises Cancelled: what has come is not to be believed
         if self._expects_continue:
             self._expects_continue = False
             self._connection.core.send_headers(self.stream_id, CONTINUE)
             self._connection.mark(1)
-        body, more = await self._body.next()
-        return {"type": "http.request", "body": body, "more_body": more}
+        return await self._body.next()
 
-    async def send(self, message: Message) -> None:
-        """``http.response.start`` and ``http.response.body``."""
-        kind = message["type"]
-        if kind == "http.response.body":
-            await self._send_body(message)
-        elif kind != "http.response.start":
-            raise ResponseMessageError(f"unknown message type {kind!r}")
-        elif self.state is not ResponseState.START:
-            raise ResponseMessageError(f"http.response.start in state {self.state.value}")
-        else:
-            self._status = message["status"]
-            headers = [(name.lower(), value) for name, value in message.get("headers", ())]
-            self._left = next((int(value) for name, value in headers if name == b"content-length"), None)
-            self._headers = response_block(self._status, headers)
-            self.state = ResponseState.HEAD
+    async def respond(self, answer: Answer) -> None:
+        size = len(answer.body) + (0 if answer.tail is None else len(answer.tail))
+        self._head = _response_block(answer, size)
+        await self._send([each for each in (answer.body, answer.tail) if each], last=True)
 
-    async def _send_body(self, message: Message) -> None:
-        body: Buffer = message.get("body", b"")
-        last = not message.get("more_body", False)
-        if type(body) is not bytes:
-            body = memoryview(body).cast("B")
-        if self.state not in (ResponseState.HEAD, ResponseState.BODY):
-            raise ResponseMessageError(f"http.response.body in state {self.state.value}")
-        allowed = self.head.method != "HEAD" and self._status not in (204, 304)
-        if self._left is not None and allowed:
-            self._left -= len(body)
-            if self._left < 0 or (last and self._left):
-                raise ResponseMessageError(f"the body does not have the length in its Content-Length: {message!r:.200}")
+    async def begin(self, answer: Answer) -> None:
+        self._head = _response_block(answer)
+
+    async def send(self, piece: Buffer, last: bool = False) -> None:
+        await self._send([piece] if len(piece) else [], last)
+
+    async def _send(self, pieces: list[Buffer], last: bool) -> None:
         core = self._connection.core
-        ends = last and self._body.complete
-        if self.state is ResponseState.HEAD:
-            core.send_headers(self.stream_id, self._headers, not allowed or (ends and not body))
-        if allowed and (body or ends):
-            core.send_data(self.stream_id, [body], ends)
-        self.state = ResponseState.DONE if ends or (last and not allowed) else ResponseState.BODY
+        bodiless = self.method == "HEAD"
+        ends = bodiless or (last and self._body.complete)
+        if self._head is not None:
+            core.send_headers(self.stream_id, self._head, bodiless or (ends and not pieces))
+            self._head = None
+            ends = ends and bool(pieces)
+        if not bodiless and (pieces or ends):
+            core.send_data(self.stream_id, pieces, ends)
+        self.begun = True
+        self.done = last and (bodiless or self._body.complete)
         self._connection.mark(1)
         await self._until_sent()
-        if last and self.state is not ResponseState.DONE:
+        if last and not self.done:
             await self._end_early()
         elif not last:
             await trio.lowlevel.checkpoint()  # an app that streams faster than it computes lets others run too
@@ -316,7 +284,7 @@ class Exchange:
         limits = self._connection.limits
         with trio.move_on_after(limits.linger_timeout_s):
             await self._body.drop(limits.drain_bytes)
-        self.state = ResponseState.DONE
+        self.done = True
         self._connection.core.send_data(self.stream_id, [], True)
         self._connection.mark(1)
 
@@ -337,14 +305,14 @@ class Exchange:
 READ_BYTES = 65_536
 
 
-class H2Connection(Http2Connection[RequestHead, Exchange]):
+class H2Connection(Http2Connection[RequestHead, H2Exchange]):
     """Serves one client until it leaves, misbehaves, or is cancelled.
 
     Args:
         front: what it shares with others.
         transport: the accepted connection.
         roster: where the connection is entered while it lives.
-        client, server: (address, port) of both ends, for the scope.
+        client: its (address, port).
     """
 
     def __init__(
@@ -353,11 +321,9 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
         transport: Transport,
         roster: Roster,
         client: tuple[str, int] | None,
-        server: tuple[str, int] | None,
     ) -> None:
         super().__init__(front.group, transport, roster, client, parse_head)
         self._app = front.app
-        self._server = server
 
     def consumed(self, stream_id: int, nbytes: int) -> None:
         """So many received bytes have been used up."""
@@ -388,12 +354,12 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
 
     def _open(self, event: RequestReceived[RequestHead]) -> None:
         self._roster.requests += 1
-        exchange = self.calls[event.stream_id] = Exchange(self, event.stream_id, event.head)
+        exchange = self.calls[event.stream_id] = H2Exchange(self, event.stream_id, event.head)
         if event.end_stream:
             exchange.request_ended()
         self.start(self._serve_exchange, exchange)
 
-    async def _serve_exchange(self, exchange: Exchange) -> None:
+    async def _serve_exchange(self, exchange: H2Exchange) -> None:
         """Runs the app with a request. Raises nothing but cancellation from outside."""
         try:
             if not exchange.gone:
@@ -403,35 +369,30 @@ class H2Connection(Http2Connection[RequestHead, Exchange]):
                 return
             if exchange.refusal is not None:
                 self._refuse(exchange, exchange.refusal)
-            elif exchange.state is not ResponseState.DONE:
-                head = exchange.head
-                log.error("the application left its response to %s %r unfinished", head.method, head.target)
+            elif not exchange.done:
+                log.error("the application left its response to %s %r unfinished", exchange.method, exchange.path)
                 self._refuse(exchange, Refusal(500, "the application gave no response"))
         finally:
             exchange.let_go()
             del self.calls[exchange.stream_id]
             self.mark(0)
 
-    async def _run_app(self, exchange: Exchange) -> None:
-        head = exchange.head
-        scheme = self._transport.scheme
-        scope = http_scope("2", head.method, scheme, head.target, list(head.headers), self._client, self._server)
+    async def _run_app(self, exchange: H2Exchange) -> None:
         try:
-            await self._app(scope, exchange.take, exchange.send)
+            await self._app(exchange)
         except Exception:
             # The boundary to the application: a bug in a handler costs its own request, never the connection.
             log.exception("error while serving %s", self._client)
             exchange.refusal = Refusal(500, "internal error")
 
-    def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
+    def _refuse(self, exchange: H2Exchange, refusal: Refusal) -> None:
         """Answers in place of the app, unless that has begun to."""
-        if exchange.state in (ResponseState.BODY, ResponseState.DONE):
+        if exchange.begun:
             self.core.reset(exchange.stream_id, ErrorCode.INTERNAL_ERROR)
             return
-        body = error_body(refusal.message)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        self.core.send_headers(exchange.stream_id, response_block(refusal.status, headers))
-        self.core.send_data(exchange.stream_id, [body], True)
+        answer = Answer(refusal.status, JSON, error_body(refusal.message))
+        self.core.send_headers(exchange.stream_id, _response_block(answer, len(answer.body)))
+        self.core.send_data(exchange.stream_id, [answer.body], True)
 
 
 async def first_bytes(transport: Transport, max_bytes: int, in_part: Callable[[], None]) -> bytes:

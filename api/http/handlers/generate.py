@@ -28,9 +28,8 @@ from ...large_answers import element_by_element
 from ...pipeline import Traced
 from ...request_parameters import HeaderPattern
 from ...unread import UnreadAnswers, answer_bytes
-from ..asgi import Headers, Message, Send
 from ..errors import error_answer, error_body
-from ..exchange import JSON, Answer, Context, HttpRequest, Match, StreamedAnswer
+from ..exchange import JSON, Answer, Context, Exchange, Headers, HttpRequest, Match, StreamedAnswer
 from ..infer.request import custom_parameter
 from ..infer.response import refuse_bytes
 from ..json import reader as json_reader
@@ -40,7 +39,6 @@ from ..json.pieces import LargeArray, LargeString
 from ..json.reader import converted, members_of
 from ..json.scan import refuse_parts, refuse_strings
 from ..json.tensor import refuse_half, tensor_from_json
-from ..tracing import trace_of
 from .load_metrics import FORMAT_HEADER, load_metrics_headers
 
 EVENTS = b"text/event-stream; charset=utf-8"
@@ -106,7 +104,7 @@ class _GenerateTask(Traced):
         self._version = version
 
     def received(self, tracer: Tracer) -> None:
-        trace = self.trace = trace_of(self._http.scope)
+        trace = self.trace = self._http.exchange.trace
         if trace is not None:
             trace.begin(self.model.name, self._headers, generates=True)
 
@@ -125,7 +123,7 @@ class _GenerateTask(Traced):
     async def decode_slowly(self) -> None:
         context, http = self._context, self._http
         text = await context.server.offload(LargeText, memoryview(http.body), context.options.max_json_values)
-        await http.hold(context.server, text.cost_bytes)
+        await http.hold(text.cost_bytes)
 
         def read(document: Any) -> InferenceRequest:
             members = members_of(document)
@@ -170,18 +168,18 @@ class _Generation(StreamedAnswer):
         self._reply = reply
         self._taken: list[InferenceResponse | TriremeError] = []
         self._news = trio.lowlevel.ParkingLot()
-        self._unread = UnreadAnswers(context.server.client_accounts.unread, request.address, self._give_up)
+        self._unread = UnreadAnswers(context.server.client_accounts.unread, request.exchange.address, self._give_up)
         reply.notify_each(self._hear)
 
-    async def send(self, send: Send) -> None:
+    async def send(self, exchange: Exchange) -> None:
         try:
-            await self._send(send)
+            await self._send(exchange)
         finally:
             self._unread.close()
             if not self._reply.final:
                 self._reply.cancel()
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, exchange: Exchange) -> None:
         raise AssertionError("every kind says how")
 
     def _hear(self, reply: Reply) -> None:
@@ -211,15 +209,14 @@ class _Generation(StreamedAnswer):
             return await self._offload(_encode, response)
         return _encode(response)
 
-    def _head(self, failed: bool) -> Message:
-        headers = [(b"Content-Type", self.media), *self._more_headers()]
-        return {"type": "http.response.start", "status": 400 if failed else 200, "headers": headers}
+    async def _begin(self, exchange: Exchange, failed: bool) -> None:
+        await exchange.begin(Answer(400 if failed else 200, self.media, headers=self._more_headers()))
 
 
 class _Whole(_Generation):
     """One JSON object, when the request is over: the response if there was exactly one."""
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, exchange: Exchange) -> None:
         count = 0
         complete = False
         body, failed = _WRONG_COUNT, False
@@ -236,9 +233,9 @@ class _Whole(_Generation):
             body, failed = _NOT_READ, True
         elif count != 1:
             body = _WRONG_COUNT
-        await send(self._head(failed))
-        await send(_piece(body))
-        await send(_piece(b"", last=True))
+        await self._begin(exchange, failed)
+        await exchange.send(body)
+        await exchange.send(b"", last=True)
 
 
 class _Events(_Generation):
@@ -246,7 +243,7 @@ class _Events(_Generation):
 
     media = EVENTS
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, exchange: Exchange) -> None:
         begun = False
         while not self.over:
             responses = await self._take()
@@ -255,18 +252,17 @@ class _Events(_Generation):
                 body, failed = await self._encode(response)
                 if not begun:
                     begun = True
-                    await send(self._head(failed))
-                await send(_piece(b"data: %b\n\n" % body))
+                    await self._begin(exchange, failed)
+                await exchange.send(b"data: %b\n\n" % body)
                 self._unread.change(-answer_bytes(response))
         if self.given_up:
             if not begun:
                 begun = True
-                await send(self._head(failed=True))
-            await send(_piece(b"data: %b\n\n" % _NOT_READ))
+                await self._begin(exchange, failed=True)
+            await exchange.send(b"data: %b\n\n" % _NOT_READ)
         if not begun:
-            await send(self._head(failed=False))
-            await send(_piece(b""))
-        await send(_piece(b"", last=True))
+            await self._begin(exchange, failed=False)
+        await exchange.send(b"", last=True)
 
 
 def _encode(response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
@@ -278,10 +274,6 @@ def _encode(response: InferenceResponse | TriremeError) -> tuple[bytes, bool]:
     except TriremeError as unfit:
         error = unfit
     return error_body(error.message), True
-
-
-def _piece(body: bytes, last: bool = False) -> Message:
-    return {"type": "http.response.body", "body": body, "more_body": not last}
 
 
 # ---- requests: the members of a JSON object become inputs and parameters ----

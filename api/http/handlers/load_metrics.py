@@ -12,7 +12,7 @@ import logging
 import orjson
 
 from ....engine.metrics.custom import CustomMetrics
-from ..asgi import Headers
+from ..exchange import Headers
 
 logger = logging.getLogger("trireme.http")
 

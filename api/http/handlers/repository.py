@@ -72,7 +72,7 @@ async def _read_load(context: Context, request: HttpRequest) -> dict[str, str | 
         return _load_parameters(await read_json(context, request)) if body else {}
     most = min(context.options.max_json_values, MOST_PLAIN_VALUES)
     text = await context.server.offload(partial(LargeText, body, most, with_files=True))
-    await request.hold(context.server, text.cost_bytes)
+    await request.hold(text.cost_bytes)
     return await context.server.offload(text.read, load_places, _load_parameters)
 
 

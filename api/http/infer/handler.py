@@ -20,17 +20,16 @@ from ....engine.request import LATEST, InferenceRequest
 from ....engine.tensor import Buffer
 from ....engine.tracing import Tracer
 from ...pipeline import CallbackAnswer, Encoder
-from ...request_parameters import HeaderPattern
+from ...request_parameters import HeaderPattern, check_forwarded_name
 from .. import compression
-from ..asgi import HEADER_NAMES, Headers
 from ..errors import error_answer, unexpected_failure
-from ..exchange import JSON, TEXT, Answer, Context, HttpRequest, Match
+from ..exchange import JSON, TEXT, Answer, Context, Headers, HttpRequest, Match
 from ..guards import RequestGuard
 from ..h1.parser import Request
 from ..json.large import ON_LOOP_BYTES, LargeText
-from ..tracing import HttpTrace, trace_of
+from ..tracing import HttpTrace
 from .decoder import header_length
-from .request import DecodedInfer, forward_headers
+from .request import DecodedInfer
 from .response import encode_infer, takes_long
 
 _log = logging.getLogger(__name__)
@@ -107,7 +106,12 @@ class HttpInfer(Encoder[Answer]):
         return True
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
-        forward_headers(self._names, self._headers, pattern, request)
+        names = self._names or [name for name, _ in self._headers]
+        for raw_name, (_, raw_value) in zip(names, self._headers, strict=True):
+            name = raw_name.decode("utf-8", "surrogateescape")
+            if pattern.matches(name):
+                check_forwarded_name(name)
+                request.parameters[name] = raw_value.decode("utf-8", "surrogateescape")
 
     def waiting(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -129,8 +133,8 @@ def admit_infer(context: Context, match: Match) -> Answer | None:
 async def infer(context: Context, request: HttpRequest) -> Answer:
     """Decode, admit, await, encode. Errors up to the header length are plain text, those up to the acceptance of the
     request are JSON, those of the execution are plain text again."""
-    headers, scope = request.headers(), request.scope
-    call = _InferTask(context, request.match.name, headers, scope["headers"], scope.get(HEADER_NAMES))
+    headers, exchange = request.headers(), request.exchange
+    call = _InferTask(context, request.match.name, headers, exchange.headers, exchange.header_names)
     call.http = request
     call.look_up(request.match.model_version())
     call.body = request.body
@@ -153,12 +157,12 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
 
 
 class _InferTask(HttpInfer):
-    """An infer request that the ASGI application answers, in a task."""
+    """An infer request that the application answers, in a task."""
 
     http: HttpRequest
 
     def received(self, tracer: Tracer) -> None:
-        trace = self.trace = trace_of(self.http.scope)
+        trace = self.trace = self.http.exchange.trace
         if trace is not None:
             trace.begin(self.name, self._values)
 
@@ -166,7 +170,7 @@ class _InferTask(HttpInfer):
         context, http = self.context, self.http
         offload, body, json_length = self.offload, self.body, self.json_length
         text = await offload(LargeText, memoryview(body)[:json_length], context.options.max_json_values)
-        await http.hold(context.server, text.cost_bytes)
+        await http.hold(text.cost_bytes)
         blobs = memoryview(body)[json_length:]
         decoded = self.decoded = await offload(context.decoder.decode_large, text, blobs, self.name, self.version)
         decoded.model = self.model
@@ -201,7 +205,7 @@ async def expand(context: Context, request: HttpRequest, encoding: str) -> Buffe
     if len(body) < _FIRST_BYTES:
         expansion.step(_FIRST_BYTES)
     while not expansion.over:
-        await request.hold(context.server, _EXPANSION_BYTES)
+        await request.hold(_EXPANSION_BYTES)
         await context.server.offload(expansion.step, _EXPANSION_BYTES)
     return expansion.plain
 
@@ -255,7 +259,7 @@ class ImmediateInfer:
     A small request spends most of its time on changes of tasks if it has one. So the connection offers every request
     that came whole, in the task that noticed its data; the reply calls back when it has the answer, on the event loop,
     and the answer is sent from there. Nothing else is different: what is not the usual case (other routes, compressed
-    bodies, a missing key, a server without room) goes the long way, through the ASGI application.
+    bodies, a missing key, a server without room) goes the long way, through the application.
 
     Args:
         find: the route of a path.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,7 @@ from ....engine.memory.tensors import RegionTensor, places_on_gpus
 from ....engine.request import InferenceRequest, ParameterValue
 from ....engine.tensor import Buffer, Tensor
 from ....engine.tensor_limits import DEFAULT_LIMITS, MAX_ELEMENTS, TensorLimits, bounded_product
-from ...request_parameters import RESERVED_PREFIX, HeaderPattern, check_forwarded_name
-from ..asgi import Headers
+from ...request_parameters import RESERVED_PREFIX
 from ..json import reader as json_reader
 from ..json.reader import converted, members_of, read_member
 from ..json.tensor import tensor_from_json
@@ -310,26 +309,6 @@ def read_parameters(value: Any, request: InferenceRequest) -> bool:
         else:
             request.parameters[name] = custom_parameter(name, given)
     return binary_output
-
-
-def forward_headers(
-    names: Sequence[bytes] | None, headers: Headers, pattern: HeaderPattern, request: InferenceRequest
-) -> None:
-    """Make parameters of the headers whose name `pattern` is found in, under the names that the client gave them.
-
-    Args:
-        names: as received, in the order of `headers`; None if the names there are.
-
-    Raises:
-        InvalidArgumentError: such a header has a name that means something to the server.
-    """
-    received = names or [name for name, _ in headers]
-    for raw_name, (_, raw_value) in zip(received, headers, strict=True):
-        name = raw_name.decode("utf-8", "surrogateescape")
-        if not pattern.matches(name):
-            continue
-        check_forwarded_name(name)
-        request.parameters[name] = raw_value.decode("utf-8", "surrogateescape")
 
 
 def _correlation_id(value: Any) -> int | str:

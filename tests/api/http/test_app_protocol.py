@@ -1,4 +1,4 @@
-"""How the application behaves as an ASGI application: bodies, clients that leave, defects, anything at all as input."""
+"""How the application behaves towards connections: bodies, clients that leave, defects, anything at all as input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 import trio
-from http_fakes import FakeServer, HttpClient, HttpReply, fp32_request
+from http_fakes import FakeExchange, FakeServer, HttpClient, HttpReply, fp32_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,8 +37,9 @@ async def test_a_body_in_one_piece_is_not_copied(client: HttpClient, wrap: type)
     assert buffer.obj is (body.obj if isinstance(body, memoryview) else body)
 
 
-async def never(*_message: Any) -> Any:
-    pytest.fail("nothing was to be received")
+class Unread(FakeExchange):
+    async def read(self) -> Any:
+        pytest.fail("nothing was to be received")
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("POST", "/nope", 404), ("POST", "/v2", 405)])
@@ -46,26 +47,9 @@ async def test_a_body_that_no_handler_wants_is_not_read(
     client: HttpClient, method: str, path: str, status: int
 ) -> None:
     """So nothing is kept of it, and a client that asks first (`Expect: 100-continue`) is spared sending it."""
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await client.app(client.scope(method, path), never, send)
-    assert HttpReply(sent).status == status
-
-
-async def test_a_client_that_leaves_before_the_end_of_its_body_gets_no_answer(client: HttpClient) -> None:
-    messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
-
-    async def receive() -> Any:
-        return messages.pop(0)
-
-    async def send(message: Any) -> None:
-        pytest.fail(f"nothing was to be sent, got {message}")
-
-    await client.app(client.scope("POST", PATH), receive, send)
-    assert client.server.submitted == []
+    exchange = Unread(method, path)
+    await client.app(exchange)
+    assert HttpReply(exchange).status == status
 
 
 async def test_http2_answers_are_the_same(client: HttpClient) -> None:
@@ -105,25 +89,6 @@ async def test_a_defect_costs_one_request_and_is_logged(
     assert record.exc_info is not None
     assert PATH in record.getMessage()
     assert "ZeroDivisionError: broken model" in caplog.text
-
-
-async def test_lifespan_is_completed(client: HttpClient) -> None:
-    messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-    sent: list[str] = []
-
-    async def receive() -> Any:
-        return messages.pop(0)
-
-    async def send(message: Any) -> None:
-        sent.append(message["type"])
-
-    await client.app({"type": "lifespan"}, receive, send)
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
-
-
-async def test_other_scopes_are_refused(client: HttpClient) -> None:
-    with pytest.raises(ValueError, match="'http' or 'lifespan' was expected, got 'websocket'"):
-        await client.app({"type": "websocket"}, never, never)
 
 
 SPECIFIED = {200, 400, 404, 405, 500, 501, 503}

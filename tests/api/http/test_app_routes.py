@@ -90,7 +90,7 @@ async def test_every_route_answers_its_method_and_no_other(
         if (other, path.rsplit("/", 1)[-1]) in (("POST", "setting"), ("POST", "logging")):
             continue
         reply = await client.ask(other, path)
-        assert (reply.status, reply.reason) == (405, b"Not Allowed")
+        assert reply.status == 405
         assert reply.media == media
         assert reply.headers["content-length"] == "30"
         assert reply.body == (b"" if other == "HEAD" else b'{"error":"Method Not Allowed"}')

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from trireme.actors.budget import InflightBudget
-from trireme.api.http.asgi import Message
 from trireme.api.http.bodies import UNCOUNTED_BYTES, BodyReader, BodyRefusedError, BodyTerms
 from trireme.engine.admission.shares import HURRY_S
 
@@ -23,22 +22,18 @@ class Client:
         asked: how many were.
     """
 
-    def __init__(self, *pieces: bytes, leaves: bool = False) -> None:
+    def __init__(self, *pieces: bytes) -> None:
         self._pieces = list(pieces)
-        self._leaves = leaves
         self.asked = 0
 
-    async def receive(self) -> Message:
+    async def read(self) -> tuple[bytes, bool]:
         await trio.lowlevel.checkpoint()
         self.asked += 1
-        if not self._pieces:
-            return {"type": "http.disconnect"}
-        piece = self._pieces.pop(0)
-        return {"type": "http.request", "body": piece, "more_body": bool(self._pieces) or self._leaves}
+        return self._pieces.pop(0), bool(self._pieces)
 
 
 def reader_of(client: Client, length: int | None, budget: InflightBudget, limit_bytes: int = 1 << 30) -> BodyReader:
-    return BodyReader(client.receive, BodyTerms(length, limit_bytes, "some-flag"), budget.lease)
+    return BodyReader(client.read, BodyTerms(length, limit_bytes, "some-flag"), budget.lease)
 
 
 @given(
@@ -54,7 +49,7 @@ def test_a_body_is_the_sum_of_its_pieces(sizes: list[int], announced: bool) -> N
         body = await reader.read()
         assert body is not None
         assert bytes(body) == b"".join(pieces)
-        held = 0 if reader.lease is None else reader.lease.nbytes
+        held = 0 if reader._lease is None else reader._lease.nbytes
         assert held >= sum(sizes) or sum(sizes) <= UNCOUNTED_BYTES
         assert held <= sum(sizes) + UNCOUNTED_BYTES
 
@@ -64,7 +59,7 @@ def test_a_body_is_the_sum_of_its_pieces(sizes: list[int], announced: bool) -> N
 async def test_a_small_body_needs_no_room() -> None:
     reader = reader_of(Client(b"x" * 100, b"y" * 100), 200, InflightBudget(1, 1))
     assert await reader.read() == b"x" * 100 + b"y" * 100
-    assert reader.lease is None
+    assert reader._lease is None
 
 
 async def test_room_for_a_body_of_known_length_is_taken_before_it_is_asked_for() -> None:
@@ -96,15 +91,8 @@ async def test_a_body_of_unknown_length_takes_room_for_each_read_before_it() -> 
         await trio.testing.wait_all_tasks_blocked()
         assert client.asked == 1
         another.close()
-    assert reader.lease is not None
-    assert 600_000 <= reader.lease.nbytes <= 665_536
-
-
-async def test_a_client_that_leaves_leaves_no_body() -> None:
-    budget = InflightBudget(10, 1 << 20)
-    reader = reader_of(Client(b"x" * 70_000, leaves=True), None, budget)
-    assert await reader.read() is None
-    assert reader.lease is not None, "to be closed by the reader of the body"
+    assert reader._lease is not None
+    assert 600_000 <= reader._lease.nbytes <= 665_536
 
 
 @pytest.mark.parametrize(
@@ -148,7 +136,7 @@ async def test_a_large_body_is_put_together_in_steps() -> None:
 class Trickle:
     """A client that sends its body when the test is over."""
 
-    async def receive(self) -> Message:
+    async def read(self) -> tuple[bytes, bool]:
         await trio.sleep_forever()
         raise AssertionError
 
@@ -160,7 +148,7 @@ async def test_a_body_that_holds_more_than_its_share_has_to_hurry_if_others_wait
     """Otherwise it may be as slow as any."""
     budget = InflightBudget(10, 1 << 20, 0.5)
     terms = BodyTerms(800_000, 1 << 20, "some-flag")
-    reader = BodyReader(Trickle().receive, terms, lambda: budget.lease(client="a"))
+    reader = BodyReader(Trickle().read, terms, lambda: budget.lease(client="a"))
     refusals: list[int] = []
 
     async def read() -> None:

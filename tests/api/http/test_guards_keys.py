@@ -16,8 +16,7 @@ from http_sockets import Responses, connect, serving, tell
 
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
-from trireme.api.http.asgi import Receive, Scope, Send
-from trireme.api.http.exchange import HttpOptions
+from trireme.api.http.exchange import Exchange, HttpOptions
 from trireme.api.http.routes import ROUTES as HTTP_ROUTES
 from trireme.api.http.service import HttpService
 from trireme.api.restrictions import RESTRICTABLE, Restriction
@@ -194,9 +193,9 @@ async def test_inference_with_the_key_is_answered_without_a_task_and_without_it_
     long_way: list[bytes] = []
     call = HttpApplication.__call__
 
-    async def seen(self: HttpApplication, scope: Scope, receive: Receive, send: Send) -> None:
-        long_way.append(scope["raw_path"])
-        await call(self, scope, receive, send)
+    async def seen(self: HttpApplication, exchange: Exchange) -> None:
+        long_way.append(exchange.path)
+        await call(self, exchange)
 
     monkeypatch.setattr(HttpApplication, "__call__", seen)
     text = b'{"inputs":[{"name":"IN","shape":[1,1],"datatype":"FP32","data":[1]}]}'

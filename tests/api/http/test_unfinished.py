@@ -16,7 +16,7 @@ from h2.settings import SettingCodes
 from http2_client import http2
 from http_sockets import UNHURRIED, Responses, connect, echo, read_body, read_to_end, reply, serving, until
 
-from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.http.exchange import Exchange
 from trireme.api.http.h1 import connection as http_connection
 from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
@@ -53,7 +53,7 @@ async def after(held: ClientBytes, step: Awaitable[object]) -> None:
     await until(lambda: (held.held_bytes, held.given_up) != before)
 
 
-async def never_ask(_scope: Scope, _receive: Receive, _send: Send) -> None:
+async def never_ask(exchange: Exchange) -> None:
     await trio.sleep_forever()
 
 
@@ -175,10 +175,10 @@ class TestUnfinished:
         given = accounts(unfinished=100 * KIB)
         asked = trio.Event()
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["path"] == "/large":
+        async def app(exchange: Exchange) -> None:
+            if exchange.path == b"/large":
                 await asked.wait()
-            await echo(scope, receive, send)
+            await echo(exchange)
 
         async with serving(app, limits=UNHURRIED, accounts=given) as service, await connect(service) as waiting:
             head = b"POST /large HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n"
@@ -243,9 +243,9 @@ ANSWER_BYTES = 20 << 20
 """More than sockets take."""
 
 
-async def say_much(scope: Scope, receive: Receive, send: Send) -> None:
-    await read_body(receive)
-    await reply(send, bytes(ANSWER_BYTES) if scope["path"] == "/" else b"small")
+async def say_much(exchange: Exchange) -> None:
+    await read_body(exchange)
+    await reply(exchange, bytes(ANSWER_BYTES) if exchange.path == b"/" else b"small")
 
 
 class TestUnread:

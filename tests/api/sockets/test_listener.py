@@ -33,7 +33,7 @@ from http_sockets import (
 )
 from trio.testing import MockClock
 
-from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.http.exchange import Exchange
 from trireme.api.http.service import HttpService
 from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
@@ -125,11 +125,11 @@ async def test_small_responses_are_not_delayed() -> None:
     flags: list[int] = []
     service: HttpService
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         (connection,) = service._roster._connections
         with socket.socket(fileno=os.dup(connection.fileno())) as copy:
             flags.append(copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-        await reply(send)
+        await reply(exchange)
 
     async with serving(app) as service:
         await tell(service, b"GET / HTTP/1.0\r\n\r\n")
@@ -187,9 +187,9 @@ async def test_a_crowd_of_one_address_does_not_keep_another_waiting() -> None:
     begun: list[str] = []
 
     class Noted(HttpService):
-        def connection(self, transport: Any, client: Any, server: Any, roster: Any) -> Any:
+        def connection(self, transport: Any, client: Any, roster: Any) -> Any:
             begun.append(client[0])
-            return super().connection(transport, client, server, roster)
+            return super().connection(transport, client, roster)
 
     service = Noted(echo, ServiceOptions(bind=("127.0.0.1:0",)))
     service.bind()
@@ -276,10 +276,10 @@ async def test_draining_answers_what_is_asked_and_drops_new_ones(caplog: pytest.
     """Idle connections close at once, new ones without a word. What is asked is answered, and its connection closes."""
     started, go = trio.Event(), trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         started.set()
         await go.wait()
-        await echo(scope, receive, send)
+        await echo(exchange)
 
     async with serving(app) as service, await connect(service) as idle, await connect(service) as busy:
         await busy.send_all(GET)
@@ -371,9 +371,9 @@ async def test_probe_gets_in_from_an_address_that_holds_what_it_may() -> None:
 async def test_address_whose_connections_are_all_busy_is_refused() -> None:
     go = trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         await go.wait()
-        await echo(scope, receive, send)
+        await echo(exchange)
 
     async with serving(app, limits=Limits(max_connections=4)) as service:
         async with await connect(service) as first, await connect(service) as second:
@@ -445,7 +445,7 @@ async def test_stop_cancels_what_is_left() -> None:
     cancelled = trio.Event()
     started = trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         started.set()
         try:
             await trio.sleep_forever()

@@ -25,7 +25,7 @@ from http_sockets import (
 )
 from trio.testing import MockClock
 
-from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.http.exchange import Exchange
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.roster import Phase
 from trireme.api.sockets.tls import TlsOptions, server_context
@@ -61,22 +61,6 @@ async def test_http_1_1_over_tls(authority: Authority, protocols: tuple[str, ...
         await until(lambda: service.statistics().connections == 0)
 
 
-async def test_scope_says_https(authority: Authority) -> None:
-    schemes: list[str] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        schemes.append(scope["scheme"])
-        await reply(send)
-
-    async with (
-        serving(app, tls=authority.options) as service,
-        await tls_connect(service, authority.context()) as stream,
-    ):
-        await stream.send_all(b"GET / HTTP/1.0\r\n\r\n")
-        await read_to_end(stream)
-    assert schemes == ["https"]
-
-
 async def test_refusals_reach_tls_clients(authority: Authority, leaping_clock: MockClock) -> None:
     async with serving(echo, tls=authority.options, limits=UNHURRIED) as service:
         async with await tls_connect(service, authority.context()) as stream:
@@ -92,8 +76,8 @@ async def test_refusals_reach_tls_clients(authority: Authority, leaping_clock: M
 async def test_vanishing_client_cancels_the_application(authority: Authority) -> None:
     started, cancelled = trio.Event(), trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await read_body(receive)
+    async def app(exchange: Exchange) -> None:
+        await read_body(exchange)
         started.set()
         try:
             await trio.sleep_forever()
@@ -110,8 +94,8 @@ async def test_vanishing_client_cancels_the_application(authority: Authority) ->
 
 
 async def test_client_that_does_not_read_is_given_up(authority: Authority, leaping_clock: MockClock) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, bytes(50_000_000))
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, bytes(50_000_000))
 
     async with (
         serving(app, tls=authority.options, limits=UNHURRIED) as service,

@@ -15,7 +15,7 @@ from http2_client import Http2Client, http2
 from http_sockets import UNHURRIED, Response, Responses, connect, read_to_end, reply, serving, until
 from trio.testing import MockClock
 
-from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.http.exchange import Exchange
 from trireme.api.sockets.roster import Phase
 from trireme.api.sockets.transport import PlainTransport
 
@@ -374,12 +374,12 @@ async def test_a_body_that_comes_as_fast_as_it_is_read_lets_others_run(
 ) -> None:
     torrent = Torrent(monkeypatch)
 
-    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         torrent.on = "Transfer_Encoding" in framing
         for _ in range(pieces):
-            await receive()
+            await exchange.read()
         torrent.on = False
-        await reply(send)
+        await reply(exchange)
 
     async with serving(app) as service, trio.open_nursery() as nursery, await connect(service) as stream:
         nursery.start_soon(torrent.count)
@@ -392,9 +392,9 @@ async def test_a_body_that_comes_as_fast_as_it_is_read_lets_others_run(
 async def test_so_does_a_client_that_goes_on_after_its_request_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     torrent = Torrent(monkeypatch)
 
-    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         torrent.on = True
-        await reply(send, status=413)
+        await reply(exchange, status=413)
 
     async with serving(app, limits=UNHURRIED) as service, trio.open_nursery() as nursery:
         nursery.start_soon(torrent.count)

@@ -10,9 +10,10 @@ from http_sockets import Responses, connect, echo, read_body, read_to_end, reply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.api.http.asgi import HEADER_NAMES, Message, Receive, Scope, Send
+from trireme.api.http.exchange import TEXT, Answer, Exchange
 from trireme.api.sockets.limits import Limits
 
+TYPE = b"Content-Type: text/plain\r\n"
 CLOSE = b"Connection: close\r\n\r\n"
 
 
@@ -20,37 +21,26 @@ async def test_request_and_response() -> None:
     """Only the application's headers and the framing are sent (docs/reference/http.md#transport)."""
     async with serving(echo) as service:
         answer = await tell(service, b"GET /v2 HTTP/1.1\r\nHost: x\r\n" + CLOSE)
-    assert answer == b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\nGET /v2 "
+    assert answer == b"HTTP/1.1 200 OK\r\n" + TYPE + b"Content-Length: 8\r\nConnection: close\r\n\r\nGET /v2 "
 
 
-async def test_scope() -> None:
-    """Name and value of everything in the scope; no percent-decoding of raw_path, the query string apart."""
-    scopes: list[Scope] = []
+async def test_what_the_application_sees() -> None:
+    """No percent-decoding of the path, which is without the query."""
+    seen: list[Exchange] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        scopes.append(scope)
-        await reply(send)
+    async def app(exchange: Exchange) -> None:
+        seen.append(exchange)
+        await reply(exchange)
 
     async with serving(app) as service, await connect(service) as stream:
         client = stream.socket.getsockname()
         await stream.send_all(b"PUT /a%5Fb//c?d=%20 HTTP/1.0\r\nX-UPPER:  v \r\nX-Upper: w\r\n\r\n")
         await read_to_end(stream)
-        (scope,) = scopes
-        assert scope == {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.0",
-            "method": "PUT",
-            "scheme": "http",
-            "path": "/a_b//c",
-            "raw_path": b"/a%5Fb//c",
-            "query_string": b"d=%20",
-            "root_path": "",
-            "headers": [(b"x-upper", b"v"), (b"x-upper", b"w")],
-            HEADER_NAMES: [b"X-UPPER", b"X-Upper"],
-            "client": client,
-            "server": ("127.0.0.1", service.ports[0]),
-        }
+        (exchange,) = seen
+        assert (exchange.http_version, exchange.method, exchange.path) == ("1.0", "PUT", b"/a%5Fb//c")
+        assert exchange.headers == [(b"x-upper", b"v"), (b"x-upper", b"w")]
+        assert exchange.header_names == [b"X-UPPER", b"X-Upper"]
+        assert (exchange.client, exchange.address) == (client, "127.0.0.1")
 
 
 async def test_absolute_target_is_reduced_to_its_path() -> None:
@@ -68,19 +58,19 @@ async def test_absolute_target_is_reduced_to_its_path() -> None:
 async def test_http_1_0_closes_unless_asked_to_stay() -> None:
     async with serving(echo) as service:
         closed = await tell(service, b"GET / HTTP/1.0\r\n\r\n")
-        assert closed == b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nGET / "
+        assert closed == b"HTTP/1.0 200 OK\r\n" + TYPE + b"Content-Length: 6\r\n\r\nGET / "
         kept = await tell(service, b"GET /1 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", b"GET /2 HTTP/1.0\r\n\r\n")
-        first = b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\nConnection: keep-alive\r\n\r\nGET /1 "
-        assert kept == first + b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\nGET /2 "
+        first = b"HTTP/1.0 200 OK\r\n" + TYPE + b"Content-Length: 7\r\nConnection: keep-alive\r\n\r\nGET /1 "
+        assert kept == first + b"HTTP/1.0 200 OK\r\n" + TYPE + b"Content-Length: 7\r\n\r\nGET /2 "
 
 
 async def test_a_hundred_pipelined_requests_are_answered_in_order() -> None:
     """Even when the first takes the longest."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["raw_path"] == b"/0":
+    async def app(exchange: Exchange) -> None:
+        if exchange.path == b"/0":
             await trio.sleep(0.01)
-        await echo(scope, receive, send)
+        await echo(exchange)
 
     requests = b"".join(
         b"POST /%d HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (number, number, b"x" * number)
@@ -98,9 +88,9 @@ async def test_pipelining_does_not_starve_others() -> None:
     """Between two requests that are already there, the other tasks get a turn."""
     order: list[bytes] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        order.append(scope["raw_path"])
-        await reply(send)
+    async def app(exchange: Exchange) -> None:
+        order.append(exchange.path)
+        await reply(exchange)
 
     async with serving(app) as service, await connect(service) as greedy, await connect(service) as modest:
         await trio.testing.wait_all_tasks_blocked(0.01)
@@ -116,9 +106,9 @@ async def test_bodies_of_every_size_arrive_whole(size: int, pieces: int) -> None
     """Also those that bypass the parser; the next request on the connection is read from the right place."""
     bodies: list[bytes] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        bodies.append(await read_body(receive))
-        await reply(send)
+    async def app(exchange: Exchange) -> None:
+        bodies.append(await read_body(exchange))
+        await reply(exchange)
 
     body = bytes(range(256)) * (size // 256) + b"z" * (size % 256)
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + body
@@ -137,13 +127,12 @@ async def test_a_large_body_of_known_length_comes_in_one_piece() -> None:
     """It is received into one buffer, without joining."""
     sizes: list[int] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            sizes.append(len(message["body"]))
-            if not message["more_body"]:
-                break
-        await reply(send)
+    async def app(exchange: Exchange) -> None:
+        more = True
+        while more:
+            body, more = await exchange.read()
+            sizes.append(len(body))
+        await reply(exchange)
 
     async with serving(app) as service, await connect(service) as stream:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n"
@@ -177,13 +166,13 @@ async def test_continue_is_sent_when_the_application_asks_for_the_body() -> None
 async def test_continue_is_not_sent_when_the_body_is_not_wanted() -> None:
     """The connection closes instead: whether the body follows is unknown."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, b"no", status=404)
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, b"no", status=404)
 
     async with serving(app) as service, await connect(service) as stream:
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
         answer = await stream.receive_some()
-        assert answer == b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno"
+        assert answer == b"HTTP/1.1 404 Not Found\r\n" + TYPE + b"Content-Length: 2\r\nConnection: close\r\n\r\nno"
         assert await read_to_end(stream) == b""
 
 
@@ -196,8 +185,8 @@ async def test_continue_is_not_sent_to_who_did_not_wait() -> None:
 @pytest.mark.parametrize("size", [10, 70_000, 200_000])
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_body_left_unread_is_skipped(size: int, chunked: bool) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, scope["raw_path"])
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, exchange.path)
 
     framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % size
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (size, b"x" * size) if chunked else b"x" * size
@@ -212,8 +201,8 @@ async def test_body_left_unread_is_skipped(size: int, chunked: bool) -> None:
 async def test_too_much_unread_body_closes_the_connection() -> None:
     """The answer still reaches the client, who is told."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, b"enough")
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, b"enough")
 
     async with serving(app, limits=Limits(drain_bytes=1000)) as service, await connect(service) as stream:
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n" + b"x" * 500_000)
@@ -226,8 +215,8 @@ async def test_too_much_unread_body_closes_the_connection() -> None:
 async def test_too_much_unread_chunked_body_closes_the_connection() -> None:
     """How much it is is unknown, so it can only be found out."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, b"enough")
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, b"enough")
 
     async with serving(app, limits=Limits(drain_bytes=1000)) as service, await connect(service) as stream:
         responses = Responses(stream)
@@ -243,12 +232,12 @@ async def test_streaming_does_not_starve_others() -> None:
     """An app that has all its pieces ready yields between them."""
     order: list[bytes] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200})
-        for _ in range(500 if scope["raw_path"] == b"/greedy" else 1):
-            order.append(scope["raw_path"])
-            await send({"type": "http.response.body", "body": b"piece", "more_body": True})
-        await send({"type": "http.response.body"})
+    async def app(exchange: Exchange) -> None:
+        await exchange.begin(Answer(200, TEXT))
+        for _ in range(500 if exchange.path == b"/greedy" else 1):
+            order.append(exchange.path)
+            await exchange.send(b"piece")
+        await exchange.send(b"", last=True)
 
     async with serving(app) as service, await connect(service) as greedy, await connect(service) as modest:
         await trio.testing.wait_all_tasks_blocked(0.01)
@@ -262,15 +251,15 @@ async def test_streamed_response() -> None:
     """Each piece is on its way before the next is there."""
     proceed = trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+    async def app(exchange: Exchange) -> None:
+        await exchange.begin(Answer(200, TEXT))
+        await exchange.send(b"first")
         await proceed.wait()
-        await send({"type": "http.response.body", "body": b"second", "more_body": False})
+        await exchange.send(b"second", last=True)
 
     async with serving(app) as service, await connect(service) as stream:
         await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n" + CLOSE)
-        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        head = b"HTTP/1.1 200 OK\r\n" + TYPE + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
         assert await stream.receive_some() == head + b"5\r\nfirst\r\n"
         proceed.set()
         assert await read_to_end(stream) == b"6\r\nsecond\r\n0\r\n\r\n"
@@ -281,8 +270,8 @@ async def test_large_response_arrives_whole(kind: type) -> None:
     """Many times what a socket takes at once."""
     body = bytes(range(256)) * 40_000
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, kind(body))
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, kind(body))
 
     async with serving(app) as service, await connect(service) as stream:
         await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
@@ -295,8 +284,8 @@ async def test_many_small_responses_to_who_reads_late() -> None:
     """The socket fills up in the middle of one of them."""
     body = bytes(range(250)) * 40
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, body)
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, body)
 
     async with serving(app) as service, await connect(service) as stream:
         await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2000)
@@ -307,24 +296,12 @@ async def test_many_small_responses_to_who_reads_late() -> None:
 
 
 async def test_reason_phrase_and_head() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, b"abc", status=405, reason=b"Not Allowed")
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, b"abc", status=405)
 
     async with serving(app) as service:
         answer = await tell(service, b"HEAD / HTTP/1.1\r\nHost: x\r\n" + CLOSE)
-        assert answer == b"HTTP/1.1 405 Not Allowed\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"
-
-
-async def test_receive_after_the_response_says_disconnect() -> None:
-    messages: list[Message] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await echo(scope, receive, send)
-        messages.append(await receive())
-
-    async with serving(app) as service:
-        await tell(service, b"GET / HTTP/1.1\r\nHost: x\r\n" + CLOSE)
-    assert messages == [{"type": "http.disconnect"}]
+        assert answer == b"HTTP/1.1 405 Not Allowed\r\n" + TYPE + b"Content-Length: 3\r\nConnection: close\r\n\r\n"
 
 
 PIPELINED = (
@@ -343,5 +320,9 @@ async def test_pieces_make_no_difference_on_the_wire(cuts: set[int]) -> None:
     expected = [b"POST /1 hello", b"POST /2 abc", b"GET /3 "]
     async with serving(echo) as service:
         answer = await tell(service, *pieces)
-    kept = b"".join(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(b), b) for b in expected[:2])
-    assert answer == kept + b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\n" + expected[2]
+    kept = b"".join(
+        (b"HTTP/1.1 200 OK\r\n" + TYPE + b"Content-Length: %d\r\n\r\n%b") % (len(b), b) for b in expected[:2]
+    )
+    assert (
+        answer == kept + b"HTTP/1.1 200 OK\r\n" + TYPE + b"Content-Length: 7\r\nConnection: close\r\n\r\n" + expected[2]
+    )

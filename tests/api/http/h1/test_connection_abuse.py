@@ -28,11 +28,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.http.exchange import TEXT, Answer, Exchange
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.roster import Phase
 
+TYPE = b"Content-Type: text/plain\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -46,15 +47,15 @@ class Recorder:
         self.proceed = trio.Event()
         self.finished = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         self.started.set()
         try:
-            await read_body(receive)
+            await read_body(exchange)
             await self.proceed.wait()
         except trio.Cancelled:
             self.cancelled.set()
             raise
-        await reply(send)
+        await reply(exchange)
         self.finished += 1
 
 
@@ -75,14 +76,14 @@ async def test_rubbish_after_a_request() -> None:
     """The request is answered, the rubbish is not."""
     async with serving(echo) as service:
         answer = await tell(service, GET + b"\r\n" + b"GARBAGE\r\n\r\n")
-        assert answer == b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nGET / "
+        assert answer == b"HTTP/1.1 200 OK\r\n" + TYPE + b"Content-Length: 6\r\n\r\nGET / "
 
 
 async def test_content_length_too_short() -> None:
     """The rest of the body is read as a request, which it is not; nothing of it reaches the application."""
     async with serving(echo) as service:
         answer = await tell(service, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcdefgh\r\n\r\n")
-        assert answer == b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nPOST / abc"
+        assert answer == b"HTTP/1.1 200 OK\r\n" + TYPE + b"Content-Length: 10\r\n\r\nPOST / abc"
 
 
 @pytest.mark.parametrize(
@@ -222,11 +223,11 @@ async def test_body_that_comes_too_slowly(framing: bytes, piece: bytes, leaping_
         assert (response.status, response.body) == (408, b'{"error":"request body did not arrive in time"}')
 
 
-async def collect(scope: Scope, receive: Receive, send: Send) -> None:
+async def collect(exchange: Exchange) -> None:
     """Answers when it has the whole body."""
-    while (await receive())["more_body"]:
+    while (await exchange.read())[1]:
         pass
-    await reply(send)
+    await reply(exchange)
 
 
 @pytest.mark.parametrize("half", [b"GET / HT", GET, GET + b"Content-Length: 3\r\n\r\nab", CHUNKED + b"5\r\nab"])
@@ -285,14 +286,14 @@ async def test_patient_client_is_not_disturbed() -> None:
         assert (await Responses(stream).next()).status == 200
 
 
-async def answer_endlessly(scope: Scope, receive: Receive, send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200})
+async def answer_endlessly(exchange: Exchange) -> None:
+    await exchange.begin(Answer(200, TEXT))
     while True:
-        await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+        await exchange.send(b"x" * 100_000)
 
 
-async def answer_hugely(scope: Scope, receive: Receive, send: Send) -> None:
-    await reply(send, bytes(100_000_000))
+async def answer_hugely(exchange: Exchange) -> None:
+    await reply(exchange, bytes(100_000_000))
 
 
 @pytest.mark.parametrize("app", [answer_endlessly, answer_hugely])
@@ -306,9 +307,9 @@ async def test_client_that_does_not_read_is_given_up(app: object) -> None:
 async def test_client_that_does_not_read_does_not_hold_up_shutdown() -> None:
     sending = trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         sending.set()
-        await reply(send, bytes(100_000_000))
+        await reply(exchange, bytes(100_000_000))
 
     async with serving(app) as service, await connect(service) as stream:
         await stream.send_all(GET + b"\r\n")
@@ -325,35 +326,31 @@ async def test_client_that_leaves_while_being_answered() -> None:
         await until(lambda: service.statistics().connections == 0)
 
 
-async def fail_before(scope: Scope, receive: Receive, send: Send) -> None:
+async def fail_before(exchange: Exchange) -> None:
     raise LookupError("a bug")
 
 
-async def fail_in_a_group(scope: Scope, receive: Receive, send: Send) -> None:
+async def fail_in_a_group(exchange: Exchange) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fail_before, scope, receive, send)
+        nursery.start_soon(fail_before, exchange)
         await trio.sleep_forever()
 
 
-async def fail_between(scope: Scope, receive: Receive, send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200})
+async def fail_between(exchange: Exchange) -> None:
+    await exchange.begin(Answer(200, TEXT))
     raise LookupError("a bug")
 
 
-async def fail_to_answer(scope: Scope, receive: Receive, send: Send) -> None:
+async def fail_to_answer(exchange: Exchange) -> None:
     pass
 
 
-async def send_nonsense(scope: Scope, receive: Receive, send: Send) -> None:
-    await send({"type": "websocket.accept"})
-
-
-@pytest.mark.parametrize("app", [fail_before, fail_in_a_group, fail_between, fail_to_answer, send_nonsense])
+@pytest.mark.parametrize("app", [fail_before, fail_in_a_group, fail_between, fail_to_answer])
 async def test_bug_in_the_application_costs_one_connection(app: object, caplog: pytest.LogCaptureFixture) -> None:
     """500, a log record, and the next client is served."""
 
-    async def either(scope: Scope, receive: Receive, send: Send) -> None:
-        await (app if scope["raw_path"] == b"/bug" else echo)(scope, receive, send)  # type: ignore[operator]
+    async def either(exchange: Exchange) -> None:
+        await (app if exchange.path == b"/bug" else echo)(exchange)  # type: ignore[operator]
 
     async with serving(either) as service:
         with caplog.at_level(logging.ERROR):
@@ -366,9 +363,9 @@ async def test_bug_in_the_application_costs_one_connection(app: object, caplog: 
 async def test_bug_in_the_middle_of_an_answer_cuts_it_off(caplog: pytest.LogCaptureFixture) -> None:
     """No second head is written into the body, and the client can see that the end is missing."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200})
-        await send({"type": "http.response.body", "body": b"abc", "more_body": True})
+    async def app(exchange: Exchange) -> None:
+        await exchange.begin(Answer(200, TEXT))
+        await exchange.send(b"abc")
         raise LookupError("a bug")
 
     async with serving(app) as service:
@@ -394,7 +391,7 @@ async def test_thousand_idle_connections() -> None:
 async def test_idle_limit_if_there_is_one() -> None:
     async with serving(echo, limits=Limits(idle_timeout_s=0.02, sweep_interval_s=0.01)) as service:
         assert await tell(service) == b""
-        assert await tell(service, GET + b"\r\n") == b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nGET / "
+        assert await tell(service, GET + b"\r\n") == b"HTTP/1.1 200 OK\r\n" + TYPE + b"Content-Length: 6\r\n\r\nGET / "
 
 
 @settings(max_examples=40, deadline=None)

@@ -30,7 +30,7 @@ from http_sockets import (
 )
 from trio.testing import MockClock
 
-from trireme.api.http.asgi import Receive, Scope, Send
+from trireme.api.http.exchange import TEXT, Answer, Exchange
 from trireme.api.http.service import HttpService
 from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
@@ -44,7 +44,7 @@ async def test_prior_knowledge() -> None:
     async with serving(echo) as service, http2(service) as client:
         response = await client.ask("GET", "/v2")
         assert (response.status, response.body) == (200, b"GET /v2 ")
-        assert sorted(name for name, _ in response.headers) == [b":status"]
+        assert sorted(name for name, _ in response.headers) == [b":status", b"content-length", b"content-type"]
         assert (await client.ask("POST", "/a%5Fb", body)).body == b"POST /a%5Fb " + body
         await client.stream.aclose()
         await until(lambda: service.statistics().connections == 0)
@@ -73,9 +73,9 @@ async def test_many_streams_at_once() -> None:
     """Answered as they get ready, not in order."""
     gates = [trio.Event() for _ in range(20)]
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await gates[int(scope["path"][1:])].wait()
-        await echo(scope, receive, send)
+    async def app(exchange: Exchange) -> None:
+        await gates[int(exchange.path[1:])].wait()
+        await echo(exchange)
 
     async with serving(app) as service, http2(service) as client:
         numbers = [await client.begin("GET", f"/{index}") for index in range(20)]
@@ -106,8 +106,8 @@ async def test_an_upgrade_is_ignored() -> None:
 async def test_answer_before_the_body_has_been_read() -> None:
     """The connection, and the other streams on it, go on."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, b"no", status=404)
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, b"no", status=404)
 
     async with serving(app) as service, http2(service) as client:
         for _ in range(3):
@@ -119,8 +119,8 @@ async def test_early_answer_comes_before_the_reset(leaping_clock: MockClock) -> 
     """A client that has far more to send is answered at once, and told to stop a little later: some drop an answer if
     they are reset while they send. What it may send meanwhile is bounded."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, b"no", status=404, headers=((b"Content-Length", b"2"),))
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, b"no", status=404)
 
     async with serving(app, limits=UNHURRIED) as service, http2(service) as client:
         number = await client.begin("POST", "/", end=False)
@@ -158,11 +158,11 @@ async def test_early_answer_comes_before_the_reset(leaping_clock: MockClock) -> 
 async def test_application_of_a_client_that_leaves_is_cancelled(manner: str) -> None:
     started, cancelled = trio.Event(), trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await read_body(receive)
+    async def app(exchange: Exchange) -> None:
+        await read_body(exchange)
         started.set()
         try:
-            await receive()
+            await exchange.read()
         finally:
             cancelled.set()
 
@@ -182,11 +182,11 @@ async def test_stopping_is_not_held_up() -> None:
     """Neither by a client that does not read, nor by one that is idle, nor by a running application."""
     sending = trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/wait":
+    async def app(exchange: Exchange) -> None:
+        if exchange.path == b"/wait":
             await trio.sleep_forever()
         sending.set()
-        await reply(send, bytes(50_000_000))
+        await reply(exchange, bytes(50_000_000))
 
     async with serving(app) as service, http2(service) as deaf, http2(service) as idle, http2(service) as waiting:
         deaf.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 2**30})
@@ -206,12 +206,12 @@ async def test_client_that_does_not_read_is_given_up(window: str) -> None:
     """If TCP stops the answer, with its connection; if HTTP/2's flow control does, its stream, and others go on."""
     unwound = trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/small":
-            await echo(scope, receive, send)
+    async def app(exchange: Exchange) -> None:
+        if exchange.path == b"/small":
+            await echo(exchange)
             return
         try:
-            await reply(send, bytes(50_000_000))
+            await reply(exchange, bytes(50_000_000))
         finally:
             unwound.set()
 
@@ -266,11 +266,11 @@ async def test_alpn(tmp_path: Path) -> None:
     certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
     issued.cert_chain_pems[0].write_to_path(certificate)
     issued.private_key_pem.write_to_path(key)
-    schemes: list[str] = []
+    versions: list[str] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        schemes.append(scope["scheme"] + scope["http_version"])
-        await echo(scope, receive, send)
+    async def app(exchange: Exchange) -> None:
+        versions.append(exchange.http_version)
+        await echo(exchange)
 
     async with serving(app, tls=TlsOptions(certificate, key)) as service:
         for protocols in (["h2", "http/1.1"], ["http/1.1"]):
@@ -289,17 +289,17 @@ async def test_alpn(tmp_path: Path) -> None:
                     await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                     assert (await Responses(stream).next()).body == b"GET / "
         await until(lambda: service.statistics().connections == 0)
-    assert schemes == ["https2", "https1.1"]
+    assert versions == ["2", "1.1"]
 
 
 async def test_bug_in_the_application_is_500(caplog: pytest.LogCaptureFixture) -> None:
     """And a record in the log."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/late":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"begun", "more_body": True})
-        if scope["path"] != "/silent":
+    async def app(exchange: Exchange) -> None:
+        if exchange.path == b"/late":
+            await exchange.begin(Answer(200, TEXT))
+            await exchange.send(b"begun")
+        if exchange.path != b"/silent":
             raise LookupError("a bug")
 
     async with serving(app) as service, http2(service) as client:
@@ -318,11 +318,11 @@ async def test_a_client_that_says_its_last_before_the_answer_leaves_nothing_behi
     """The answer cannot be sent any more, and is not waited for."""
     asked, go = trio.Event(), trio.Event()
 
-    async def late(scope: Scope, receive: Receive, send: Send) -> None:
-        await read_body(receive)
+    async def late(exchange: Exchange) -> None:
+        await read_body(exchange)
         asked.set()
         await go.wait()
-        await reply(send, bytes(size))
+        await reply(exchange, bytes(size))
 
     async with serving(late) as service, http2(service) as client:
         await client.begin("GET", "/")
@@ -338,13 +338,13 @@ async def test_every_stream_hears_that_the_client_is_gone(order: tuple[str, str]
     """Also those that come after the one whose answer could not be sent."""
     begun = 0
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         nonlocal begun
         begun += 1
-        if scope["path"] == "/large":
-            await reply(send, bytes(50_000_000))
+        if exchange.path == b"/large":
+            await reply(exchange, bytes(50_000_000))
         else:
-            await receive()
+            await exchange.read()
 
     async with serving(app) as service, http2(service) as client:
         client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 2**30})
@@ -397,9 +397,9 @@ async def test_malformed_request_costs_its_stream(changed: dict[str, str], caplo
 async def test_body_that_is_not_as_long_as_announced(announced: int, sent: bytes) -> None:
     answered: list[bytes] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        answered.append(await read_body(receive))
-        await reply(send)
+    async def app(exchange: Exchange) -> None:
+        answered.append(await read_body(exchange))
+        await reply(exchange)
 
     async with serving(app) as service, http2(service) as client:
         number = await client.begin("POST", "/", sent, headers=[("content-length", str(announced))])
@@ -415,13 +415,12 @@ async def test_bodies_of_all_sizes(size: int, announces: bool) -> None:
     """A body of announced length comes in one piece; any other as it arrives."""
     pieces: list[int] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         more = True
         while more:
-            message = await receive()
-            pieces.append(len(message["body"]))
-            more = message["more_body"]
-        await reply(send, b"%d" % sum(pieces))
+            piece, more = await exchange.read()
+            pieces.append(len(piece))
+        await reply(exchange, b"%d" % sum(pieces))
 
     async with serving(app) as service, http2(service) as client:
         headers = [("content-length", str(size))] if announces else []
@@ -434,10 +433,10 @@ async def test_body_that_is_not_read_stops_its_stream_only() -> None:
     """The client may send as much as the stream's window. Other streams go on."""
     go = trio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/slow":
+    async def app(exchange: Exchange) -> None:
+        if exchange.path == b"/slow":
             await go.wait()
-        await echo(scope, receive, send)
+        await echo(exchange)
 
     body = bytes(200_000)
     async with serving(app) as service, http2(service) as client:
@@ -467,12 +466,12 @@ async def test_continue_is_said_to_who_waits_for_it() -> None:
 
 
 async def test_head_has_no_body() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, b"body", headers=((b"Content-Length", b"4"),))
+    async def app(exchange: Exchange) -> None:
+        await reply(exchange, b"body")
 
     async with serving(app) as service, http2(service) as client:
         response = await client.ask("HEAD", "/")
-        assert (response.status, response.body, response.headers[1:]) == (200, b"", [(b"content-length", b"4")])
+        assert (response.status, response.body, response.headers[2:]) == (200, b"", [(b"content-length", b"4")])
 
 
 async def test_slow_body_is_408(leaping_clock: MockClock) -> None:

@@ -15,8 +15,7 @@ from gated_server import GatedServer, gated_server
 from http_sockets import Responses, connect, connect_now, read_to_end, until
 
 from trireme.api.http.app import HttpApplication
-from trireme.api.http.asgi import Receive, Scope, Send
-from trireme.api.http.exchange import HttpOptions
+from trireme.api.http.exchange import Exchange, HttpOptions
 from trireme.api.http.infer import handler
 from trireme.api.http.json.large import ON_LOOP_BYTES
 from trireme.api.http.service import HttpService
@@ -54,13 +53,13 @@ async def gated(tmp_path: Path) -> AsyncIterator[GatedServer]:
 
 @pytest.fixture
 def long_way(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The paths of the requests that the ASGI application saw."""
+    """The paths of the requests that the application saw."""
     paths: list[bytes] = []
     call = HttpApplication.__call__
 
-    async def seen(self: HttpApplication, scope: Scope, receive: Receive, send: Send) -> None:
-        paths.append(scope["raw_path"])
-        await call(self, scope, receive, send)
+    async def seen(self: HttpApplication, exchange: Exchange) -> None:
+        paths.append(exchange.path)
+        await call(self, exchange)
 
     monkeypatch.setattr(HttpApplication, "__call__", seen)
     return paths
