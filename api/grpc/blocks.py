@@ -3,8 +3,7 @@ does not change is made once."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from urllib.parse import unquote_to_bytes
 
 from grpclib.const import Status
@@ -13,8 +12,6 @@ from grpclib.metadata import encode_grpc_message
 from ...engine.errors import ErrorKind, TriremeError
 from ..http2.headers import encode_block
 from .compression import ALGORITHMS, IDENTITY
-
-Fields = Sequence[tuple[bytes, bytes]]
 
 MAX_MESSAGE_BYTES = 6144
 """Of an error text on the wire. Clients take header lists of 8 KiB; a longer one would cost them the status as well."""
@@ -31,35 +28,24 @@ def _headers(encoding: str) -> list[tuple[bytes, bytes]]:
 HEADERS: Mapping[str, bytes] = {encoding: encode_block(_headers(encoding)) for encoding in ALGORITHMS}
 """Response headers by the algorithm that messages may be packed with."""
 
-PLAIN_HEADERS = HEADERS[IDENTITY]
 OK_TRAILERS = encode_block([(b"grpc-status", b"0")])
 
 
-def headers(encoding: str, metadata: Fields = ()) -> bytes:
-    """Response headers."""
-    return HEADERS[encoding] + encode_block(metadata) if metadata else HEADERS[encoding]
-
-
-def trailers(status: Status, message: str | None = None, metadata: Fields = ()) -> bytes:
+def trailers(status: Status, message: str | None = None) -> bytes:
     """What ends a call whose response headers have been sent."""
-    return encode_block([*_status(status, message), *metadata])
+    return encode_block(_status(status, message))
 
 
 def trailers_only(
-    status: Status, message: str | None = None, metadata: Fields = (), *, http_status: int = 200
+    status: Status, message: str | None = None, *, http_status: int = 200, tell_encodings: bool = False
 ) -> bytes:
-    """An answer without response headers and messages."""
-    return encode_block([(b":status", b"%d" % http_status), _CONTENT_TYPE, *_status(status, message), *metadata])
+    """An answer without response headers and messages.
 
-
-def unknown_encoding(status: Status, message: str) -> bytes:
-    """The answer to a client that packs in an unknown way: with it comes which ways are known."""
-    return trailers_only(status, message, [_ACCEPT_ENCODING])
-
-
-def details(encoded: bytes) -> tuple[bytes, bytes]:
-    """The field with a status' details."""
-    return b"grpc-status-details-bin", b64encode(encoded).rstrip(b"=")
+    Args:
+        tell_encodings: to a client that packs in an unknown way, which ways are known.
+    """
+    encodings = [_ACCEPT_ENCODING] if tell_encodings else []
+    return encode_block([(b":status", b"%d" % http_status), _CONTENT_TYPE, *_status(status, message), *encodings])
 
 
 def _status(status: Status, message: str | None) -> list[tuple[bytes, bytes]]:

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import trio
-from grpclib.metadata import Deadline
 
 from ...engine.admission.shares import HURRY_S
 from ..sockets.limits import Limits
@@ -26,17 +25,6 @@ TOO_SLOW = "the request message arrives too slowly"
 """What the client of a message that does not come on is told, with the status DEADLINE_EXCEEDED."""
 
 _TIDY_FROM = 64
-
-
-class CallDeadline(Deadline):
-    """A call's deadline on trio's clock, for its handler to see."""
-
-    def __init__(self, deadline_s: float) -> None:
-        super().__init__(_timestamp=deadline_s)
-
-    def time_remaining(self) -> float:
-        """Seconds left; not below 0."""
-        return max(0.0, self._timestamp - trio.current_time())
 
 
 class Expiring(Protocol):

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import trio
 from grpclib.const import Cardinality, Handler, Status
-from grpclib.exceptions import GRPCError, ProtocolError
+from grpclib.exceptions import GRPCError
 
 from ...engine.errors import TriremeError
 from ..http2.events import RequestReceived
@@ -76,10 +76,9 @@ class GrpcConnection(CallHost):
         stream_id = event.stream_id
         refusal = head.refusal
         if refusal is not None:
-            if refusal.status is Status.UNIMPLEMENTED:
-                block = blocks.unknown_encoding(refusal.status, refusal.message)
-            else:
-                block = blocks.trailers_only(refusal.status, refusal.message, http_status=refusal.http_status)
+            status, message, http_status = refusal
+            packed = status is Status.UNIMPLEMENTED
+            block = blocks.trailers_only(status, message, http_status=http_status, tell_encodings=packed)
             self.core.send_headers(stream_id, block, True)
             return
         if call_log.log.isEnabledFor(logging.DEBUG):
@@ -165,28 +164,25 @@ class GrpcConnection(CallHost):
         try:
             with call.scope:
                 await trio.lowlevel.checkpoint_if_cancelled()
-                status, message, details = await self._outcome(call)
+                status, message = await self._outcome(call)
                 if delays.answer_s and not infers:
                     await delay(delays.answer_s, "the write of the response")
-                if not call.finished:
-                    call.end(status, message, details)
+                call.end(status, message)
             if delays.enqueue_s and call.scope.cancelled_caught and infers:
                 await delay(delays.enqueue_s, "PutTaskBackToQueue")
         finally:
             call.finish()
 
-    async def _outcome(self, call: StreamingCall) -> tuple[Status, str | None, object]:
-        """How the handler ended: (status, message, details)."""
+    async def _outcome(self, call: StreamingCall) -> tuple[Status, str | None]:
+        """How the handler ended."""
         try:
             await call.method.function(call)
-            if not call.finished and call.lacks_message:
-                raise ProtocolError("Unary response with OK status requires a single message to be sent")
         except GRPCError as error:
-            return error.status, error.message, error.details
+            return error.status, error.message
         except TriremeError as error:
-            return (*grpc_error(error), None)
+            return grpc_error(error)
         except Exception:
             # The boundary to handlers, see `begin`.
             log.exception("error in %s", call.method.path)
-            return Status.UNKNOWN, INTERNAL_SERVER_ERROR, None
-        return Status.OK, None, None
+            return Status.UNKNOWN, INTERNAL_SERVER_ERROR
+        return Status.OK, None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 from grpclib.const import Status
-from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
+from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
 
 from ...actors.turn import Turn
@@ -109,7 +109,7 @@ class Surroundings:
         methods: every method by its path.
         guards: look at every call when it begins, in this order; raise `GRPCError` to refuse it.
         options, delays: what the service was told.
-        codec, details_codec: see `service.GrpcService`.
+        codec: see `service.GrpcService`.
         lease: makes what a message takes of the server-wide budget; `client` is the address that it comes from.
         waiting: for those that wait for it.
         offload: where messages are packed, unpacked and read, if they are large.
@@ -122,28 +122,9 @@ class Surroundings:
     options: GrpcServiceOptions
     delays: GrpcDelays
     codec: CodecBase
-    details_codec: StatusDetailsCodecBase | None
     lease: Callable[..., Lease]
     waiting: WaitingRoom
     offload: Offload
-
-
-class Peer:
-    """The other end of a connection, as grpclib's handlers see it."""
-
-    __slots__ = ("_address", "_certificate")
-
-    def __init__(self, address: tuple[str, int] | None, certificate: dict[str, Any] | None) -> None:
-        self._address = address
-        self._certificate = certificate
-
-    def addr(self) -> tuple[str, int] | None:
-        """(host, port) of the client."""
-        return self._address
-
-    def cert(self) -> dict[str, Any] | None:
-        """The client's certificate, as `ssl.SSLSocket.getpeercert` tells it; None without TLS."""
-        return self._certificate
 
 
 class CallHost(Http2Connection[CallHead, Call]):
@@ -155,7 +136,7 @@ class CallHost(Http2Connection[CallHead, Call]):
         stories: what verbose logs tell of calls, by their streams; empty if they do not.
     """
 
-    __slots__ = ("_peer", "address", "lease", "stories", "surroundings")
+    __slots__ = ("address", "lease", "stories", "surroundings")
 
     def __init__(
         self,
@@ -169,7 +150,6 @@ class CallHost(Http2Connection[CallHead, Call]):
         self.address = shared_address(client[0]) if client else ""
         self.lease = partial(surroundings.lease, client=self.address)
         self.stories: dict[int, CallStory] = {}
-        self._peer: Peer | None = None
 
     @abstractmethod
     def begin(self, call: Any) -> None:
@@ -186,13 +166,6 @@ class CallHost(Http2Connection[CallHead, Call]):
     @abstractmethod
     def cancel_handler(self, on_cancel: Callable[[], None]) -> None:
         """A `UnaryCall` is over: tells who has taken it over. Does not raise."""
-
-    @property
-    def peer(self) -> Peer:
-        if self._peer is None:
-            stream = self._transport.stream if isinstance(self._transport, TlsTransport) else None
-            self._peer = Peer(self._client, None if stream is None else stream.getpeercert())
-        return self._peer
 
     @property
     def turn(self) -> Turn:

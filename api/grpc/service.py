@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
-from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
+from grpclib.encoding.base import CodecBase
 
 from ...actors.budget import InflightBudget
 from ...actors.offload import Offload
 from ...actors.socket_readiness import Readiness
 from ...actors.turn import Turn
 from ..http2.connection import Http2Group
-from ..sockets.roster import Roster, ServiceStatistics
+from ..sockets.roster import Roster
 from ..sockets.service import Service
 from ..sockets.transport import Transport
 from . import call_log
@@ -31,29 +30,6 @@ _OWN_BYTES = 1 << 32
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcStatistics:
-    """A gRPC service at one moment.
-
-    Attributes:
-        service: connections and requests (calls).
-        calls: open now.
-        deadlines: calls that have one.
-        streams: open HTTP/2 streams, which answered calls hold until their answer has gone out.
-        pending_bytes: responses held back by clients' windows.
-        unconsumed_bytes: requests that handlers have not taken.
-        blocked: connections whose clients do not read.
-    """
-
-    service: ServiceStatistics
-    calls: int
-    deadlines: int
-    streams: int
-    pending_bytes: int
-    unconsumed_bytes: int
-    blocked: int
-
-
 def _given(services: Sequence[Servable], name: str, default: T) -> T:
     """What one of the services has under that name; see `dispatch.Servable`."""
     return next((getattr(service, name) for service in services if hasattr(service, name)), default)
@@ -67,7 +43,6 @@ class GrpcService(Service):
         options: where, and how.
         codec: reads and writes messages, by the types that the handlers name; by default betterproto2's.
         guards: see `host.Guard`.
-        details_codec: writes the details of a `GRPCError`; without it they are not sent.
         readiness: see `Service`.
 
     Attributes:
@@ -83,7 +58,6 @@ class GrpcService(Service):
         *,
         codec: CodecBase | None = None,
         guards: Sequence[Guard] = (),
-        details_codec: StatusDetailsCodecBase | None = None,
         readiness: Readiness | None = None,
     ) -> None:
         super().__init__(options, readiness, _given(services, "client_accounts", None))
@@ -98,7 +72,6 @@ class GrpcService(Service):
             options=options,
             delays=_given(services, "delays", NO_DELAYS),
             codec=MessageCodec() if codec is None else codec,
-            details_codec=details_codec,
             lease=_given(services, "lease", InflightBudget(_OWN_REQUESTS, _OWN_BYTES).lease),
             waiting=WaitingRoom(options.max_waiting_bytes),
             offload=_given(services, "offload", Offload()),
@@ -127,17 +100,3 @@ class GrpcService(Service):
     def close(self) -> None:
         self.draining = True
         super().close()
-
-    def grpc_statistics(self) -> GrpcStatistics:
-        """What goes on inside the connections. Looks at each of them."""
-        connections = self._group.connections
-        cores = [connection.core.statistics() for connection in connections]
-        return GrpcStatistics(
-            service=self.statistics(),
-            calls=sum(len(connection.calls) for connection in connections),
-            deadlines=len(self._deadlines),
-            streams=sum(core.open_streams for core in cores),
-            pending_bytes=sum(core.pending_bytes for core in cores),
-            unconsumed_bytes=sum(core.unconsumed_bytes for core in cores),
-            blocked=sum(connection.blocked for connection in connections),
-        )

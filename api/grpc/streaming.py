@@ -1,5 +1,5 @@
-"""A call that is served by a task: grpclib's server stream, with the same methods but `cancel`, rules and errors, on
-trio. Written after the documented behaviour of `grpclib.server.Stream`, so that services run on either.
+"""A call that is served by a task. Its handler has what it needs of grpclib's server stream: `recv_message`,
+`send_message`, and iteration.
 
 Rule 1: What the client sends waits as bytes until the handler asks for a message (`framing.MessageReader`). Bytes are
         reported as consumed when the handler asks for the message behind the one that they are part of. For a message
@@ -18,16 +18,14 @@ Rule 4: The task is cancelled when the client resets the call or vanishes, and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
 from grpclib.const import Status
-from grpclib.exceptions import GRPCError, ProtocolError
-from grpclib.metadata import Deadline, encode_metadata
+from grpclib.exceptions import GRPCError
 from grpclib.stream import StreamIterator
-from multidict import MultiDict
 
 from ...engine.tensor import Buffer
 from ..http2.errors import ErrorCode
@@ -35,7 +33,7 @@ from . import blocks
 from .call import DEADLINE_EXCEEDED, Method
 from .codec import RawMessage
 from .compression import IDENTITY, LARGE_BYTES, packed, unpack
-from .deadlines import TOO_SLOW, CallDeadline, Entry
+from .deadlines import TOO_SLOW, Entry
 from .framing import PREFIX_BYTES, Framed, prefix
 from .host import CallHost, Inbox
 from .wire import UNPARSABLE
@@ -43,7 +41,6 @@ from .wire import UNPARSABLE
 if TYPE_CHECKING:
     from ...actors.budget import Lease
     from .call_head import CallHead, Metadata
-    from .host import Peer
 
 _HEARD_BYTES = 16_384
 """The largest message that a listener is offered: a larger one may take so long that it is for a task."""
@@ -59,8 +56,6 @@ _YIELD_BYTES = 16_384
 _MESSAGE_BYTES = 2048
 """A handler that sends without a pause yields after so many bytes, where a message counts for some more than it has."""
 
-MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
-
 
 class StreamingCall(StreamIterator[Any]):
     """One call, seen from its handler, and from its connection.
@@ -72,7 +67,6 @@ class StreamingCall(StreamIterator[Any]):
 
     Attributes:
         deadline_entry: None if the call has none.
-        finished: the handler has ended the call itself.
         waiting_bytes: of a request that came without a lease, and waits for room.
         scope: of the task that serves the call.
         over: nothing more goes out.
@@ -106,7 +100,7 @@ class StreamingCall(StreamIterator[Any]):
         self._heard_bytes = min(_HEARD_BYTES, method.max_message_bytes)
         self._arrival = trio.lowlevel.ParkingLot()
         # What goes.
-        self._headers_sent = self._message_sent = self.finished = False
+        self._headers_sent = False
         self._unyielded_bytes = 0
         self._drain = trio.lowlevel.ParkingLot()
         self.deadline_entry = deadline
@@ -178,24 +172,15 @@ class StreamingCall(StreamIterator[Any]):
 
     # ---- for the dispatcher ----
 
-    @property
-    def lacks_message(self) -> bool:
-        """The method promises one response message, and there has been none."""
-        return not self.method.server_streaming and not self._message_sent
-
-    def end(self, status: Status, message: str | None, details: Any = None, metadata: blocks.Fields = ()) -> None:
-        """Ends the call, whose handler may have broken every rule. Without response headers before it, the answer is
-        nothing but trailers."""
-        connection = self._connection
-        codec = connection.surroundings.details_codec
-        if details is not None and codec is not None:
-            metadata = [blocks.details(codec.encode(status, message, details)), *metadata]
+    def end(self, status: Status, message: str | None) -> None:
+        """Ends the call. Without response headers before it, the answer is nothing but trailers."""
         if not self.over:
             self.over = True
+            connection = self._connection
             if status is not Status.OK and self._stream_id in connection.stories:
                 connection.stories[self._stream_id].fail(message or "")
             make = blocks.trailers if self._headers_sent else blocks.trailers_only
-            connection.core.send_headers(self._stream_id, make(status, message, metadata), True)
+            connection.core.send_headers(self._stream_id, make(status, message), True)
             connection.mark(1)
 
     def finish(self) -> None:
@@ -218,17 +203,6 @@ class StreamingCall(StreamIterator[Any]):
     def user_agent(self) -> str | None:
         """The client's, if it named one."""
         return self._head.user_agent
-
-    @property
-    def peer(self) -> Peer:
-        """The client's address and certificate."""
-        return self._connection.peer
-
-    @property
-    def deadline(self) -> Deadline | None:
-        """When the client will have lost interest; None if never."""
-        entry = self.deadline_entry
-        return None if entry is None else CallDeadline(entry.deadline_s)
 
     async def recv_message(self) -> Any:
         """The next request message; None when the client has sent all. The one before is done with.
@@ -318,38 +292,20 @@ class StreamingCall(StreamIterator[Any]):
 
     # ---- what is said to the client ----
 
-    async def send_initial_metadata(self, *, metadata: MetadataLike | None = None) -> None:
-        """Sends response headers. The first message, or a successful end, does so too.
-
-        Raises:
-            ProtocolError: they were sent already.
-            ValueError, TypeError: a key or value cannot be sent.
-        """
-        if self._headers_sent:
-            raise ProtocolError("Initial metadata was already sent")
-        self._queue_headers(_encode(metadata))
-        self._connection.mark(1)
-
-    def _queue_headers(self, metadata: blocks.Fields = ()) -> None:
-        self._headers_sent = True
-        if not self.over:
-            self._connection.core.send_headers(self._stream_id, blocks.headers(self._encoding, metadata))
+    def _send_headers(self) -> None:
+        if not self._headers_sent:
+            self._headers_sent = True
+            self._connection.core.send_headers(self._stream_id, blocks.HEADERS[self._encoding])
 
     async def send_message(self, message: Any) -> None:
         """Sends a response message; waits while the client does not take the earlier ones.
 
         Args:
             message: for the codec; or a list, the pieces of a message that is encoded already.
-
-        Raises:
-            ProtocolError: the method promises one message, and it was sent already.
         """
         method, connection = self.method, self._connection
-        if self._message_sent and not method.server_streaming:
-            raise ProtocolError("Message was already sent")
         codec = connection.surroundings.codec
         pieces = message if isinstance(message, list) else [codec.encode(message, method.reply_type)]
-        self._message_sent = True
         if self._encoding == IDENTITY:
             pieces = [prefix(False, sum(map(len, pieces))), *pieces]
         else:
@@ -359,10 +315,9 @@ class StreamingCall(StreamIterator[Any]):
                 await connection.until_unblocked()
             else:
                 await self._drain.park()
-        if not self._headers_sent:
-            self._queue_headers()
         if self.over:
             return
+        self._send_headers()
         connection.core.send_data(self._stream_id, pieces)
         if not method.server_streaming:
             return  # it goes out together with the status
@@ -373,29 +328,6 @@ class StreamingCall(StreamIterator[Any]):
         else:
             self._unyielded_bytes = 0
             await trio.lowlevel.checkpoint()  # a handler with much to say lets others speak
-
-    async def send_trailing_metadata(
-        self,
-        *,
-        status: Status = Status.OK,
-        status_message: str | None = None,
-        status_details: Any = None,
-        metadata: MetadataLike | None = None,
-    ) -> None:
-        """Ends the call. Happens at the end of the handler, if it did not do so.
-
-        Raises:
-            ProtocolError: it was ended already; or it is to succeed without the one message that it promises.
-            ValueError, TypeError: a key or value cannot be sent.
-        """
-        if self.finished:
-            raise ProtocolError("Trailing metadata was already sent")
-        if status is Status.OK and self.lacks_message:
-            raise ProtocolError("Unary response with OK status requires a single message to be sent")
-        self.end(status, status_message, status_details, _encode(metadata))
-        self.finished = True
-
-    # ---- not in grpclib ----
 
     def listen(self, listener: Callable[[Buffer], bool] | None) -> None:
         """Have small messages taken in as they come (rule 2).
@@ -417,8 +349,7 @@ class StreamingCall(StreamIterator[Any]):
         waiting; only while `can_send_now`."""
         if self.over:
             return
-        if not self._headers_sent:
-            self._queue_headers()
+        self._send_headers()
         self._connection.core.send_data(self._stream_id, [prefix(False, sum(map(len, pieces))), *pieces])
         self._connection.mark(1)
 
@@ -457,10 +388,3 @@ class StreamingCall(StreamIterator[Any]):
             self.over = True
             self._connection.core.reset(self._stream_id, code)
             self._connection.mark(1)
-
-
-def _encode(metadata: MetadataLike | None) -> list[tuple[bytes, bytes]]:
-    if not metadata:
-        return []
-    pairs = encode_metadata(cast("Collection[tuple[str, str | bytes]]", MultiDict(metadata).items()))
-    return [(key.encode("ascii"), value.encode("ascii")) for key, value in pairs]

@@ -52,7 +52,6 @@ class Incoming(Generic[H]):
         self._unended = 0  # open streams whose requests are not complete
         self._leaving = False  # the client has sent GOAWAY
         self._table_lowered = False
-        self._requests = self._refused = self._resets_received = self._resets_sent = 0
         self.terminated = False
         self.next_timer_s = self._keepalive.next_timer_s
 
@@ -82,7 +81,6 @@ class Incoming(Generic[H]):
 
     def _cut(self, stream: Stream, code: ErrorCode) -> None:
         self._queue(frames.rst_stream(stream.id, code))
-        self._resets_sent += 1
         self._streams.remember_cut(stream.id)
         self._close(stream)
 
@@ -94,7 +92,6 @@ class Incoming(Generic[H]):
     def _break(self, stream_id: int, code: ErrorCode) -> None:
         """The client has broken a rule on a stream, perhaps one that is not open."""
         self._resets.spend(self._now_s)
-        self._resets_sent += 1
         self._sender.control(frames.rst_stream(stream_id, code))
         self._streams.remember_cut(stream_id)
         stream = self._open.get(stream_id)
@@ -206,12 +203,10 @@ class Incoming(Generic[H]):
                 self._break(stream_id, fault.code)
                 return
         if len(self._open) >= self._limits.max_concurrent_streams or stream_id > self._shutdown.last_stream_id:
-            self._refused += 1
             self._break(stream_id, ErrorCode.REFUSED_STREAM)
             return
         if len(self._sender.out) > self._limits.unread_pieces:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "answers are not being read")
-        self._requests += 1
         if not end_stream:
             self._unended += 1
         self._open[stream_id] = Stream(
@@ -306,7 +301,6 @@ class Incoming(Generic[H]):
         if stream is None:
             self._misfit(stream_id, RST_STREAM)
             return
-        self._resets_received += 1
         self._resets.spend(self._now_s)
         self._events.append(StreamReset(stream_id, code))
         self._close(stream)

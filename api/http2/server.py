@@ -15,7 +15,6 @@ This is the owner's half; `incoming` is the client's. Not checked, because gRPC'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...engine.tensor import Buffer
 from . import frames
@@ -222,48 +221,6 @@ class Http2Server(Incoming[H]):
         """Streams that were announced, and neither fully answered nor reset."""
         return len(self._open)
 
-    def statistics(self) -> Http2Statistics:
-        """How things stand."""
-        streams = self._open.values()
-        return Http2Statistics(
-            open_streams=len(streams),
-            requests=self._requests,
-            refused=self._refused,
-            resets_received=self._resets_received,
-            resets_sent=self._resets_sent,
-            held_bytes=self._reader.held_bytes + len(self._unread),
-            unconsumed_bytes=sum([stream.unconsumed for stream in streams]),
-            pending_bytes=sum([stream.queue.pending for stream in streams if stream.queue is not None]),
-            cached_heads=len(self._headers.heads),
-        )
-
     def __repr__(self) -> str:
         state = "terminated" if self.terminated else self._shutdown.phase.value
-        return f"<Http2Server: {state}, {len(self._open)} open of {self._requests}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Http2Statistics:
-    """What a connection is doing.
-
-    Attributes:
-        open_streams: announced, and neither fully answered nor reset.
-        requests: announced so far.
-        refused: streams beyond the limit, or after GOAWAY.
-        resets_received: by the client.
-        resets_sent: to the client, for whatever reason.
-        held_bytes: incomplete frames and header blocks.
-        unconsumed_bytes: data delivered and not yet consumed.
-        pending_bytes: data that the client's windows hold back.
-        cached_heads: header blocks whose meaning is remembered.
-    """
-
-    open_streams: int
-    requests: int
-    refused: int
-    resets_received: int
-    resets_sent: int
-    held_bytes: int
-    unconsumed_bytes: int
-    pending_bytes: int
-    cached_heads: int
+        return f"<Http2Server: {state}, {len(self._open)} open>"

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import trio
+from http2_held import watch
 
 from trireme.actors import InferenceServer
 from trireme.api.grpc.application import GrpcApplication
@@ -153,7 +154,7 @@ def _report(server: InferenceServer, http: HttpService, grpc: GrpcService) -> di
         "descriptors": len(os.listdir("/proc/self/fd")),
         "requests": server.budget_statistics().requests,
         "connections": http.statistics().connections + grpc.statistics().connections,
-        "calls": grpc.grpc_statistics().calls,
+        "calls": watch(grpc).calls,
     }
 
 

@@ -13,7 +13,7 @@ import grpclib.server
 import trio
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.encoding.base import CodecBase
-from grpclib.exceptions import GRPCError, ProtocolError
+from grpclib.exceptions import GRPCError
 from http_sockets import PATIENCE_S
 
 from trireme.api.grpc.call import UnaryCall
@@ -42,38 +42,24 @@ class BytesCodec(CodecBase):
 class Echo:
     """What a method does is said by its name; what else, by the metadata `do`."""
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.deadlines: list[float] = []
-        self.all_rules_tried = threading.Event()
-
     def __mapping__(self) -> dict[str, Handler]:
         methods = [
             ("Unary", self.unary, Cardinality.UNARY_UNARY),
             ("Split", self.split, Cardinality.UNARY_STREAM),
             ("Join", self.join, Cardinality.STREAM_UNARY),
             ("Each", self.each, Cardinality.STREAM_STREAM),
-            ("Silent", self.silent, Cardinality.UNARY_UNARY),
-            ("Rules", self.rules, Cardinality.UNARY_UNARY),
         ]
         return {SERVICE + name: Handler(function, cardinality, bytes, bytes) for name, function, cardinality in methods}
 
     async def _obey(self, stream: Any) -> None:
         """Does what the metadata asks for before anything is sent."""
-        if stream.deadline is not None:
-            self.deadlines.append(stream.deadline.time_remaining())
         wish = stream.metadata.get("do")
         if wish == "fail":
             raise GRPCError(Status.FAILED_PRECONDITION, stream.metadata["text"])
         if wish == "crash":
             raise KeyError("a defect")
-        if wish == "metadata":
-            sent = [(key, value) for key, value in stream.metadata.items() if key.startswith("x-")]
-            await stream.send_initial_metadata(metadata=[("x-agent", stream.user_agent or ""), *sent])
 
     async def _finish(self, stream: Any) -> None:
-        if stream.metadata.get("do") == "metadata":
-            await stream.send_trailing_metadata(metadata={"x-trailing": "yes", "x-trailing-bin": b"\0\xff"})
         if stream.metadata.get("do") == "fail late":
             raise GRPCError(Status.DATA_LOSS, stream.metadata["text"])
 
@@ -102,34 +88,6 @@ class Echo:
             await stream.send_message(message)
         await self._finish(stream)
 
-    async def silent(self, stream: Any) -> None:
-        """Breaks the promise of one message."""
-        await stream.recv_message()
-
-    async def rules(self, stream: Any) -> None:
-        """Breaks every rule, and notes what it is told."""
-        await stream.recv_message()
-        await self._try(stream.send_trailing_metadata())
-        await stream.send_initial_metadata()
-        await self._try(stream.send_initial_metadata())
-        await self._try(stream.send_message("text"))
-        await stream.send_message(b"one")
-        await self._try(stream.send_message(b"two"))
-        await self._try(stream.send_trailing_metadata(metadata={"grpc-mine": "x"}))
-        await self._try(stream.send_trailing_metadata(metadata={"x-bin": "text"}))
-        await self._try(stream.send_trailing_metadata(metadata={"x": "ü"}))
-        await stream.send_trailing_metadata(status=Status.ABORTED, status_message="enough")
-        await self._try(stream.send_trailing_metadata())
-        self.all_rules_tried.set()
-
-    async def _try(self, forbidden: Any) -> None:
-        try:
-            await forbidden
-        except (ProtocolError, ValueError, TypeError) as error:
-            self.problems.append(f"{type(error).__name__}: {error}")
-        else:
-            self.problems.append("allowed")
-
 
 class ImmediateEcho(Echo):
     """`Unary` is answered without a task, unless the metadata asks for something.
@@ -139,7 +97,6 @@ class ImmediateEcho(Echo):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.begun: list[UnaryCall] = []
         self.cancelled = 0
         self.immediate: dict[str, Callable[[UnaryCall], bool]] = {SERVICE + "Unary": self.begin}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from http2_held import watch
 from loop_thread import Opened, call_from_thread, loop_thread
 from scripted_models import PATIENCE_S, Script, write_scripted_models
 
@@ -49,7 +50,7 @@ class ScriptedServer:
     @property
     def calls(self) -> int:
         """Open calls."""
-        return self.call(lambda: self.service.grpc_statistics().calls)
+        return self.call(lambda: watch(self.service).calls)
 
     @property
     def inflight(self) -> int:

@@ -12,6 +12,7 @@ import pytest
 import trio
 from grpc_echo import SERVICE, Echo, ImmediateEcho, serving
 from grpc_peer import GrpcPeer, connect, frame
+from http2_held import watch
 from http_sockets import UNHURRIED, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -145,7 +146,7 @@ async def test_a_message_without_room_waits_and_is_not_read_on(path: str) -> Non
             received = await peer.finish(stream_id)
             assert (received.status, received.data) == ("0", body)
         await until(lambda: echo.held_bytes == 0)
-        assert service.grpc_statistics().unconsumed_bytes == 0
+        assert watch(service).unconsumed_bytes == 0
 
 
 @pytest.mark.parametrize("path", [UNARY, EACH])
@@ -239,7 +240,7 @@ async def test_a_message_that_has_room_must_come_on(path: str) -> None:
         received = await peer.finish(stream_id)
         assert (received.status, received.message) == ("4", "the request message arrives too slowly")
         await until(lambda: echo.budget.statistics().leases == 0)
-        assert service.grpc_statistics().deadlines == 0
+        assert watch(service).deadlines == 0
 
 
 async def test_it_is_given_up_in_the_first_period_in_which_too_little_comes(mock_clock: MockClock) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_stub import MESSAGES, OpenStream, infer_request, stub_for
+from http2_held import watch
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.grpc import call_log
@@ -48,7 +49,7 @@ def lines(server: ScriptedServer, caplog: pytest.LogCaptureFixture) -> Iterator[
 
 
 def whole(server: ScriptedServer, lines: list[str]) -> list[str]:
-    server.until(lambda: server.service.grpc_statistics().calls == 0)
+    server.until(lambda: watch(server.service).calls == 0)
     assert len([line for line in lines if line.startswith("StateNew")]) == len(
         [line for line in lines if line.startswith("StateRelease")]
     )

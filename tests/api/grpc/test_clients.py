@@ -198,17 +198,9 @@ def test_tls(authority: Authority) -> None:
 
 
 def test_mutual_tls(authority: Authority) -> None:
-    """Only clients whose certificate the authority has signed; handlers see it."""
-    certificates: list[Any] = []
-
-    class Curious(Echo):
-        async def unary(self, stream: Any) -> None:
-            certificates.append(stream.peer.cert())
-            assert stream.peer.addr()[0] == "127.0.0.1"
-            await super().unary(stream)
-
+    """Only clients whose certificate the authority has signed."""
     tls = authority.mutual_options
-    with serving_in_thread([Curious()], tls=tls) as port:
+    with serving_in_thread([Echo()], tls=tls) as port:
         with grpc.secure_channel(f"localhost:{port}", authority.credentials(authority.ca)) as channel:
             assert channel.unary_unary(UNARY)(b"x", timeout=PATIENCE_S) == b"x"
         for credentials in (authority.credentials(), authority.credentials(trustme.CA())):
@@ -216,8 +208,6 @@ def test_mutual_tls(authority: Authority) -> None:
                 with pytest.raises(grpc.RpcError) as caught:
                     channel.unary_unary(UNARY)(b"x", timeout=PATIENCE_S)
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
-    (certificate,) = certificates
-    assert ("email", "client@localhost") in certificate["subjectAltName"]
 
 
 def test_tls_without_http2(authority: Authority) -> None:

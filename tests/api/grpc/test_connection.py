@@ -11,6 +11,7 @@ import pytest
 import trio
 from grpc_echo import SERVICE, Echo, ImmediateEcho, serving
 from grpc_peer import Received, connect, frame, request_headers
+from http2_held import watch
 from http_sockets import QUICK, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -240,8 +241,8 @@ async def test_deadlines(timeout: str, path: str) -> None:
         received = await peer.call(path, body, ("grpc-timeout", timeout), ("hold", "yes"), end=path == UNARY)
         assert received.trailers_only
         assert (received.status, received.message) == ("4", "Deadline Exceeded")
-        await until(lambda: service.grpc_statistics().calls == 0)
-        assert service.grpc_statistics().deadlines == 0
+        await until(lambda: watch(service).calls == 0)
+        assert watch(service).deadlines == 0
         assert echo.cancelled == len(echo.begun) == (timeout != "0S" and path == UNARY)
         for call in echo.begun:
             call.answer([b"too late"])
@@ -265,7 +266,7 @@ async def test_answered_calls_take_their_deadlines_back() -> None:
     async with serving([ImmediateEcho()]) as service, await connect(service) as peer:
         for path in (UNARY, EACH):
             assert (await peer.call(path, frame(b"x"), ("grpc-timeout", "1H"))).status == "0"
-        assert service.grpc_statistics().deadlines == 0
+        assert watch(service).deadlines == 0
 
 
 # ---- clients that go ----
@@ -297,7 +298,7 @@ async def test_clients_that_go_cancel_their_calls(how: str) -> None:
             peer.start(UNARY, frame(b"x")[:3], end=False),
         ]
         await peer.flush()
-        await until(lambda: service.grpc_statistics().calls == 3 and echo.waiting == len(echo.begun) == 1)
+        await until(lambda: watch(service).calls == 3 and echo.waiting == len(echo.begun) == 1)
         if how == "reset":
             for stream_id in ids:
                 peer.h2.reset_stream(stream_id, ErrorCode.CANCEL)
@@ -310,7 +311,7 @@ async def test_clients_that_go_cancel_their_calls(how: str) -> None:
             await trio.aclose_forcefully(peer.stream)
         else:
             await peer.stream.send_eof()
-        await until(lambda: service.grpc_statistics().calls == 0 and echo.waiting == 0)
+        await until(lambda: watch(service).calls == 0 and echo.waiting == 0)
         assert echo.cancelled == 1
         assert service.statistics().disconnects == 3
         for call in echo.begun:

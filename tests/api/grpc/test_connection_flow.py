@@ -12,6 +12,7 @@ import pytest
 import trio
 from grpc_echo import SERVICE, ImmediateEcho, serving
 from grpc_peer import connect, frame
+from http2_held import watch
 from http_sockets import LONG_S, QUICK, UNHURRIED, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -63,11 +64,11 @@ async def test_a_client_that_gives_no_window_costs_one_message() -> None:
         peer.acknowledging = False
         stream_id = peer.start(EACH, end=False)
         await peer.flush()
-        await until(lambda: service.grpc_statistics().pending_bytes > 0)
+        await until(lambda: watch(service).pending_bytes > 0)
         await wait_all_tasks_blocked()
         assert echo.sent == 1
-        assert service.grpc_statistics().pending_bytes == MIB + 5 - 100
-        assert service.grpc_statistics().blocked == 0
+        assert watch(service).pending_bytes == MIB + 5 - 100
+        assert watch(service).blocked == 0
         peer.h2.increment_flow_control_window(3 * MIB, stream_id)
         peer.h2.increment_flow_control_window(3 * MIB)
         await peer.flush()
@@ -75,7 +76,7 @@ async def test_a_client_that_gives_no_window_costs_one_message() -> None:
             await peer.receive()
         await wait_all_tasks_blocked()
         assert echo.sent == 4
-        assert service.grpc_statistics().pending_bytes <= MIB + 5
+        assert watch(service).pending_bytes <= MIB + 5
 
 
 @pytest.mark.parametrize("path", [UNARY, SERVICE + "Join"])
@@ -87,7 +88,7 @@ async def test_small_messages_that_are_not_complete_count(path: str) -> None:
         streams = [peer.start(path, message[:3000], end=False) for _ in range(10)]
         await peer.flush()
         await until(lambda: account.held_bytes > 10 * 3000 + 10 * 1000)
-        assert service.grpc_statistics().unconsumed_bytes == 10 * 3000
+        assert watch(service).unconsumed_bytes == 10 * 3000
         for stream_id in streams[1:]:
             peer.h2.send_data(stream_id, message[3000:], end_stream=True)
         peer.h2.reset_stream(streams[0])
@@ -96,7 +97,7 @@ async def test_small_messages_that_are_not_complete_count(path: str) -> None:
             await peer.receive()
         assert all(peer.streams[stream_id].status == "0" for stream_id in streams[1:])
         await until(lambda: account.held_bytes == 0)
-        assert service.grpc_statistics().unconsumed_bytes == 0
+        assert watch(service).unconsumed_bytes == 0
 
 
 async def test_answers_to_unary_calls_that_are_not_read_are_given_up() -> None:
@@ -112,7 +113,7 @@ async def test_answers_to_unary_calls_that_are_not_read_are_given_up() -> None:
         ours = [deaf.start(UNARY, frame(bytes(15_000))) for _ in range(4)]
         await deaf.flush()
         await until(lambda: accounts.unread.held_bytes >= 4 * 14_900)
-        assert service.grpc_statistics().calls == 0
+        assert watch(service).calls == 0
         theirs = [other.start(UNARY, frame(bytes(15_000))) for _ in range(3)]
         await other.flush()
         while not all(deaf.streams[stream_id].reset for stream_id in ours):
@@ -135,7 +136,7 @@ async def test_a_client_that_does_not_read_costs_one_message_a_call() -> None:
         for _ in range(3):
             peer.start(EACH, end=False)
         await peer.flush()
-        await until(lambda: service.grpc_statistics().blocked == 1)
+        await until(lambda: watch(service).blocked == 1)
         await wait_all_tasks_blocked(0.05)
         accepted = echo.sent
         assert accepted < 40  # what fits into the kernel's buffers, and a message a call
@@ -164,7 +165,7 @@ async def test_a_client_that_never_reads_is_given_up(sends: bool) -> None:
                     await trio.sleep(0.005)
             await until(lambda: service.statistics().connections == 0)
         assert service.statistics().timeouts == 1
-        assert service.grpc_statistics().calls == 0
+        assert watch(service).calls == 0
 
 
 async def test_a_client_that_reads_slowly_is_not_given_up(leaping_clock: MockClock) -> None:
@@ -177,7 +178,7 @@ async def test_a_client_that_reads_slowly_is_not_given_up(leaping_clock: MockClo
         peer.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
         peer.start(EACH, end=False)
         await peer.flush()
-        await until(lambda: service.grpc_statistics().blocked == 1)
+        await until(lambda: watch(service).blocked == 1)
         for _ in range(5):
             before = echo.sent
             while echo.sent == before:
@@ -197,7 +198,7 @@ async def test_messages_that_are_not_taken_hold_the_client_back() -> None:
         for _ in range(9):
             peer.h2.send_data(stream_id, message)
         await peer.flush()
-        await until(lambda: service.grpc_statistics().unconsumed_bytes == 9 * len(message))
+        await until(lambda: watch(service).unconsumed_bytes == 9 * len(message))
         window = peer.h2.local_flow_control_window(stream_id)
         assert window == 100_000 - 9 * len(message)
         for _ in range(8):  # half a window, and two messages
@@ -205,7 +206,7 @@ async def test_messages_that_are_not_taken_hold_the_client_back() -> None:
         while peer.h2.local_flow_control_window(stream_id) == window:
             await peer.receive()
         await until(lambda: echo.taken == 8)
-        assert service.grpc_statistics().unconsumed_bytes == 2 * len(message)  # one is being worked on
+        assert watch(service).unconsumed_bytes == 2 * len(message)  # one is being worked on
 
 
 async def test_a_message_larger_than_the_windows_arrives() -> None:
@@ -231,7 +232,7 @@ async def test_a_message_larger_than_the_windows_arrives() -> None:
             received = await peer.finish(stream_id)
             assert received.status == "0"
             assert received.data == (body if path == UNARY else frame(b"%d" % MIB))
-        assert service.grpc_statistics().unconsumed_bytes == 0
+        assert watch(service).unconsumed_bytes == 0
 
 
 async def test_a_handler_that_leaves_its_request_unread_costs_no_window() -> None:
@@ -244,7 +245,7 @@ async def test_a_handler_that_leaves_its_request_unread_costs_no_window() -> Non
                 await peer.receive()
             received = await peer.call(EACH, body, ("do", "fail"), ("text", "no"))
             assert received.status == "9"
-        assert service.grpc_statistics().unconsumed_bytes == 0
+        assert watch(service).unconsumed_bytes == 0
 
 
 async def test_an_answer_of_many_frames() -> None:

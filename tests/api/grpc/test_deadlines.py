@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from trireme.api.grpc.deadlines import CallDeadline, Deadlines, Entry
+from trireme.api.grpc.deadlines import Deadlines, Entry
 
 
 class Call:
@@ -87,12 +87,3 @@ async def test_the_task_wakes_at_the_next_deadline(autojump_clock: MockClock) ->
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert times == [5, 10, 22]
-
-
-async def test_handlers_see_the_time_that_is_left(mock_clock: MockClock) -> None:
-    deadline = CallDeadline(trio.current_time() + 3)
-    assert deadline.time_remaining() == 3
-    mock_clock.jump(2)
-    assert deadline.time_remaining() == 1
-    mock_clock.jump(2)
-    assert deadline.time_remaining() == 0

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_stub import MESSAGES, OpenStream, infer_request, stub_for
+from http2_held import watch
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.cli.command import build_command
@@ -69,7 +70,7 @@ def test_calls_that_have_come(tmp_path: Path) -> None:
     """A client that gives up in the meantime is never heard."""
     with serving(tmp_path, process_s=HOUR_S) as (server, stub):
         assert times_out(stub.ModelInfer, infer_request(request_id="late"))
-        server.until(lambda: server.service.grpc_statistics().calls == 0)
+        server.until(lambda: watch(server.service).calls == 0)
         assert "late" not in server.script.begun
 
 
@@ -86,7 +87,7 @@ def test_what_happens_when_a_client_cancels(tmp_path: Path, field: str) -> None:
         call = stub.ModelInfer.future(infer_request(script="until-cancelled say!", request_id="one"))
         server.until(lambda: "one" in server.script.begun)
         call.cancel()
-        server.until(lambda: server.service.grpc_statistics().streams == 0)
+        server.until(lambda: watch(server.service).streams == 0)
         if field == "enqueue_s":
             server.until(lambda: server.server.budget_statistics().requests == 0)
         else:

@@ -73,9 +73,6 @@ CALLS: dict[str, tuple[str, list[bytes], list[tuple[str, Any]]]] = {
     "an error after the answer": ("Unary", [b"abc"], [("do", "fail late"), ("text", "lost")]),
     "a defect": ("Unary", [b"x"], [("do", "crash")]),
     "a defect in a stream": ("Join", [b"x"], [("do", "crash")]),
-    "metadata": ("Unary", [b"x"], [("do", "metadata"), ("x-a", "1"), ("x-a", "2"), ("x-b-bin", b"\0\xfe")]),
-    "metadata of a stream": ("Each", [b"x"], [("do", "metadata"), ("x-b-bin", b"")]),
-    "a broken promise": ("Silent", [b"x"], []),
     "an unknown method": ("Nothing", [b"x"], []),
 }  # fmt: skip
 
@@ -88,25 +85,6 @@ def test_same_answers(hosts: tuple[Host, Host], name: str, caplog: pytest.LogCap
         assert theirs.details == "Method not found"  # Triton's server says nothing
         theirs.details = ""
     assert ours == theirs
-
-
-def test_same_rules(hosts: tuple[Host, Host]) -> None:
-    """What grpclib's stream forbids, ours forbids, with the same words."""
-    answers = [host.call("Rules", [b"x"]) for host in hosts]
-    assert answers[0] == answers[1]
-    assert answers[0].code is grpc.StatusCode.ABORTED
-    assert all(host.service.all_rules_tried.wait(PATIENCE_S) for host in hosts)
-    ours, theirs = (host.service.problems for host in hosts)
-    assert ours == theirs
-    assert len(ours) == 8
-    assert "allowed" not in ours
-
-
-def test_handlers_see_the_deadline(hosts: tuple[Host, Host]) -> None:
-    for host in hosts:
-        host.service.deadlines.clear()
-        host.call("Each", [b"x"])
-        assert 0 < host.service.deadlines[0] <= PATIENCE_S + 1  # clients round it up
 
 
 def test_the_fast_way_gives_the_same(hosts: tuple[Host, Host]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_stub import PATIENCE_S, infer_request, stub_for, values_of
+from http2_held import watch
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.api.grpc import infer
@@ -155,7 +156,7 @@ def test_a_connection_that_is_gone_cancels_its_calls(server: ScriptedServer) -> 
 def test_nothing_is_left_of_calls_that_are_over(server: ScriptedServer, stub: Any) -> None:
     stub.ModelInfer(infer_request())
     ending(stub.ModelInfer, infer_request("nothing"))
-    server.until(lambda: not server.service.grpc_statistics().calls)
+    server.until(lambda: not watch(server.service).calls)
     server.until(lambda: not server.server.budget_statistics().requests)
 
 
@@ -165,7 +166,7 @@ def test_calls_that_are_over_need_no_garbage_collector(server: ScriptedServer, s
     def left_over() -> list[Any]:
         return [each for each in gc.get_objects() if type(each) in (UnaryCall, infer._InferCall)]
 
-    server.until(lambda: not server.service.grpc_statistics().calls)
+    server.until(lambda: not watch(server.service).calls)
     gc.collect()
     gc.disable()
     try:

@@ -13,6 +13,7 @@ from grpc_echo import SERVICE, Echo, ImmediateEcho, serving
 from grpc_peer import GrpcPeer, connect, frame
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
+from http2_held import watch
 from http_sockets import LONG_S, QUICK, UNHURRIED, until
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -111,7 +112,7 @@ async def test_draining_over_tls(tmp_path: Path) -> None:
         idle, busy = peers
         stream_id = busy.start(EACH, end=False)
         await busy.flush()
-        await until(lambda: service.grpc_statistics().calls == 1 and service.statistics().connections == 3)
+        await until(lambda: watch(service).calls == 1 and service.statistics().connections == 3)
         nursery.start_soon(service.drain, 10)
         await idle.read_to_end()
         assert len(idle.goaways) == 2
@@ -127,9 +128,9 @@ async def test_draining_gives_up_after_its_budget() -> None:
     async with serving([Echo()]) as service, await connect(service) as peer:
         peer.start(EACH, end=False)
         await peer.flush()
-        await until(lambda: service.grpc_statistics().calls == 1)
+        await until(lambda: watch(service).calls == 1)
         assert await service.drain(0.05) == 0
-        assert service.grpc_statistics().calls == 1
+        assert watch(service).calls == 1
         service.close()
         await peer.read_to_end()
 
@@ -139,7 +140,7 @@ async def test_calls_that_come_while_draining() -> None:
     async with serving([Echo()]) as service, await connect(service) as peer, trio.open_nursery() as nursery:
         first = peer.start(EACH, end=False)
         await peer.flush()
-        await until(lambda: service.grpc_statistics().calls == 1)
+        await until(lambda: watch(service).calls == 1)
         nursery.start_soon(service.drain, 10)
         await until(lambda: service.draining)
         on_its_way = peer.start(UNARY, frame(b"x"))
@@ -159,7 +160,7 @@ async def test_closing_ends_everything_at_once() -> None:
         peer.start(EACH, end=False)
         peer.start(UNARY, frame(b"x"), ("hold", "yes"))
         await peer.flush()
-        await until(lambda: service.grpc_statistics().calls == 2)
+        await until(lambda: watch(service).calls == 2)
         service.close()
         await peer.read_to_end()
         assert service.draining
@@ -182,7 +183,7 @@ async def test_a_tls_client_that_never_reads_is_given_up(tmp_path: Path) -> None
             await peer.flush()  # the answer has more bytes than the kernel holds: seven for each
             await until(lambda: service.statistics().connections == 0)
             assert service.statistics().timeouts == 1
-            assert service.grpc_statistics().calls == 0
+            assert watch(service).calls == 0
 
 
 async def test_silent_clients_are_asked_and_given_up() -> None:
@@ -213,7 +214,7 @@ async def test_old_connections_are_wound_up(leaping_clock: MockClock) -> None:
     async with serving([Echo()], http2=Http2Limits(keepalive=keepalive)) as service, await connect(service) as peer:
         stream_id = peer.start(EACH, end=False)
         await peer.flush()
-        await until(lambda: service.grpc_statistics().calls == 1)
+        await until(lambda: watch(service).calls == 1)
         leaping_clock.jump(LONG_S)
         while not peer.goaways:
             await peer.receive()
@@ -257,7 +258,7 @@ async def test_a_thousand_streams_of_which_a_hundred_are_cut() -> None:
         streams = {peer: [peer.start(EACH, frame(b"%d" % index), end=False) for index in range(100)] for peer in peers}
         for peer in peers:
             await peer.flush()
-        await until(lambda: service.grpc_statistics().calls == 1000)
+        await until(lambda: watch(service).calls == 1000)
         assert count_tasks() >= before + 1000
         for peer in peers[5:]:  # fifty by resets, on five of the connections
             for stream_id in streams[peer][::10]:
@@ -268,9 +269,9 @@ async def test_a_thousand_streams_of_which_a_hundred_are_cut() -> None:
         for stream_id in streams[lost][50:]:
             lost.h2.end_stream(stream_id)
         await lost.flush()
-        await until(lambda: service.grpc_statistics().calls == 900)
+        await until(lambda: watch(service).calls == 900)
         await trio.aclose_forcefully(lost.stream)
-        await until(lambda: service.grpc_statistics().calls == 850)
+        await until(lambda: watch(service).calls == 850)
         for peer in peers:
             await check_streams(peer, streams[peer])
             await trio.aclose_forcefully(peer.stream)
@@ -317,7 +318,7 @@ async def test_statistics() -> None:
         await peer.flush()
         await until(lambda: bool(echo.begun))
         await wait_all_tasks_blocked()
-        statistics = service.grpc_statistics()
+        statistics = watch(service)
         assert (statistics.calls, statistics.streams, statistics.deadlines) == (2, 2, 1)
         assert (statistics.pending_bytes, statistics.unconsumed_bytes, statistics.blocked) == (0, 0, 0)
-        assert (statistics.service.requests, statistics.service.connections) == (2, 1)
+        assert (service.statistics().requests, service.statistics().connections) == (2, 1)

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_stub import OpenStream, final_flag, infer_request, stub_for, values_of
+from http2_held import watch
 from scripted_server import ScriptedServer, scripted_server
 
 from trireme.actors.reply import WINDOW
@@ -214,7 +215,7 @@ def test_a_client_that_leaves_cancels_everything_in_flight(server: ScriptedServe
     stream.leave()
     server.until(lambda: {"leaver", "decoupled leaver"} <= set(server.script.cancelled))
     server.until(lambda: not server.server.budget_statistics().requests)
-    server.until(lambda: not server.service.grpc_statistics().calls)
+    server.until(lambda: not watch(server.service).calls)
 
 
 def test_a_connection_that_is_gone_cancels_its_streams(server: ScriptedServer) -> None:
@@ -420,7 +421,7 @@ def test_requests_that_are_over_need_no_garbage_collector(server: ScriptedServer
     def left_over() -> list[Any]:
         return [each for each in gc.get_objects() if type(each) is stream_infer._Request]
 
-    server.until(lambda: not server.service.grpc_statistics().calls)
+    server.until(lambda: not watch(server.service).calls)
     gc.collect()
     gc.disable()
     try:
@@ -432,7 +433,7 @@ def test_requests_that_are_over_need_no_garbage_collector(server: ScriptedServer
             stream.say("many", "say say!")
             stream.say("many", "fail:oops")
         assert len(stream.rest()) == 60
-        server.until(lambda: not server.service.grpc_statistics().calls)
+        server.until(lambda: not watch(server.service).calls)
         server.until(lambda: not left_over())  # a model's thread may still be putting the last one down
     finally:
         gc.enable()

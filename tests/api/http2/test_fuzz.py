@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from http2_held import held
 from http2_peer import BLOCK, HEADERS, REQUEST, TRAILERS, Head, RawPeer, data, headers, parse
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -102,7 +103,7 @@ def test_pieces_make_no_difference(talk: list[bytes], cuts: list[int], preface: 
     for pieces in ([stream], [stream[a:b] for a, b in itertools.pairwise(edges)]):
         peer = RawPeer(Http2Limits(header_block_bytes=600, header_list_bytes=500), greet=False)
         events = [event for piece in pieces for event in peer.say(piece)]
-        facts = None if peer.server.terminated else peer.server.statistics()
+        facts = None if peer.server.terminated else held(peer.server)
         results.append((merged(events), b"".join(peer.server.take_output()), facts))
     assert results[0] == results[1]
 
@@ -136,7 +137,7 @@ def test_rubbish(pieces: list[bytes], greet: bool) -> None:
 def check_bounds(peer: RawPeer) -> None:
     """What must hold at any time, whatever has been said."""
     server = peer.server
-    facts = server.statistics()
+    facts = held(server)
     assert facts.held_bytes <= 600 + 16_384
     assert facts.open_streams <= 5
     assert facts.cached_heads <= 3
