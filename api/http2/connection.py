@@ -6,6 +6,9 @@ writes once a turn.
   end. What is answered later is written at the end of its turn; or at once, if no other call is open.
 - The roster's sweep ends a connection whose handshake takes too long, that does not read, or that asks nothing for a
   long time (roster.py).
+- The core is asked for output when all that it gave before has been written. So a client that does not read is noticed
+  by the core, and nothing is copied or kept twice. What the socket does not take at once is written by a task of its
+  own; meanwhile the connection is `blocked`: handlers do not send, the reader reads on.
 - Ending a connection from outside is cancelling its scope, and with it every task in it. Calls without a task are told.
 """
 
@@ -28,7 +31,6 @@ from .errors import ErrorCode
 from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
 from .headers import Field
 from .limits import Http2Limits
-from .outbox import Outbox
 from .server import Http2Server
 
 _BUFFER_BYTES = 1 << 18
@@ -79,6 +81,8 @@ log = logging.getLogger(__name__)
 _GREETING_BYTES = 24 + 9
 """HTTP/2's preface, and the header of the frame that must follow it."""
 _READ_BYTES = 65_536
+_BURST = 512
+"""Pieces given to the socket at once; the kernel takes 1,024."""
 _FEW_EVENTS = 8
 _FEW_BYTES = 4096
 """So much of what is not complete is not counted: a request may come in two reads."""
@@ -122,6 +126,7 @@ class Http2Connection(Connection, Generic[H, C]):
     Attributes:
         core: the protocol.
         calls: the open calls by their streams.
+        blocked: the socket is full; a task waits for it.
     """
 
     def __init__(
@@ -142,7 +147,9 @@ class Http2Connection(Connection, Generic[H, C]):
         self._counted = False  # the accounts may have entries
         self._pending_bytes = self._unfinished_bytes = self._unread_bytes = 0  # when last counted
         self.core: Http2Server[H] = Http2Server(group.limits, parse_head, trio.current_time())
-        self._outbox = Outbox(transport, self.core)
+        self.blocked = False
+        self._unblocked = trio.lowlevel.ParkingLot()
+        self._unsent_bytes = 0  # all of it is in memory until the last of it is written
         self.calls: dict[int, C] = {}
 
     def __repr__(self) -> str:
@@ -321,7 +328,7 @@ class Http2Connection(Connection, Generic[H, C]):
         self.enter(Phase.CLOSING)
         self._cancel_calls()
         with contextlib.suppress(PeerGoneError):
-            await self._outbox.until_unblocked()
+            await self.until_unblocked()
             await linger(self._transport)
 
     # ---- what the client does ----
@@ -387,48 +394,64 @@ class Http2Connection(Connection, Generic[H, C]):
     def flush(self) -> None:
         """Writes what the core has to say. Does not wait, and does not raise."""
         self._dirty = False
-        try:
-            rest = self._outbox.write_now()
-        except PeerGoneError:
-            self._lose_calls()
-            self.abort()
-            return
-        if rest:
-            self.start(self._write_rest, rest)
+        core = self.core
+        if core.has_output and not self.blocked:
+            buffers = core.take_output()
+            try:
+                rest = self._transport.send_now(buffers) if len(buffers) <= _BURST else self._send_bursts(buffers)
+            except PeerGoneError:
+                self._lose_calls()
+                self.abort()
+                return
+            if rest:
+                self.blocked = True
+                self._unsent_bytes = sum(map(len, rest))
+                self.start(self._write_rest, rest)
         self._settle()
+
+    def _send_bursts(self, buffers: list[Buffer]) -> list[Buffer]:
+        for at in range(0, len(buffers), _BURST):
+            rest = self._transport.send_now(buffers[at : at + _BURST])
+            if rest:
+                return [*rest, *buffers[at + _BURST :]]
+        return []
 
     async def _write_rest(self, rest: list[Buffer]) -> None:
+        """Writes `rest`, and whatever the core has to say by then."""
         try:
-            await self._outbox.write_rest(rest, self._progressed)
+            while rest:
+                for at in range(0, len(rest), _BURST):
+                    burst = rest[at : at + _BURST]
+                    while burst:
+                        burst = await self._transport.send_some(burst)
+                        if self.phase is Phase.SENDING:  # it has read something: its time begins anew
+                            self.enter(Phase.SENDING)
+                            self._unread_account.progressed(self)
+                rest = self.core.take_output()
+                self._unsent_bytes = sum(map(len, rest))
         except PeerGoneError:
             self._lose_calls()
             self.abort()
+        finally:
+            self.blocked = False
+            self._unsent_bytes = 0
+            self._unblocked.unpark_all()
         self._settle()
-
-    @property
-    def blocked(self) -> bool:
-        """The client does not read."""
-        return self._outbox.blocked
 
     async def until_unblocked(self) -> None:
         """Waits until the client has read."""
-        await self._outbox.until_unblocked()
-
-    def _progressed(self) -> None:
-        """A client that did not read has read something: its time begins anew."""
-        if self.phase is Phase.SENDING:
-            self.enter(Phase.SENDING)
-            self._unread_account.progressed(self)
+        while self.blocked:
+            await self._unblocked.park()
 
     def _settle(self) -> None:
         """Notes what the connection is doing and holding now, and whether it is done for good."""
         if self.phase in _ENDING:
             return
         core = self.core
-        unfinished, unread = core.unfinished_bytes, core.unread_bytes + self._outbox.unsent_bytes
+        unfinished, unread = core.unfinished_bytes, core.unread_bytes + self._unsent_bytes
         if unfinished > _FEW_BYTES or unread or self._counted:
             self._count(unfinished if unfinished > _FEW_BYTES else 0, unread)
-        if self._outbox.blocked:
+        if self.blocked:
             phase = Phase.SENDING
         elif self.calls:
             phase = Phase.CALLS

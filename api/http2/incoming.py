@@ -15,11 +15,10 @@ from .errors import ConnectionFault, ErrorCode, Farewell, StreamFault
 from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
 from .frames import DATA, HEADERS, MAX_WINDOW_BYTES, RST_STREAM, WINDOW_UPDATE
 from .headers import TABLE_SIZE_ZERO, Field, HeaderReader, check_fields, is_request
-from .keepalive import Keepalive
+from .keepalive import PING_PAYLOAD, Keepalive, Shutdown, ShutdownState
 from .limits import Budget, Http2Limits
 from .reader import FrameReader
 from .sender import Sender
-from .shutdown import PING_PAYLOAD, Phase, Shutdown
 from .streams import MISFITS, Stream, Streams, Verdict
 
 _TINY_DATA_BYTES = 64
@@ -69,7 +68,7 @@ class Incoming(Generic[H]):
             self._sender.forget(stream)
         if stream.unconsumed > stream.lent:
             self._give_back(stream.unconsumed - stream.lent)
-        if not self._open:
+        if not self._open and (self._leaving or self._shutdown.state is not ShutdownState.SERVING):
             self._nothing_open()
 
     def _answered(self, stream: Stream) -> None:
@@ -85,9 +84,10 @@ class Incoming(Generic[H]):
         self._close(stream)
 
     def _nothing_open(self) -> None:
-        if self._shutdown.phase is Phase.WARNED:
-            self._queue(self._shutdown.confirm(self._streams.highest))
-            self._set_timer()
+        self._queue(self._shutdown.confirm(self._streams.highest))
+        self._set_timer()
+        if self._leaving:
+            self._end()
 
     def _break(self, stream_id: int, code: ErrorCode) -> None:
         """The client has broken a rule on a stream, perhaps one that is not open."""
@@ -98,11 +98,8 @@ class Incoming(Generic[H]):
         if stream is not None:
             self._events.append(StreamReset(stream_id, code))
             self._close(stream)
-            self._stop_if_left()
-
-    def _stop_if_left(self) -> None:
-        if self._leaving and not self._open:
-            raise Farewell
+            if self.terminated:
+                raise Farewell
 
     def _misfit(self, stream_id: int, kind: int) -> None:
         """A frame has come that does not fit its stream's state."""
@@ -239,9 +236,7 @@ class Incoming(Generic[H]):
         self._meaningless.spend(self._now_s)
 
     def on_control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if kind == WINDOW_UPDATE:
-            self._on_window_update(stream_id, frames.WORD.unpack(payload)[0] & MAX_WINDOW_BYTES)
-        elif kind == frames.PING:
+        if kind == frames.PING:
             self._on_ping(flags, payload)
         elif kind == RST_STREAM:
             self._on_reset(stream_id, ErrorCode.of(frames.WORD.unpack(payload)[0]))
@@ -250,11 +245,14 @@ class Incoming(Generic[H]):
                 self._on_settings(check(payload))
         elif kind == frames.GOAWAY:
             self._leaving = True
+            if not self._open:
+                self._end()
         else:  # PRIORITY
             self._meaningless.spend(self._now_s)
-        self._stop_if_left()
+        if self.terminated:
+            raise Farewell
 
-    def _on_window_update(self, stream_id: int, increment: int) -> None:
+    def on_window_update(self, stream_id: int, increment: int) -> None:
         sender = self._sender
         if not stream_id:
             if not increment:
@@ -262,11 +260,10 @@ class Incoming(Generic[H]):
             if sender.window + increment > MAX_WINDOW_BYTES:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window overflows")
             sender.window += increment
-            for drained in sender.connection_reopened(self._now_s):
-                self._drained(drained)
-            return
-        stream = self._open.get(stream_id)
-        if stream is None:
+            if sender.ready:
+                for drained in sender.connection_reopened(self._now_s):
+                    self._drained(drained)
+        elif (stream := self._open.get(stream_id)) is None:
             self._misfit(stream_id, WINDOW_UPDATE)
         elif not increment:
             self._break(stream_id, ErrorCode.PROTOCOL_ERROR)
@@ -274,8 +271,10 @@ class Incoming(Generic[H]):
             self._break(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
         else:
             stream.send_window += increment
-            if sender.reopened(stream, self._now_s):
+            if stream.queue is not None and sender.reopened(stream, self._now_s):
                 self._drained(stream)
+        if self.terminated:
+            raise Farewell
 
     def _drained(self, stream: Stream) -> None:
         self._events.append(StreamDrained(stream.id))

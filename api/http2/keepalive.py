@@ -17,28 +17,14 @@ Timers are lazy: receiving only notes when, and a timer that fires too early loo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from enum import Enum
 
+from . import frames
+from .errors import ErrorCode
+from .frames import MAX_STREAM_ID
 from .limits import KeepaliveOptions
 
 _IDLE_PING_INTERVAL_S = 7200.0
-
-
-class Peer(Enum):
-    """What is known of the client."""
-
-    QUIET = "quiet"
-    ASKED = "asked"
-    GONE = "gone"
-
-
-class Sign(Enum):
-    """What a timer finds when it looks."""
-
-    HEARD = "heard"
-    SILENCE = "silence"
-    SILENCE_ALLOWED = "silence allowed"
 
 
 class Due(Enum):
@@ -50,16 +36,6 @@ class Due(Enum):
     OVERDUE = "overdue"
 
 
-TRANSITIONS: Mapping[tuple[Peer, Sign], tuple[Peer, Due | None]] = {
-    (Peer.QUIET, Sign.HEARD): (Peer.QUIET, None),
-    (Peer.QUIET, Sign.SILENCE): (Peer.ASKED, Due.PING),
-    (Peer.QUIET, Sign.SILENCE_ALLOWED): (Peer.QUIET, None),
-    (Peer.ASKED, Sign.HEARD): (Peer.QUIET, None),
-    (Peer.ASKED, Sign.SILENCE): (Peer.GONE, Due.DEAD),
-}
-"""Silence is allowed when no PING may be sent (rules 1 and 2). A client that was asked has no such excuse."""
-
-
 class Keepalive:
     """The clockwork of one connection.
 
@@ -69,13 +45,13 @@ class Keepalive:
 
     Attributes:
         heard_s: when something was last received; set by the receiver.
-        peer: what is known of the client.
+        asked: a PING was sent, and nothing has come since.
     """
 
     def __init__(self, options: KeepaliveOptions, now_s: float) -> None:
         self._options = options
         self.heard_s = now_s
-        self.peer = Peer.QUIET
+        self.asked = False
         self._quiet_due_s = now_s + options.time_s
         self._age_due_s = now_s + options.max_connection_age_s
         self._overdue_s = math.inf
@@ -109,8 +85,8 @@ class Keepalive:
     def due(self, now_s: float, open_streams: int) -> list[Due]:
         """What is due by now, in order."""
         found: list[Due] = []
-        if now_s >= self._quiet_due_s:
-            self._look(now_s, open_streams, found)
+        if now_s >= self._quiet_due_s and (due := self._look(now_s, open_streams)) is not None:
+            found.append(due)
         if now_s >= self._age_due_s:
             self._age_due_s = math.inf
             self._overdue_s = now_s + self._options.max_connection_age_grace_s
@@ -120,28 +96,74 @@ class Keepalive:
             found.append(Due.OVERDUE)
         return found
 
-    def _look(self, now_s: float, open_streams: int, found: list[Due]) -> None:
+    def _look(self, now_s: float, open_streams: int) -> Due | None:
+        """Silence is allowed while no PING may be sent (rules 1 and 2). A client that was asked has no such excuse."""
         options = self._options
-        self.peer, due = TRANSITIONS[self.peer, self._sign(now_s, open_streams)]
-        if due is not None:
-            found.append(due)
-        if self.peer is Peer.ASKED:
+        if self.asked and self.heard_s == -math.inf:
+            self._quiet_due_s = math.inf
+            return Due.DEAD
+        spent = 0 < options.max_pings_without_data <= self._pings_sent
+        may_ask = not spent and (open_streams > 0 or options.permit_without_calls)
+        heard = self.asked or self.heard_s + options.time_s > now_s
+        self.asked = may_ask and not heard
+        if self.asked:
             self._pings_sent += 1
             self._quiet_due_s = now_s + options.timeout_s
             self.heard_s = -math.inf  # what counts from now on is what is heard after this PING
-        elif self.peer is Peer.GONE:
-            self._quiet_due_s = math.inf
-        else:
-            quiet_since_s = self.heard_s if self.heard_s + options.time_s > now_s else now_s
-            self._quiet_due_s = quiet_since_s + options.time_s
+            return Due.PING
+        quiet_since_s = self.heard_s if self.heard_s + options.time_s > now_s else now_s
+        self._quiet_due_s = quiet_since_s + options.time_s
+        return None
 
-    def _sign(self, now_s: float, open_streams: int) -> Sign:
-        options = self._options
-        if self.peer is Peer.ASKED:
-            return Sign.HEARD if self.heard_s > -math.inf else Sign.SILENCE
-        if self.heard_s + options.time_s > now_s:
-            return Sign.HEARD
-        if not open_streams and not options.permit_without_calls:
-            return Sign.SILENCE_ALLOWED
-        spent = 0 < options.max_pings_without_data <= self._pings_sent
-        return Sign.SILENCE_ALLOWED if spent else Sign.SILENCE
+
+class ShutdownState(Enum):
+    """See `Shutdown`."""
+
+    SERVING = "serving"
+    WARNED = "warned"
+    CLOSING = "closing"
+
+
+PING_PAYLOAD = b"farewell"
+"""Of the PING whose acknowledgement shows that the first GOAWAY was read."""
+
+
+class Shutdown:
+    """Leaving gracefully (RFC 9113 §6.8): clients hear of it before streams are refused.
+
+    Rule 1: First GOAWAY with the highest possible id and a PING: no new streams, please; those on their way are served.
+    Rule 2: When the client has surely read that, or nothing is open any more, or it does not answer: GOAWAY with the
+            highest id that was used. Streams above it are refused, and the client knows that they may be tried
+            elsewhere.
+
+        SERVING ──begin──▶ WARNED ──confirm──▶ CLOSING
+
+    Attributes:
+        state: see above.
+        last_stream_id: streams above it are refused.
+        due_s: when `confirm` is due without a sign from the client; math.inf if it is not.
+    """
+
+    def __init__(self) -> None:
+        self.state = ShutdownState.SERVING
+        self.last_stream_id = MAX_STREAM_ID
+        self.due_s = math.inf
+        self.debug = ""
+
+    def begin(self, due_s: float, debug: str) -> bytes:
+        """The frames that announce it; nothing if it has begun already."""
+        if self.state is not ShutdownState.SERVING:
+            return b""
+        self.state = ShutdownState.WARNED
+        self.due_s = due_s
+        self.debug = debug
+        return frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR, debug) + frames.ping(PING_PAYLOAD)
+
+    def confirm(self, highest_stream_id: int) -> bytes:
+        """The frame that makes it definite; nothing if it was not announced, or is definite."""
+        if self.state is not ShutdownState.WARNED:
+            return b""
+        self.state = ShutdownState.CLOSING
+        self.due_s = math.inf
+        self.last_stream_id = highest_stream_id
+        return frames.goaway(highest_stream_id, ErrorCode.NO_ERROR, self.debug)

@@ -32,9 +32,11 @@ from .frames import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
     HEADERS,
+    MAX_WINDOW_BYTES,
     PADDED,
     PREFACE,
     WINDOW_UPDATE,
+    WORD,
 )
 from .limits import Http2Limits
 
@@ -89,6 +91,8 @@ class FrameSink(Protocol):
 
     def on_headers(self, stream_id: int, block: bytes, end_stream: bool) -> None: ...
 
+    def on_window_update(self, stream_id: int, increment: int) -> None: ...
+
     def on_unknown(self) -> None:
         """A frame of unknown type has begun; its payload is skipped."""
         ...
@@ -135,22 +139,25 @@ class FrameReader:
             ConnectionFault: by a frame's form, or from `sink`.
         """
         size = len(data)
+        last = size - FRAME_HEADER_BYTES
         at = 0
         frames_left = self._limits.frames_at_once
         if size <= _SMALL_READ_BYTES:
             data = bytes(data)  # pieces of bytes are cheaper to cut than pieces of a view
         while at < size:
             # The short way: whole frames, as nearly all are in calls of ordinary size.
-            while self._plain and size - at >= FRAME_HEADER_BYTES:
+            while at <= last and self._plain:
                 head, flags, stream_id = FRAME_HEADER.unpack_from(data, at)
                 start = at + FRAME_HEADER_BYTES
                 end = start + (head >> 8)
                 kind = head & 0xFF
-                if end > size or stream_id > _ID_MASK or flags & PADDED or end - start > self._max_frame:
+                if end > size or stream_id > _ID_MASK:
                     break
-                if kind == WINDOW_UPDATE and end - start == _WINDOW_UPDATE_BYTES:
-                    sink.on_control(kind, flags, stream_id, bytes(data[start:end]))
-                elif not stream_id:
+                if kind == WINDOW_UPDATE:
+                    if end - start != _WINDOW_UPDATE_BYTES:
+                        break
+                    sink.on_window_update(stream_id, WORD.unpack_from(data, start)[0] & MAX_WINDOW_BYTES)
+                elif not stream_id or flags & PADDED or end - start > self._max_frame:
                     break
                 elif kind == DATA:
                     sink.on_data(stream_id, bytes(data[start:end]), end - start, 0, flags & END_STREAM > 0)
@@ -163,6 +170,8 @@ class FrameReader:
                 frames_left -= 1
                 if frames_left <= 0:
                     return at
+            if at == size:
+                break
             at = self._step(data, at, sink)
             frames_left -= _STEP_WEIGHT
             if frames_left <= 0:
@@ -171,8 +180,6 @@ class FrameReader:
 
     def _step(self, data: bytes | memoryview, at: int, sink: FrameSink) -> int:
         """Takes what is expected next, or the part of it that has come. Returns where it went on to."""
-        if at == len(data):
-            return at
         expect = self._expect
         if expect is Expect.HEADER:
             at = self._hold(data, at, FRAME_HEADER_BYTES)
@@ -320,7 +327,10 @@ class FrameReader:
             self._add_block(payload, flags, sink)
         else:
             self._next_frame(True)
-            sink.on_control(kind, flags, stream_id, payload)
+            if kind == WINDOW_UPDATE:
+                sink.on_window_update(stream_id, WORD.unpack(payload)[0] & MAX_WINDOW_BYTES)
+            else:
+                sink.on_control(kind, flags, stream_id, payload)
 
     def _add_block(self, fragment: bytes, flags: int, sink: FrameSink) -> None:
         self._block.append(fragment)

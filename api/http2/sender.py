@@ -37,6 +37,7 @@ class Sender:
         window: bytes of data that the connection may send.
         initial_window: that of new streams, as the client has set it.
         max_frame: the largest payload that the client takes.
+        ready: streams that wait for the connection's window.
         out_bytes: of data in `out`, about.
         pending_bytes, begun_bytes: of data in the streams' queues, and of parts of which some is still there.
         sent_payload: data, headers or window updates were sent since it was last cleared (gRPC's keepalive asks).
@@ -54,7 +55,7 @@ class Sender:
         self.max_frame = frames.DEFAULT_FRAME_BYTES
         self.sent_payload = False
         self.block_prefix = b""
-        self._ready: dict[int, Stream] = {}
+        self.ready: dict[int, Stream] = {}
         self._backlog = 0
         self._max_backlog = control_backlog_bytes
         self._tiny_frames = tiny_frames
@@ -87,12 +88,12 @@ class Sender:
     def respond(self, stream: Stream, headers: bytes, parts: Sequence[Buffer], trailers: bytes) -> bool:
         """A whole answer. Returns whether all of it went out."""
         size = sum(map(len, parts))
+        headers_size = len(headers)
+        trailers_size = len(trailers)
         if (
-            size <= _JOIN_BYTES
+            headers_size + size + trailers_size <= _JOIN_BYTES
             and size <= stream.send_window
             and size <= self.window
-            and len(headers) <= _JOIN_BYTES
-            and len(trailers) <= _JOIN_BYTES
             and not self.block_prefix
             and stream.queue is None
         ):
@@ -104,11 +105,11 @@ class Sender:
             self.out.append(
                 b"".join(
                     (
-                        FRAME_HEADER.pack(len(headers) << 8 | HEADERS, END_HEADERS, stream_id),
+                        FRAME_HEADER.pack(headers_size << 8 | HEADERS, END_HEADERS, stream_id),
                         headers,
                         FRAME_HEADER.pack(size << 8, 0, stream_id),
                         *parts,
-                        FRAME_HEADER.pack(len(trailers) << 8 | HEADERS, END_HEADERS | END_STREAM, stream_id),
+                        FRAME_HEADER.pack(trailers_size << 8 | HEADERS, END_HEADERS | END_STREAM, stream_id),
                         trailers,
                     )
                 )
@@ -159,7 +160,7 @@ class Sender:
 
     def forget(self, stream: Stream) -> None:
         """The stream is gone; what it had queued is dropped."""
-        self._ready.pop(stream.id, None)
+        self.ready.pop(stream.id, None)
         queue = stream.queue
         if queue is not None:
             self.pending_bytes -= queue.pending
@@ -167,7 +168,7 @@ class Sender:
 
     def forget_all(self) -> None:
         """The connection is over; what was queued for `out` alone remains."""
-        self._ready.clear()
+        self.ready.clear()
         self.pending_bytes = self.begun_bytes = 0
 
     def _headers_now(self, stream_id: int, block: bytes, end_stream: bool) -> None:
@@ -194,7 +195,7 @@ class Sender:
             ConnectionFault: too many windows are so small that the data must be cut into crumbs.
         """
         queue = stream.queue
-        if queue is None or not queue.pending or stream.id in self._ready or stream.send_window <= 0:
+        if queue is None or not queue.pending or stream.id in self.ready or stream.send_window <= 0:
             return False
         if stream.send_window < min(queue.pending, _TINY_FRAME_BYTES):
             self._tiny_frames.spend(now_s)
@@ -208,7 +209,7 @@ class Sender:
             ConnectionFault: as in `reopened`.
         """
         drained: list[Stream] = []
-        ready = self._ready
+        ready = self.ready
         if ready and self.window < _TINY_FRAME_BYTES:
             self._tiny_frames.spend(now_s)
         while ready and self.window > 0:
@@ -230,7 +231,7 @@ class Sender:
             if stream.send_window <= 0:
                 return False
             if self.window <= 0:
-                self._ready[stream.id] = stream
+                self.ready[stream.id] = stream
                 return False
             self._frame_now(stream, queue)
         return self._rest_now(stream, queue)

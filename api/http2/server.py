@@ -21,9 +21,7 @@ from . import frames
 from .errors import ConnectionFault, ErrorCode, Farewell
 from .events import Event, H, Terminated
 from .incoming import Incoming
-from .keepalive import Due
-from .shutdown import Phase
-from .streams import Stream
+from .keepalive import Due, ShutdownState
 
 _KEEPALIVE_PING = b"Trireme?"
 _STREAM_BYTES = 1024
@@ -115,26 +113,25 @@ class Http2Server(Incoming[H]):
         """Queues headers, or with `end_stream` trailers. The block is from `headers.encode_block`."""
         stream = self._open.get(stream_id)
         if stream is not None and self._sender.headers(stream, block, end_stream=end_stream):
-            self._finish(stream)
+            self._answered(stream)
 
     def send_data(self, stream_id: int, parts: Sequence[Buffer], end_stream: bool = False) -> None:
         """Queues data, which goes out as the windows allow. Views must be of single bytes; nothing is copied."""
         stream = self._open.get(stream_id)
         if stream is not None and self._sender.data(stream, parts, end_stream=end_stream):
-            self._finish(stream)
+            self._answered(stream)
 
     def respond(self, stream_id: int, headers: bytes, parts: Sequence[Buffer], trailers: bytes) -> None:
         """A whole answer: headers, data, trailers. The fast way for everything that is small."""
         stream = self._open.get(stream_id)
         if stream is not None and self._sender.respond(stream, headers, parts, trailers):
-            self._finish(stream)
+            self._answered(stream)
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
         """Gives the stream up by RST_STREAM; what it has queued is dropped."""
         stream = self._open.get(stream_id)
         if stream is not None:
             self._cut(stream, code)
-            self._leave_if_done()
 
     def pending(self, stream_id: int) -> int:
         """Bytes of data that are queued and held back by the client's windows."""
@@ -160,15 +157,6 @@ class Http2Server(Incoming[H]):
                 self._give_back(stream.unconsumed - stream.lent)
                 stream.lent = stream.unconsumed
 
-    def _finish(self, stream: Stream) -> None:
-        self._answered(stream)
-        self._leave_if_done()
-
-    def _leave_if_done(self) -> None:
-        """The client has sent GOAWAY: when nothing is open any more, the connection is over."""
-        if self._leaving and not self._open:
-            self._end()
-
     # ---- the connection ----
 
     def go_away(self, now_s: float, debug: str = "") -> None:
@@ -182,12 +170,12 @@ class Http2Server(Incoming[H]):
     @property
     def going_away(self) -> bool:
         """`go_away` has been called, or the connection's age has called it."""
-        return self._shutdown.phase is not Phase.SERVING
+        return self._shutdown.state is not ShutdownState.SERVING
 
     @property
     def idle_after_goaway(self) -> bool:
         """Everything that was to be finished is: write the output, then close."""
-        return self._shutdown.phase is Phase.CLOSING and not self._open
+        return self._shutdown.state is ShutdownState.CLOSING and not self._open
 
     def abort(self, code: ErrorCode, debug: str = "") -> None:
         """GOAWAY at once. Open streams are over, and what they had queued is dropped."""
@@ -222,5 +210,5 @@ class Http2Server(Incoming[H]):
         return len(self._open)
 
     def __repr__(self) -> str:
-        state = "terminated" if self.terminated else self._shutdown.phase.value
+        state = "terminated" if self.terminated else self._shutdown.state.value
         return f"<Http2Server: {state}, {len(self._open)} open>"

@@ -10,7 +10,7 @@ from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers
 from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.http2.events import Event, Terminated
-from trireme.api.http2.keepalive import TRANSITIONS, Due, Keepalive, Peer, Sign
+from trireme.api.http2.keepalive import Due, Keepalive
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions
 
 PING = frames.ping(b"12345678")
@@ -230,31 +230,30 @@ def test_old_connection_without_grace_waits_for_ever() -> None:
     assert peer.server.idle_after_goaway
 
 
-# ---- the table ----
+# ---- silence ----
 
 
-@pytest.mark.parametrize(("peer", "sign"), TRANSITIONS)
-def test_table_is_what_happens(peer: Peer, sign: Sign) -> None:
-    """Each line, from the options and times that make it apply."""
-    options = KeepaliveOptions(time_s=10.0, timeout_s=1.0, permit_without_calls=True, max_pings_without_data=1)
+@pytest.mark.parametrize(
+    ("asked", "heard", "allowed", "due"),
+    [
+        (False, True, False, None),
+        (False, False, False, Due.PING),
+        (False, False, True, None),
+        (True, True, False, None),
+        (True, False, False, Due.DEAD),
+        (True, False, True, Due.DEAD),
+    ],
+)
+def test_what_silence_leads_to(*, asked: bool, heard: bool, allowed: bool, due: Due | None) -> None:
+    """A client that was asked has no excuse; any other has one while no PING may be sent."""
+    options = KeepaliveOptions(time_s=10.0, timeout_s=1.0, permit_without_calls=not allowed, max_pings_without_data=1)
     clock = Keepalive(options, 0.0)
     now_s = 10.0
-    if peer is Peer.ASKED:
-        clock.due(10.0, 1)
+    if asked:
+        assert clock.due(10.0, 1) == [Due.PING]
         now_s = 11.0
-    if sign is Sign.HEARD:
+    if heard:
         clock.heard_s = now_s
-    if sign is Sign.SILENCE_ALLOWED:
-        clock = Keepalive(KeepaliveOptions(time_s=10.0), 0.0)
-    after, due = TRANSITIONS[peer, sign]
-    assert clock.peer is peer
     assert clock.due(now_s, 0) == ([] if due is None else [due])
-    assert clock.peer is after
-    assert clock.next_timer_s > now_s
-
-
-def test_table_is_complete() -> None:
-    """Nothing happens after GONE, and silence of a client that was asked is never allowed."""
-    missing = {(peer, sign) for peer in Peer for sign in Sign} - TRANSITIONS.keys()
-    assert missing == {(Peer.GONE, sign) for sign in Sign} | {(Peer.ASKED, Sign.SILENCE_ALLOWED)}
-    assert {due for _, due in TRANSITIONS.values()} == {None, Due.PING, Due.DEAD}
+    assert clock.asked is (due is Due.PING or due is Due.DEAD)
+    assert clock.next_timer_s == {Due.PING: now_s + 1, Due.DEAD: math.inf, None: now_s + 10}[due]

@@ -11,8 +11,8 @@ from trireme.api.http2 import frames
 from trireme.api.http2.errors import ErrorCode
 from trireme.api.http2.events import RequestReceived, Terminated
 from trireme.api.http2.frames import GOAWAY, MAX_STREAM_ID
+from trireme.api.http2.keepalive import PING_PAYLOAD, Shutdown, ShutdownState
 from trireme.api.http2.limits import Http2Limits
-from trireme.api.http2.shutdown import PING_PAYLOAD, Phase, Shutdown
 
 PING_ACK = frames.ping(PING_PAYLOAD, ack=True)
 
@@ -176,11 +176,11 @@ def test_table_is_what_happens() -> None:
     """SERVING, WARNED, CLOSING, in this order; each step is said once."""
     shutdown = Shutdown()
     assert shutdown.confirm(5) == b""
-    assert shutdown.phase is Phase.SERVING
+    assert shutdown.state is ShutdownState.SERVING
     assert shutdown.begin(1.0, "") != b""
-    assert (shutdown.phase, shutdown.due_s) == (Phase.WARNED, 1.0)
+    assert (shutdown.state, shutdown.due_s) == (ShutdownState.WARNED, 1.0)
     assert shutdown.begin(2.0, "") == b""
     assert shutdown.confirm(5) != b""
-    assert (shutdown.phase, shutdown.due_s, shutdown.last_stream_id) == (Phase.CLOSING, math.inf, 5)
+    assert (shutdown.state, shutdown.due_s, shutdown.last_stream_id) == (ShutdownState.CLOSING, math.inf, 5)
     assert shutdown.confirm(9) == shutdown.begin(3.0, "") == b""
-    assert (shutdown.phase, shutdown.last_stream_id) == (Phase.CLOSING, 5)
+    assert (shutdown.state, shutdown.last_stream_id) == (ShutdownState.CLOSING, 5)
