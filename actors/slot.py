@@ -31,8 +31,7 @@ import trio
 from ..engine.clock import Clock
 from ..engine.scheduling.core import SchedulerCore
 from ..engine.scheduling.sequence.batcher import SequenceBatcher
-from ..engine.scheduling.sequence.mail import Dismiss, SlotMessage
-from ..engine.scheduling.sequence.slot import Slot
+from ..engine.scheduling.sequence.slot import Dismiss, Slot, SlotMessage
 from ..engine.scheduling.sequence.slot_core import Failed, SlotCore, SlotReport
 from .actor import Actor
 from .mailbox import MailboxStatistics

@@ -13,8 +13,8 @@ from .delays import SchedulerDelays
 from .dynamic import DynamicBatcher
 from .held import HeldDynamicBatcher, HeldSequenceBatcher
 from .sequence.batcher import SequenceBatcher
-from .sequence.plan import SequencePlan
 from .sequence.state import StateLayout
+from .sequence.strategies import SequencePlan
 
 NO_DELAYS = SchedulerDelays()
 

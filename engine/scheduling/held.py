@@ -23,7 +23,7 @@ from .core import WAIT, Action
 from .delays import SchedulerDelays
 from .dynamic import DynamicBatcher
 from .sequence.batcher import SequenceBatcher
-from .sequence.plan import SequencePlan
+from .sequence.strategies import SequencePlan
 
 
 class HeldDynamicBatcher(DynamicBatcher):
@@ -62,12 +62,13 @@ class HeldSequenceBatcher(SequenceBatcher):
         self._holds = True
         self._cancelled_in_slots = self._cancelled_in_backlog = 0
 
-    def _reject_cancelled(self, jobs: Collection[Job], in_slot: bool) -> None:
-        super()._reject_cancelled(jobs, in_slot)
-        if in_slot:  # rule 3
-            self._cancelled_in_slots += len(jobs)
-        else:
-            self._cancelled_in_backlog += len(jobs)
+    def _reject_cancelled(self, jobs: Collection[Job]) -> None:
+        for job in jobs:  # rule 3
+            if job in self._queued and self._queued[job].slot is None:
+                self._cancelled_in_backlog += 1
+            else:
+                self._cancelled_in_slots += 1
+        super()._reject_cancelled(jobs)
 
     def _held_back(self) -> bool:
         if self._holds and not self._stopping:

@@ -76,11 +76,11 @@ def _anyones_reason(original: Any, formation: Formation, now: float, draining: b
 
 def _names_alone(original: Any, compatibility: Compatibility, job: Job) -> Hashable:
     """Who gives the same inputs may share a batch, whatever is in a shape tensor."""
-    contents, compatibility._contents = compatibility._contents, ()
+    contents, compatibility.contents = compatibility.contents, ()
     try:
         return original(compatibility, job)
     finally:
-        compatibility._contents = contents
+        compatibility.contents = contents
 
 
 def _cut_from_the_end(original: Any, layout: Any, array: np.ndarray, jobs: Sequence[Job]) -> Any:

@@ -13,9 +13,8 @@ from ...engine.scheduling.dispatcher import Dispatcher
 from ...engine.scheduling.sequence.backlog import Backlog
 from ...engine.scheduling.sequence.batcher import SequenceBatcher
 from ...engine.scheduling.sequence.controls import Controls
-from ...engine.scheduling.sequence.direct import DirectHost
-from ...engine.scheduling.sequence.padding import NullJob
 from ...engine.scheduling.sequence.state import SequenceState
+from ...engine.scheduling.sequence.strategies import DirectHost, NullJob
 from ...engine.tensor import Tensor
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...engine.scheduling.sequence.mail import Again, Put, SlotMessage
-from ...engine.scheduling.sequence.slot import Slot
+from ...engine.scheduling.sequence.backlog import Vacancies
+from ...engine.scheduling.sequence.slot import Again, Put, Slot, SlotMessage
 from ...engine.scheduling.sequence.slot_core import SlotCore
-from ...engine.scheduling.sequence.vacancies import Vacancies
 
 
 def _reordered_sequence(original: Any, core: SlotCore, message: SlotMessage, now: float) -> Any:

@@ -25,7 +25,7 @@ from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.engine.scheduling.core import Await, Dispatch
 from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
-from trireme.engine.scheduling.sequence.mail import Put, SlotMessage
+from trireme.engine.scheduling.sequence.slot import Put, SlotMessage
 from trireme.engine.scheduling.sequence.slot_core import SlotCore, SlotReport
 from trireme.simulations.clock import VirtualClock
 from trireme.simulations.executors import VirtualExecutors
@@ -170,7 +170,7 @@ def _slot():
     batcher.use_slots(lambda slot, _core: (slots.append(slot), lambda _message: None)[1])
     batcher.instance_idle(1)
     batcher.enqueue(sequence_job(1, "s"), 0.0)
-    return slots[0], make_plan(SequenceBatching(OldestStrategy(), 1_000_000)).inputs, 1.0
+    return slots[0], make_plan(SequenceBatching(OldestStrategy(), 1_000_000)).controls, 1.0
 
 
 class Crowd:

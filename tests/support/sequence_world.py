@@ -18,12 +18,10 @@ from trireme.engine.job import Job, Outcome
 from trireme.engine.request import InferenceRequest
 from trireme.engine.scheduling.core import Await, Dispatch, Reject, Wait, WaitUntil
 from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
-from trireme.engine.scheduling.sequence.mail import Dismiss, SlotMessage
-from trireme.engine.scheduling.sequence.padding import NullJob
-from trireme.engine.scheduling.sequence.plan import SequencePlan
-from trireme.engine.scheduling.sequence.slot import Slot
+from trireme.engine.scheduling.sequence.slot import Dismiss, Slot, SlotMessage
 from trireme.engine.scheduling.sequence.slot_core import Failed, SlotCore, SlotReport
 from trireme.engine.scheduling.sequence.state import StateLayout
+from trireme.engine.scheduling.sequence.strategies import NullJob, SequencePlan
 from trireme.engine.tensor import Tensor
 
 CONTROLS = (

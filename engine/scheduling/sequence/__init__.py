@@ -1,7 +1,7 @@
 """Sequences of requests that belong together: stateful models (docs/reference/sequences.md).
 
 `batcher.SequenceBatcher` is the scheduler core. It gives each sequence a `slot.Slot` of one instance, or a place in the
-`backlog`; `direct` and `oldest` form the batches of an instance from what its slots offer. `slot_core.SlotCore` has
-the requests of the sequence in a slot, in order; `inputs` adds what only the server knows to a request (`controls`,
-implicit `state`). The two talk by `mail`.
+`backlog`; `strategies` form the batches of an instance from what its slots offer. `slot_core.SlotCore` has the
+requests of the sequence in a slot, in order, and adds to them what only the server knows (`controls`, implicit
+`state`).
 """

@@ -7,7 +7,7 @@ Rules:
  2. A new sequence gets the free slot with the lowest number over all instances, and keeps it; if there is none, it
     waits in the backlog, and its requests with it. A slot that becomes free goes to the backlog's first.
  3. A slot is an actor (`slot_core`). It has the requests of its sequence and offers them one at a time; `slot` says
-    when it is free. `direct` and `oldest` decide which batch an instance gets of what is offered.
+    when it is free. `strategies` decide which batch an instance gets of what is offered.
  4. A slot that was told something that it has to answer does so in the same turn, and until then nothing is decided
     (`Await`). So it does not matter which slot answers first: offers count in the order in which they were due.
  5. A sequence that has a slot, and for max_sequence_idle no new request, is over: its id becomes unknown, what is
@@ -52,17 +52,12 @@ from collections.abc import Sequence as Row
 from ...errors import TriremeError
 from ...job import Job
 from ...logs.request_lines import about
-from .. import refusals as common_refusals
+from .. import refusals
 from ..core import AWAIT, WAIT, Action, Dispatch, InstanceId, Reject, WaitUntil
-from . import refusals
-from .backlog import Backlog
-from .host import Host
-from .mail import SlotMessage
-from .plan import SequencePlan
-from .sequence import CorrelationId, Sequence
-from .slot import DUE, FREE, GONE, READY, VACANT, Slot, SlotState
+from .backlog import Backlog, Vacancies
+from .slot import DUE, FREE, GONE, READY, VACANT, CorrelationId, Sequence, Slot, SlotMessage, SlotState
 from .slot_core import Dropped, Idle, Offer, SlotCore, SlotReport
-from .vacancies import Vacancies
+from .strategies import Host, SequencePlan
 
 StartSlot = Callable[[Slot, SlotCore], Callable[[SlotMessage], object]]
 """Makes the actor of a slot; what it returns leaves a message in the actor's mailbox."""
@@ -172,7 +167,7 @@ class SequenceBatcher:
         if sequence in self._backlog:
             self._backlog.remove(sequence)
             self._finish(sequence)
-            self._reject_cancelled(sequence.jobs, in_slot=False)
+            self._reject_cancelled(sequence.jobs)
             return
         slot = self._out.get(job) or sequence.slot
         assert isinstance(slot, Slot), "a request that is queued is in the backlog or has a slot"
@@ -191,7 +186,7 @@ class SequenceBatcher:
     def wants(self, instance: InstanceId, others: int) -> bool:
         """See `SchedulerCore.wants`. What is queued is for the instance that has its sequence, and no other."""
         host = self._hosts[instance]
-        return bool(host.ready or host.issued()) or any(slot.instance == instance for slot in self._due)
+        return bool(host.ready or host.issued) or any(slot.instance == instance for slot in self._due)
 
     def instance_gone(self, instance: InstanceId) -> None:
         """See `SchedulerCore.instance_gone` (rule 8)."""
@@ -201,7 +196,7 @@ class SequenceBatcher:
         self.instance_paused(instance)
         self._vacancies.forget(instance)
         slots = set(host.slots.values())
-        lost = {job for job, sequence in self._queued.items() if sequence.slot in slots}.union(host.issued())
+        lost = {job for job, sequence in self._queued.items() if sequence.slot in slots}.union(host.issued)
         for slot in host.slots.values():
             if slot.sequence is not None:
                 self._finish(slot.sequence)
@@ -218,7 +213,7 @@ class SequenceBatcher:
         if not host.leaving:
             host.leaving = True
             self._vacancies.forget(instance)
-        return all(slot.sequence is None for slot in host.slots.values()) and not host.issued()
+        return all(slot.sequence is None for slot in host.slots.values()) and not host.issued
 
     def stop(self) -> None:
         """Refuse new sequences from now on, and wait for no delay (rule 10)."""
@@ -240,7 +235,7 @@ class SequenceBatcher:
         self._backlog.clear()
         self._known.clear()
         for instance, host in self._hosts.items():
-            for job in host.issued():
+            for job in list(host.issued):
                 host.withdraw(job)
                 del self._out[job]
             self._vacancies.forget(instance)
@@ -263,7 +258,7 @@ class SequenceBatcher:
             self._awaited -= 1
             jobs = [job for job in report.jobs if job in self._queued]
             if jobs:
-                self._reject_cancelled(jobs, in_slot=True)
+                self._reject_cancelled(jobs)
                 slot.shrink(len(jobs))
         elif isinstance(report, Idle):
             if now >= slot.idle_s:
@@ -330,7 +325,7 @@ class SequenceBatcher:
         """The sequence that a request belongs to, found or begun; the checks are in the order of
         docs/reference/sequences.md#admission."""
         request = job.request
-        self._plan.inputs.controls.check(job)
+        self._plan.controls.check(job)
         if job.rows > 1:
             raise refusals.batched(job)
         anonymous = not request.correlation_id
@@ -338,9 +333,9 @@ class SequenceBatcher:
             raise refusals.no_id(job)
         starts = request.sequence_start or anonymous
         if self._stopping and starts:
-            raise refusals.stopping()
-        if starts:
-            self._plan.inputs.check_start()
+            raise refusals.no_new_sequence()
+        if starts and self._plan.controls.states is not None:
+            self._plan.controls.states.check()
         sequence = None if anonymous else self._known.get(request.correlation_id)
         if sequence is not None and isinstance(slot := sequence.slot, Slot) and now >= slot.idle_s:
             self._slot_idle(slot)
@@ -383,7 +378,7 @@ class SequenceBatcher:
         sequence = slot.sequence
         if sequence is None:
             slot.settle(job)
-            cancelled = common_refusals.cancelled() if job.cancelled else None
+            cancelled = refusals.cancelled() if job.cancelled else None
             self._left[job] = cancelled or refusals.lost(job, job.request.correlation_id)
         elif job.cancelled:
             if not sequence.begins_anew(job):
@@ -397,15 +392,14 @@ class SequenceBatcher:
 
     def _drop(self, slot: Slot, job: Job) -> None:
         """A request in a slot is cancelled; those that continue it follow when the slot has said which."""
-        self._reject_cancelled([job], in_slot=True)
+        self._reject_cancelled([job])
         if slot.drop(job):
             self._awaited += 1
 
-    def _reject_cancelled(self, jobs: Collection[Job], in_slot: bool) -> None:
-        del in_slot
+    def _reject_cancelled(self, jobs: Collection[Job]) -> None:
         for job in jobs:
             self._queued.pop(job, None)
-            self._left[job] = common_refusals.cancelled()
+            self._left[job] = refusals.cancelled()
 
     def _reject_lost(self, jobs: Collection[Job], error: Callable[[Job, CorrelationId], TriremeError]) -> None:
         for job in sorted(jobs, key=lambda job: job.arrival):
@@ -416,7 +410,7 @@ class SequenceBatcher:
     def _make_slot(self, instance: InstanceId, number: int) -> Slot:
         assert self._start is not None, "a sequence batcher is told how to make slots"
         slot = Slot(instance, number, self._plan.iterative, self._slot_changed)
-        slot.send = self._start(slot, SlotCore(slot, self._plan.inputs, self._max_idle_s))
+        slot.send = self._start(slot, SlotCore(slot, self._plan.controls, self._max_idle_s))
         self._hosts[instance].slots[number] = slot
         return slot
 
@@ -473,7 +467,7 @@ class SequenceBatcher:
             self._finish(sequence)
             for job in sequence.jobs:
                 del self._queued[job]
-                self._left[job] = refusals.expired()
+                self._left[job] = refusals.backlog_expired()
 
     def _assign(self, now: float) -> None:
         """Give free slots to the backlog."""

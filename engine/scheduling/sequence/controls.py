@@ -1,10 +1,10 @@
-"""Control inputs: what the server tells a stateful model about each request
-(docs/reference/sequences.md#control-inputs).
+"""What the server adds to a request of a sequence before a backend sees it: implicit state, and control inputs, which
+tell a stateful model about the request (docs/reference/sequences.md#control-inputs).
 
 Rules:
  1. A control is an input of shape [1], [1,1] for a model that batches. Clients do not send it.
  2. START and END tell where in its sequence a request stands. READY is true for every request, and false, like all the
-    others, for a row that only fills a gap (`padding`).
+    others, for a row that only fills a gap (`strategies.NullJob`).
  3. CORRID is the correlation id; 0, or an empty string, in a row that fills a gap. Of a number that is too long for the
     control's type, the low bits count.
  4. A CORRID of strings takes only string ids, one of numbers only numbers.
@@ -20,8 +20,9 @@ from ...config.sequence import ControlKind, SequenceControl
 from ...datatypes import BYTES, UINT64
 from ...job import Job
 from ...tensor import Tensor
-from . import refusals
-from .sequence import CorrelationId
+from .. import refusals
+from .slot import CorrelationId
+from .state import SequenceState, StateLayout
 
 MAX_ID_BYTES = 128
 """A string id has at most so many bytes as UTF-8."""
@@ -32,14 +33,16 @@ class Controls:
 
     Args:
         batching: whether the model's tensors have a batch dimension.
+        states: the model's implicit states; None if it has none.
 
     Attributes:
         null: those of a row that fills a gap, by name.
     """
 
-    __slots__ = ("_by_position", "_correlation", "_shape", "null")
+    __slots__ = ("_by_position", "_correlation", "_shape", "null", "states")
 
-    def __init__(self, controls: Sequence[SequenceControl], batching: bool) -> None:
+    def __init__(self, controls: Sequence[SequenceControl], batching: bool, states: StateLayout | None = None) -> None:
+        self.states = states
         self._shape = (1, 1) if batching else (1,)
         self._correlation = next((control for control in controls if control.kind is ControlKind.CORRID), None)
         flags = [control for control in controls if control.kind is not ControlKind.CORRID]
@@ -71,6 +74,25 @@ class Controls:
     def inputs(self, correlation_id: CorrelationId, start: bool, end: bool) -> dict[str, Tensor]:
         """The control inputs of a request with this id, at this place in its sequence, by name."""
         return {**self._by_position[start, end], **self._correlation_input(correlation_id)}
+
+    def complete(self, job: Job, state: SequenceState | None) -> SequenceState | None:
+        """Add controls and state to a request; doing it twice changes nothing.
+
+        The values of the state are those of this moment, so all requests before it must be done with.
+
+        Args:
+            state: what the requests before it have left behind; None for a sequence that begins.
+
+        Returns:
+            The state that it has got, for the next one.
+        """
+        request = job.request
+        controls = self.inputs(request.correlation_id, request.sequence_start, request.sequence_end)
+        job.inputs = {**job.inputs, **controls}
+        if self.states is not None:
+            state = job.state = state or self.states.start()
+            job.inputs.update(state.inputs)
+        return state
 
     def _flags(self, flags: Sequence[SequenceControl], values: Mapping[ControlKind, bool]) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}

@@ -1,7 +1,8 @@
 """One slot of an instance, as the batcher knows it: which sequence has it, and how far its next request is.
 
-The slot's actor has the requests themselves (`slot_core`), and is told by mail what happens to them. A slot is made
-when a sequence gets it for the first time, and dismissed when it is idle, so slots that no sequence uses cost nothing.
+The slot's actor has the requests themselves (`slot_core`), and is told by mail what happens to them. It answers in the
+same turn, before the batcher decides about batches. A slot is made when a sequence gets it for the first time, and
+dismissed when it is idle, so slots that no sequence uses cost nothing.
 
 Rules:
  1. A slot belongs to one instance for good, and serves one sequence at a time. All requests of a sequence go through
@@ -16,25 +17,111 @@ Rules:
  5. A slot that is gone (its instance or its actor died, or it was dismissed) gets no sequence any more, and is told
     nothing.
 
-States: FREE (no sequence), WAITING (its sequence has no request queued), DUE (the next request is about to be offered),
-READY (the next request may go), BUSY (a request is out), PARTING (no sequence any more, its last request is out), GONE.
-`TRANSITIONS` says how they follow.
+The state follows from what the slot has; the first line that applies, after rule 3:
+
+    it was lost                                              GONE
+    no sequence, and a request is out                        PARTING
+    no sequence                                              FREE
+    a request is out                                         BUSY
+    the next request is here, and may go                     READY
+    requests of its sequence wait, the next one to be offered DUE
+    otherwise                                                WAITING
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from itertools import product
+from collections.abc import Sequence as Row
+from dataclasses import dataclass, field
 
 from ...job import Job
 from ..core import InstanceId
-from .mail import Again, Dismiss, Drop, Put, Serve, Settle, SlotMessage
-from .sequence import Sequence
+
+CorrelationId = int | str
+"""Numbers and strings name different sequences: 5 is not "5"."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Sequence:
+    """Requests with one correlation id, from a START to an END.
+
+    Attributes:
+        id: the correlation id.
+        number: unique among the sequences of a batcher, and growing.
+        jobs: its requests while it is in the backlog, in order; then its slot has them.
+        waiting: how many of its requests its slot has, and has not offered.
+        started: the arrival of its last START.
+        over: no request will be added any more (END came, idle too long, cancelled).
+        deadline_s: when its time in the backlog is over; None for never.
+        slot: whose it is; None while in the backlog, and again once its last request was handed on.
+    """
+
+    id: CorrelationId
+    number: int
+    jobs: list[Job] = field(default_factory=list)
+    waiting: int = 0
+    started: int = 0
+    over: bool = False
+    deadline_s: float | None = None
+    slot: Slot | None = None
+
+    def begins_anew(self, job: Job) -> bool:
+        """Whether a START is queued behind this request of it."""
+        return self.started > job.arrival
+
+    def __repr__(self) -> str:
+        return f"<Sequence {self.id}: {len(self.jobs) + self.waiting} queued{', over' * self.over}>"
+
+
+# What the batcher says to a slot. *Settled*: nothing of the slot is with an instance any more: its next request may go.
+
+
+@dataclass(slots=True, eq=False)
+class Serve:
+    """A sequence has got the slot, with the requests that it has so far."""
+
+    jobs: Row[Job]
+    settled: bool
+
+
+@dataclass(slots=True, eq=False)
+class Put:
+    """Another request of the sequence."""
+
+    job: Job
+    settled: bool
+
+
+@dataclass(slots=True, eq=False)
+class Settle:
+    """The request that was handed on last is done with."""
+
+
+@dataclass(slots=True, eq=False)
+class Again:
+    """The request that was handed on last is to be executed again, before all others."""
+
+    job: Job
+
+
+@dataclass(slots=True, eq=False)
+class Drop:
+    """This request was cancelled. The answer is `Dropped`."""
+
+    job: Job
+
+
+@dataclass(slots=True, eq=False)
+class Dismiss:
+    """The slot is not needed any more."""
+
+
+SlotMessage = Serve | Put | Settle | Again | Drop | Dismiss
 
 
 class SlotState(enum.Enum):
-    __hash__ = object.__hash__  # asked for at every move, and nothing depends on its value
+    __hash__ = object.__hash__  # asked for often, and nothing depends on its value
 
     FREE = "free"
     WAITING = "waiting"
@@ -45,96 +132,25 @@ class SlotState(enum.Enum):
     GONE = "gone"
 
 
-class SlotEvent(enum.Enum):
-    __hash__ = object.__hash__  # as above
-
-    ASSIGN = "a sequence, with at least one request, got the slot"
-    PUT = "a request joined the sequence"
-    OFFER = "the next request is here"
-    TAKE = "the next request went out"
-    WITHDRAW = "the next request was cancelled"
-    SETTLE = "the request that was out is done with"
-    RETURN = "the request that was out is to be executed again, before all others"
-    SHRINK = "queued requests were removed, or the sequence is over, or both"
-    LOSE = "its instance or its actor died, or it was dismissed"
-
-
 FREE, WAITING, DUE, READY, BUSY, PARTING, GONE = SlotState
-ASSIGN, PUT, OFFER, TAKE, WITHDRAW, SETTLE, RETURN, SHRINK, LOSE = SlotEvent
-Y, N, ANY = True, False, None
-
-TRANSITIONS = (
-    #  before    event      queued over  holds   after
-    ((FREE,      ASSIGN),   (Y,   ANY,  ANY),   DUE),
-    ((PARTING,   ASSIGN),   (Y,   ANY,  ANY),   BUSY),
-    ((WAITING,   PUT),      (Y,   ANY,  ANY),   DUE),
-    ((DUE,       PUT),      (Y,   ANY,  ANY),   DUE),
-    ((READY,     PUT),      (Y,   ANY,  ANY),   READY),
-    ((BUSY,      PUT),      (Y,   ANY,  ANY),   BUSY),
-    ((DUE,       OFFER),    (ANY, ANY,  ANY),   READY),
-    ((READY,     TAKE),     (N,   Y,    N),     PARTING),
-    ((READY,     TAKE),     (ANY, ANY,  ANY),   BUSY),
-    ((READY,     WITHDRAW), (Y,   ANY,  ANY),   DUE),
-    ((READY,     WITHDRAW), (N,   Y,    ANY),   FREE),
-    ((PARTING,   SETTLE),   (N,   ANY,  ANY),   FREE),
-    ((BUSY,      SETTLE),   (Y,   ANY,  ANY),   DUE),
-    ((BUSY,      SETTLE),   (N,   Y,    ANY),   FREE),
-    ((BUSY,      SETTLE),   (N,   N,    ANY),   WAITING),
-    ((BUSY,      RETURN),   (Y,   ANY,  ANY),   DUE),
-    ((WAITING,   SHRINK),   (N,   Y,    ANY),   FREE),
-    ((DUE,       SHRINK),   (Y,   ANY,  ANY),   DUE),
-    ((DUE,       SHRINK),   (N,   Y,    ANY),   FREE),
-    ((READY,     SHRINK),   (ANY, ANY,  ANY),   READY),
-    ((BUSY,      SHRINK),   (N,   Y,    N),     PARTING),
-    ((BUSY,      SHRINK),   (ANY, ANY,  ANY),   BUSY),
-    ((FREE,      LOSE),     (ANY, ANY,  ANY),   GONE),
-    ((WAITING,   LOSE),     (ANY, ANY,  ANY),   GONE),
-    ((DUE,       LOSE),     (ANY, ANY,  ANY),   GONE),
-    ((READY,     LOSE),     (ANY, ANY,  ANY),   GONE),
-    ((BUSY,      LOSE),     (ANY, ANY,  ANY),   GONE),
-    ((PARTING,   LOSE),     (ANY, ANY,  ANY),   GONE),
-)  # fmt: skip
-"""State and event, conditions → next state; the first match counts, and what matches none cannot happen. *queued*: a
-request of the sequence waits to be offered, after the event. *over*: no request will join the sequence. *holds*: rule
-3."""
 
 VACANT = (FREE, PARTING)
 """The states in which it may get a sequence."""
-
-
-UNOWNED = (FREE, PARTING, GONE)
-
-
-def _following(situation: tuple[SlotState, SlotEvent]) -> list[SlotState | None]:
-    """The next states by 4 queued + 2 over + holds; None for what cannot happen."""
-    lines = [(conditions, after) for line, conditions, after in TRANSITIONS if line == situation]
-    return [
-        next((after for wanted, after in lines if all(map(_fits, wanted, given))), None)
-        for given in product((N, Y), repeat=3)
-    ]
-
-
-def _fits(wanted: bool | None, given: bool) -> bool:
-    return wanted in (ANY, given)
-
-
-_NEXT = {situation: _following(situation) for situation, _, _ in TRANSITIONS}
 
 
 def _tell_nothing(message: SlotMessage) -> None:
     """Stands for the mailbox of a slot that is gone."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Slot:
     """A slot.
 
-    Args:
+    Attributes:
         instance: whose slot it is.
         number: which of its slots, from 0; for the direct strategy, the row in its batches.
         holds: a request may come back after its execution (rule 3).
-        changed: called after each change of state, with the slot and the state before.
-
-    Attributes:
+        on_change: called after each change, with the slot and the state before.
         sequence: the one that it serves; None if it serves none.
         head: the request that was offered and has not gone; None if there is none.
         out: the request that is out; None if none is.
@@ -143,38 +159,17 @@ class Slot:
         drops: answers to `Drop` that are still to come.
     """
 
-    __slots__ = (
-        "_changed",
-        "drops",
-        "head",
-        "holds",
-        "idle_s",
-        "instance",
-        "number",
-        "out",
-        "send",
-        "sequence",
-        "state",
-    )
-
-    def __init__(
-        self,
-        instance: InstanceId,
-        number: int,
-        holds: bool,
-        changed: Callable[[Slot, SlotState], None],
-    ) -> None:
-        self.instance = instance
-        self.number = number
-        self.holds = holds
-        self.state = FREE
-        self.sequence: Sequence | None = None
-        self.head: Job | None = None
-        self.out: Job | None = None
-        self.send: Callable[[SlotMessage], object] = _tell_nothing
-        self.idle_s = 0.0
-        self.drops = 0
-        self._changed = changed
+    instance: InstanceId
+    number: int
+    holds: bool
+    on_change: Callable[[Slot, SlotState], None]
+    state: SlotState = FREE
+    sequence: Sequence | None = None
+    head: Job | None = None
+    out: Job | None = None
+    send: Callable[[SlotMessage], object] = _tell_nothing
+    idle_s: float = 0.0
+    drops: int = 0
 
     def assign(self, sequence: Sequence) -> None:
         """Give the slot to a sequence that has requests; it must be without one."""
@@ -184,26 +179,27 @@ class Slot:
         self.sequence = sequence
         sequence.slot = self
         self.send(Serve(jobs, self.state is FREE))
-        self._move(ASSIGN)
+        self._changed()
 
     def put(self, job: Job) -> None:
         """A request joins the sequence, at its end."""
         self._owner.waiting += 1
         self.send(Put(job, self.state is WAITING))
-        self._move(PUT)
+        self._changed()
 
     def offer(self, job: Job) -> None:
         """The next request is here."""
+        assert self.state is DUE, f"{self} awaits no request"
         self._owner.waiting -= 1
         self.head = job
-        self._move(OFFER)
+        self._changed()
 
     def take(self) -> Job:
         """Let the next request go out; the slot must be READY."""
         job, self.head = self.head, None
         assert job is not None, f"{self} has no request that may go"
         self.out = job
-        self._move(TAKE)
+        self._changed()
         return job
 
     def settle(self, job: Job) -> bool:
@@ -215,7 +211,7 @@ class Slot:
         if job is not self.out:
             return False
         self.out = None
-        self._move(SETTLE)
+        self._changed()
         if self.state is DUE:
             self.send(Settle())
         return True
@@ -231,7 +227,7 @@ class Slot:
         self.out = None
         self.sequence.waiting += 1
         self.send(Again(job))
-        self._move(RETURN)
+        self._changed()
         return True
 
     def drop(self, job: Job) -> bool:
@@ -240,33 +236,34 @@ class Slot:
         Returns:
             Whether those are still to be told, by `Dropped`.
         """
-        if job is self.out:
-            self.out = None
-            self._move(SETTLE)
-        elif job is self.head:
-            self.head = None
-            self._move(WITHDRAW)
-        else:
+        queued = job is not self.out and job is not self.head
+        if queued:
             self._owner.waiting -= 1
+        elif job is self.out:
+            self.out = None
+        else:
+            self.head = None
+        self._changed()
+        tells = queued or self.state is DUE
+        if tells:
             self.send(Drop(job))
             self.drops += 1
-            self._move(SHRINK)
-            return True
-        if self.state is not DUE:
-            return False
-        self.send(Drop(job))
-        self.drops += 1
-        return True
+        return tells
 
     def shrink(self, count: int = 0) -> None:
         """So many requests of the sequence were removed, or it is over."""
         self._owner.waiting -= count
-        self._move(SHRINK)
+        self._changed()
 
     def lose(self) -> None:
         """The slot is gone."""
+        assert self.state is not GONE, f"{self} is gone"
+        before, self.state = self.state, GONE
         self.head = self.out = None
-        self._move(LOSE)
+        if self.sequence is not None:
+            self.sequence.slot = None
+            self.sequence = None
+        self.on_change(self, before)
         self.drops = 0
         self.send(Dismiss())
         self.send = _tell_nothing
@@ -282,18 +279,22 @@ class Slot:
         assert self.sequence is not None, f"{self} has no sequence"
         return self.sequence
 
-    def _move(self, event: SlotEvent) -> None:
-        before = self.state
-        sequence = self.sequence
-        following = _NEXT.get((before, event))
-        conditions = self.holds if sequence is None else 4 * (sequence.waiting > 0) + 2 * sequence.over + self.holds
-        after = None if following is None else following[conditions]
-        assert after is not None, f"{event.name} cannot happen to {self}"
-        self.state = after
-        if sequence is not None and self.state in UNOWNED:
-            self.sequence = None
-            sequence.slot = None
-        self._changed(self, before)
+    def _changed(self) -> None:
+        """Rule 3, and the state."""
+        before, sequence = self.state, self.sequence
+        assert before is not GONE, f"{self} is gone"
+        ends = sequence is not None and sequence.over and not sequence.waiting and self.head is None
+        if sequence is not None and ends and (self.out is None or not self.holds):
+            self.sequence = sequence.slot = sequence = None
+        if sequence is None:
+            self.state = FREE if self.out is None else PARTING
+        elif self.out is not None:
+            self.state = BUSY
+        elif self.head is not None:
+            self.state = READY
+        else:
+            self.state = DUE if sequence.waiting else WAITING
+        self.on_change(self, before)
 
     def __repr__(self) -> str:
         return f"<Slot {self.number} of instance {self.instance}: {self.state.value}, {self.sequence}>"

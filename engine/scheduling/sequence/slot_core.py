@@ -19,9 +19,8 @@ from collections.abc import Sequence as Row
 from dataclasses import dataclass
 
 from ...job import Job
-from .inputs import InputAdder
-from .mail import Again, Drop, Put, Serve, SlotMessage
-from .slot import Slot
+from .controls import Controls
+from .slot import Again, Drop, Put, Serve, Slot, SlotMessage
 from .state import SequenceState
 
 _AGAIN_S = 1.0
@@ -70,11 +69,11 @@ class SlotCore:
         idle_s: when it will have been idle for too long.
     """
 
-    __slots__ = ("_inputs", "_jobs", "_max_idle_s", "_offered", "_slot", "_state", "idle_s")
+    __slots__ = ("_controls", "_jobs", "_max_idle_s", "_offered", "_slot", "_state", "idle_s")
 
-    def __init__(self, slot: Slot, inputs: InputAdder, max_idle_s: float) -> None:
+    def __init__(self, slot: Slot, controls: Controls, max_idle_s: float) -> None:
         self._slot = slot
-        self._inputs = inputs
+        self._controls = controls
         self._max_idle_s = max_idle_s
         self._jobs: deque[Job] = deque()
         self._offered = 0  # the arrival of the request that is not settled; the request itself is not kept
@@ -124,7 +123,7 @@ class SlotCore:
     def _complete(self, job: Job) -> None:
         """Rule 2."""
         request = job.request
-        state = self._inputs.complete(job, None if request.sequence_start else self._state)
+        state = self._controls.complete(job, None if request.sequence_start else self._state)
         self._state = None if request.sequence_end else state  # the request itself keeps it
 
     def _drop(self, job: Job) -> Dropped:

@@ -18,9 +18,7 @@ from trireme.engine.config.sequence import (
     sequence_batching,
 )
 from trireme.engine.datatypes import BOOL, BYTES, FP32, INT32
-from trireme.engine.scheduling.sequence.direct import DirectHost
-from trireme.engine.scheduling.sequence.oldest import OldestHost
-from trireme.engine.scheduling.sequence.plan import SequencePlan
+from trireme.engine.scheduling.sequence.strategies import DirectHost, OldestHost, SequencePlan
 
 IO = """
 backend: "python"

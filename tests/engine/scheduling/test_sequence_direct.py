@@ -9,7 +9,7 @@ from sequence_world import World, make_plan, sequence_job, value
 from trireme.engine.config.sequence import DirectStrategy, SequenceBatching
 from trireme.engine.errors import InternalError
 from trireme.engine.execution import SealReason
-from trireme.engine.scheduling.sequence.padding import NullJob
+from trireme.engine.scheduling.sequence.strategies import NullJob
 
 DIRECT = SequenceBatching()
 
@@ -50,7 +50,7 @@ def test_null_jobs_say_that_they_are_none():
 
 def test_a_null_job_is_not_answered():
     world = World.of(make_plan(DIRECT))
-    null = NullJob(sequence_job(1), make_plan(DIRECT).inputs.controls)
+    null = NullJob(sequence_job(1), make_plan(DIRECT).controls)
     assert null.reply.deliver(InternalError("no"), True) is False
     assert world.core.queued == 0
 

@@ -18,7 +18,7 @@ from sequence_world import Executed, World, make_plan, real, value
 from trireme.engine.config.sequence import DirectStrategy, OldestStrategy, SequenceBatching
 from trireme.engine.errors import CancelledError, ErrorKind, FailureReason, InvalidArgumentError, UnavailableError
 from trireme.engine.job import Job
-from trireme.engine.scheduling.sequence.padding import NullJob
+from trireme.engine.scheduling.sequence.strategies import NullJob
 
 TICK_S = 0.125  # exact in binary, so histories often meet a deadline to the instant
 IDLE_S = 8 * TICK_S

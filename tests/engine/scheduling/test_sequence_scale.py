@@ -15,7 +15,7 @@ from trireme.engine.datatypes import INT32
 from trireme.engine.job import Job
 from trireme.engine.scheduling.sequence.backlog import Backlog
 from trireme.engine.scheduling.sequence.initial_state import state_layout
-from trireme.engine.scheduling.sequence.sequence import Sequence
+from trireme.engine.scheduling.sequence.slot import Sequence
 from trireme.engine.scheduling.sequence.state import SequenceState, keep_states
 from trireme.engine.tensor import Tensor
 

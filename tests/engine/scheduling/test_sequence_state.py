@@ -23,8 +23,8 @@ from trireme.engine.datatypes import BYTES, FP32, INT32, DataType
 from trireme.engine.errors import InternalError, InvalidArgumentError
 from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
 from trireme.engine.scheduling.sequence.initial_state import state_layout
-from trireme.engine.scheduling.sequence.padding import NullJob
 from trireme.engine.scheduling.sequence.state import SequenceState, StateLayout, keep_states
+from trireme.engine.scheduling.sequence.strategies import NullJob
 from trireme.engine.tensor import Tensor, pack_bytes
 
 NOWHERE = Path("nowhere")

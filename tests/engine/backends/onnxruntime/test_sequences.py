@@ -25,7 +25,7 @@ from trireme.engine.job import Job
 from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.scheduling.sequence.controls import Controls
 from trireme.engine.scheduling.sequence.initial_state import state_layout
-from trireme.engine.scheduling.sequence.padding import NullJob
+from trireme.engine.scheduling.sequence.strategies import NullJob
 from trireme.engine.tensor import Tensor
 
 START = 'control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }'
