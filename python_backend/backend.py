@@ -3,58 +3,66 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import select
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engine.backends.confinement import Confinement
 from ..engine.backends.interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles
+from ..engine.backends.parameters import parse_int
 from ..engine.backends.registry import PYTHON, SCRIPT
 from ..engine.backends.services import Services
 from ..engine.cancellation import Cancellation
 from ..engine.clock import SystemClock
+from ..engine.config.json_text import write_json
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InternalError, InvalidArgumentError, UnavailableError
 from ..engine.instances.orders import first_instance
-from .child import protocol
-from .child.channel import Channel, ChannelClosedError
-from .child.codec import MessageError
 from .child.utils.event_loop import AsyncioLoop
 from .instance import PythonInstance, unhealthy
 from .launching import Environments, Interpreter, ModelThread, Process, describe_status
-from .output import OutputLog, Pace, log_line
-from .settings import (
-    EXECUTION,
-    check_parameters,
-    model_path,
-    most_batches,
-    read_options,
-    runs_in_process,
-    start_settings,
-    wants_asyncio,
-)
+
+logger = logging.getLogger("trireme.python")
+
+EXECUTION = "EXECUTION"
+IN_PROCESS = "in_process"
+
+ASYNC_LIBRARY = "ASYNC_LIBRARY"
+"""What coroutines of a model run on. In the server's process that is trio's event loop unless this says otherwise; in a
+process of the model's own there need be nothing but asyncio's."""
+
+_CHOICES = {"FORCE_CPU_ONLY_INPUT_TENSORS": ("yes", "no"), EXECUTION: ("process", IN_PROCESS)}
+"""Parameters of models, each with the values that it may have, the default first."""
+
+_KINDS = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_MODEL": "MODEL"}
 
 
 class PythonBackend(Backend):
     """Runs Python models.
 
-    Options: ``stub-timeout-seconds`` (30), how long a process may take to come up, and a model to end;
-    ``auto-complete-timeout-seconds`` (300) and ``debug-port``, see `PythonOptions`. Those about the size of shared
-    memory are accepted and have no effect.
+    Options (docs/reference/python-backend.md#files-and-imports): ``stub-timeout-seconds`` (30), how long a process may
+    take to come up, and a model to end; ``auto-complete-timeout-seconds`` (300), for a model to complete its
+    configuration; ``debug-port``, where its process waits for a debugger before it loads the model (0: it does not).
 
     Args:
         script: the file with the class of all models of a Python-based backend; None where each model has its own.
+
+    Raises:
+        InvalidArgumentError: an option is no number, or too small.
     """
 
     name = PYTHON
 
     def __init__(self, options: Mapping[str, str], script: Path | None = None) -> None:
         super().__init__(options)
-        self._settings = read_options(options)
+        for name, least in _UNUSED.items():
+            _option(options, name, least, least)
+        self._timeout_s = _option(options, "stub-timeout-seconds", 30, 1)
+        self._auto_complete_s = _option(options, "auto-complete-timeout-seconds", 300, 1)
+        self._debug_port = _option(options, "debug-port", 0, 0)
         self._script = script
         if script is not None:
             self.runtime = SCRIPT
@@ -68,9 +76,8 @@ class PythonBackend(Backend):
         """
         interpreter = self._check(config, files)
         settings = start_settings(config, files, InstanceSpec(config.name), self._script, auto_complete=True)
-        limit_s = self._settings.auto_complete_s
-        confinement = self.services.confinement
-        rewritten = completed_config(config.name, interpreter, confinement, settings, limit_s, files.cancellation)
+        process = Process(config.name, interpreter, self.services.confinement)
+        rewritten = completed_config(config, process, settings, self._auto_complete_s, files.cancellation)
         return Completion(config.max_batch_size, rewritten=rewritten)
 
     def uses_gpus(self) -> bool:
@@ -80,9 +87,9 @@ class PythonBackend(Backend):
         interpreter = self._check(config, files)
 
         def settings(spec: InstanceSpec) -> dict[str, Any]:
-            return start_settings(config, files, spec, self._script, debug_port=self._settings.debug_port)
+            return start_settings(config, files, spec, self._script, debug_port=self._debug_port)
 
-        return PythonModel(config, settings, interpreter, self._settings.timeout_s, self.services)
+        return PythonModel(config, settings, interpreter, self._timeout_s, self.services)
 
     def _check(self, config: ModelConfig, files: ModelFiles) -> Interpreter:
         path = Path(model_path(config, files, first_instance(config), self._script))
@@ -101,42 +108,34 @@ class PythonBackend(Backend):
         return self._environments.interpreter(config, files, directory, shared=account is not None)
 
 
+@dataclass(eq=False)
 class PythonModel(LoadedModel):
     """A model whose file is there; whether it can be imported, its instances find out."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        settings: Callable[[InstanceSpec], dict[str, Any]],
-        interpreter: Interpreter,
-        timeout_s: float,
-        services: Services,
-    ) -> None:
-        self._config = config
-        self._settings = settings
-        self._interpreter = interpreter
-        self._timeout_s = timeout_s
-        self._services = services
-        self._most_batches = most_batches(config)
+    config: ModelConfig
+    settings: Callable[[InstanceSpec], dict[str, Any]]
+    interpreter: Interpreter
+    timeout_s: float
+    services: Services
+
+    def __post_init__(self) -> None:
+        self.most_batches = most_batches(self.config)
 
     def instance_class(self, spec: InstanceSpec) -> type[PythonInstance]:
         return PythonInstance
 
     def create_instance(self, spec: InstanceSpec) -> PythonInstance:
-        if runs_in_process(self._config):
-            make_loop = None if wants_asyncio(self._config) else self._services.event_loop
+        if runs_in_process(self.config):
+            make_loop = None if wants_asyncio(self.config) else self.services.event_loop
             process = ModelThread(spec.name, make_loop or AsyncioLoop)
         else:
-            process = Process(spec.name, self._interpreter, self._services.confinement)
-        settings = self._settings(spec)
-        most = self._most_batches
-        return PythonInstance(self._config, spec, process, self._services, settings, self._timeout_s, most)
+            process = Process(spec.name, self.interpreter, self.services.confinement)
+        settings, most = self.settings(spec), self.most_batches
+        return PythonInstance(self.config, spec, process, self.services, settings, self.timeout_s, most)
 
 
 # -- Asking a model about its configuration, in a process that lives no longer than that
 
-
-logger = logging.getLogger("trireme.python")
 
 _LAST_WORD_S = 1.0
 """Between the end of what a process says and its own end."""
@@ -146,12 +145,7 @@ _END_S = 10.0
 
 
 def completed_config(
-    name: str,
-    interpreter: Interpreter,
-    confinement: Confinement,
-    settings: dict[str, Any],
-    limit_s: float,
-    cancellation: Cancellation,
+    config: ModelConfig, process: Process, settings: dict[str, Any], limit_s: float, cancellation: Cancellation
 ) -> str:
     """What ``auto_complete_config`` makes of the configuration, as JSON. What the model prints is logged as it comes.
 
@@ -163,93 +157,172 @@ def completed_config(
         InternalError: the model cannot be imported, does not like its configuration, or does not answer.
         UnavailableError: the load was cancelled.
     """
-    process = Process(name, interpreter, confinement, timeout_s=limit_s)
-    pace = Pace()
-    logs = {
-        process.stdout: OutputLog(process.stdout, name, pace),
-        process.stderr: OutputLog(process.stderr, name, pace, logging.WARNING),
-    }
+    name = config.name
     too_late = threading.Event()
-    watchdog = threading.Timer(limit_s, _give_up, (process, too_late))
+
+    def give_up() -> None:
+        too_late.set()
+        process.kill()
+
+    # Such a model may ask the server for nothing, so it gets none of its services.
+    instance = PythonInstance(config, InstanceSpec(name), process, Services(), settings, _END_S)
+    watchdog = threading.Timer(limit_s, give_up)
     watchdog.start()
     try:
         with cancellation.ending(process.kill):
-            with contextlib.suppress(ChannelClosedError):  # it may have said why it is gone
-                process.channel.send((protocol.START, settings))
-            return _answer(process, logs, too_late)
-    except (ChannelClosedError, MessageError):
+            if _started(instance, too_late):
+                return instance.completed
         if cancellation.cancelled:
-            raise UnavailableError(f"auto_complete_config of model '{name}' was ended with the load") from None
+            raise UnavailableError(f"auto_complete_config of model '{name}' was ended with the load")
         if too_late.is_set():
-            raise InternalError(
-                f"auto_complete_config of model '{name}' has not returned within {limit_s:g} s"
-            ) from None
+            raise InternalError(f"auto_complete_config of model '{name}' has not returned within {limit_s:g} s")
         process.wait(_LAST_WORD_S)
         how = describe_status(process.status)
         logger.error("the process that was asked about the configuration of model '%s' is gone: %s", name, how)
-        raise unhealthy(name) from None
+        raise unhealthy(name)
     finally:
         watchdog.cancel()
         process.kill()
         process.wait(_END_S)
-        for log in logs.values():
-            log.close()
-        process.close()
+        instance.abandon(unhealthy(name))
 
 
-def _give_up(process: Process, too_late: threading.Event) -> None:
-    too_late.set()
-    process.kill()
+def _started(instance: PythonInstance, too_late: threading.Event) -> bool:
+    """Take in what the process says and prints, until it has started (True), or says nothing more."""
 
+    def later(delay_s: float, call: Callable[[], None]) -> None:
+        too_late.wait(delay_s)
+        call()
 
-def _answer(process: Process, logs: dict[int, OutputLog], too_late: threading.Event) -> str:
-    clock = SystemClock()
-    lines = _LogLines(process.channel)
+    instance.now_s, instance.later = SystemClock().now_s, later
+    heard, outputs = instance.sources()[instance.fileno()], instance.outputs()
     poll = select.poll()
-    for descriptor in (process.channel.fileno(), *logs):
+    for descriptor in (instance.fileno(), *outputs):
         poll.register(descriptor, select.POLLIN)
-    while True:
+    while not instance.started:
         for descriptor, _ in poll.poll():
-            log = logs.get(descriptor)
-            if log is None:
-                config = _heard(process, lines)
-                if config is not None:
-                    return config
+            if descriptor not in outputs:
+                if not heard():
+                    return instance.started
                 continue
-            pause_s = log.read(clock.now_s())
+            pause_s = outputs[descriptor](instance.now_s())
             if pause_s is None:
                 poll.unregister(descriptor)
             elif pause_s:
                 too_late.wait(pause_s)
+    return True
 
 
-def _heard(process: Process, lines: _LogLines) -> str | None:
-    """The configuration, if that is what has come."""
-    message = process.channel.receive()
-    if message is None:
-        return None
-    kind, *rest = message.head
-    if kind == protocol.FAILED:
-        raise InternalError(rest[0])
-    if kind == protocol.LOG:
-        lines.take(*rest)
-    return rest[0] if kind == protocol.STARTED else None
+# -- Parameters of models, and the settings that a model's process gets at its start (`child.protocol.START`)
 
 
-class _LogLines:
-    """Logs lines, and tells the process when it may send more.
+def model_path(config: ModelConfig, files: ModelFiles, spec: InstanceSpec, script: Path | None) -> str:
+    """The file with the model's class: the user's, or a Python-based backend's."""
+    return str(script or files.model_path(config, spec, SCRIPT))
 
-    Not for each line: a process that logs need not read, and its socket holds few messages. When that is full, both
-    ends would wait for each other.
+
+def check_parameters(config: ModelConfig) -> None:
     """
+    Raises:
+        InvalidArgumentError: one of the backend's own parameters has a value that it cannot have.
+    """
+    for name, values in _CHOICES.items():
+        value = config.parameters.get(name, values[0])
+        if value not in values:
+            expected = " or ".join(f"'{value}'" for value in values)
+            raise InvalidArgumentError(
+                f"parameter '{name}' of model '{config.name}' must be {expected}, but is '{value}'"
+            )
+    library = config.parameters.get(ASYNC_LIBRARY, "asyncio")
+    allowed = ("trio", "asyncio") if runs_in_process(config) else ("asyncio",)
+    if library not in allowed:
+        expected = " or ".join(f"'{value}'" for value in allowed)
+        where = "the server's process" if runs_in_process(config) else "a process of its own"
+        raise InvalidArgumentError(
+            f"parameter '{ASYNC_LIBRARY}' of model '{config.name}', which runs in {where}, must be {expected}, but is "
+            f"'{library}'"
+        )
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._taken = 0
 
-    def take(self, level: str, filename: str, line: int, text: str) -> None:
-        log_line(level, filename, line, text)
-        self._taken += protocol.log_cost(text)
-        if self._taken >= protocol.LOG_WINDOW // 4:
-            self._channel.send((protocol.LOGGED, self._taken))
-            self._taken = 0
+def runs_in_process(config: ModelConfig) -> bool:
+    """Whether the model runs in the server's own process."""
+    return config.parameters.get(EXECUTION) == IN_PROCESS
+
+
+def wants_asyncio(config: ModelConfig) -> bool:
+    """Whether the model's coroutines run on asyncio in the server's process, too."""
+    return config.parameters.get(ASYNC_LIBRARY) == "asyncio"
+
+
+def start_settings(
+    config: ModelConfig,
+    files: ModelFiles,
+    spec: InstanceSpec,
+    script: Path | None,
+    *,
+    auto_complete: bool = False,
+    debug_port: int = 0,
+) -> dict[str, Any]:
+    return {
+        "model_path": model_path(config, files, spec, script),
+        "search_paths": () if script is None else (str(script.parent),),
+        "package": f"{spec.name}_{files.version}" if runs_in_process(config) else None,
+        "decoupled": config.decoupled,
+        "auto_complete": auto_complete,
+        "debug_port": debug_port,
+        "args": {
+            "model_config": write_json(config.message).decode(),
+            "model_instance_kind": _KINDS.get(spec.kind, "CPU"),
+            "model_instance_name": spec.name,
+            "model_instance_device_id": str(spec.device_id),
+            "model_repository": str(files.model_directory),
+            "model_version": str(files.version),
+            "model_name": config.name,
+        },
+    }
+
+
+# -- How many batches a model may execute at once whose ``execute`` is a coroutine
+
+
+PARAMETER = "MAX_OVERLAPPING_BATCHES"
+DEFAULT = 16
+
+
+def most_batches(config: ModelConfig) -> int:
+    """What the parameter says. Requests of a sequence come one after the other, so a model with sequence batching
+    executes one batch at a time, whatever it says.
+
+    Raises:
+        InvalidArgumentError: the parameter is no positive number.
+    """
+    text = config.parameters.get(PARAMETER, str(DEFAULT))
+    try:
+        number = parse_int(text)
+    except InvalidArgumentError:
+        number = 0
+    if number < 1:
+        raise InvalidArgumentError(
+            f"parameter '{PARAMETER}' of model '{config.name}' must be a whole number of at least 1, got '{text}'"
+        )
+    return 1 if config.has_sequence_batching else number
+
+
+_MIB = 1 << 20
+_UNUSED = {
+    "shm-default-byte-size": _MIB,
+    "shm-growth-byte-size": 1,
+    "shm_message_queue_size": 1,
+    "thread-pool-size": 1,
+}
+"""Checked, and of no effect: shared memory is made as it is needed, and calls to other models take no threads. By name,
+the least value."""
+
+
+def _option(options: Mapping[str, str], name: str, default: int, least: int) -> int:
+    if name not in options:
+        return default
+    value = parse_int(options[name], bits=64)
+    if value < least:
+        raise InvalidArgumentError(f"{name} must be at least {least}, got {value}")
+    return value

@@ -73,7 +73,12 @@ class PythonInstance(ProcessInstance):
         settings: for `protocol.START`.
         finalize_s: seconds that the process may take until it is up, and the model to end.
         most_batches: that it may execute at once, if its model can.
+
+    Attributes:
+        completed: the configuration as JSON, once `started`, if the settings ask for that.
     """
+
+    completed = ""
 
     def __init__(
         self,
@@ -264,7 +269,7 @@ class PythonInstance(ProcessInstance):
         elif kind == protocol.STARTED:
             if rest[1]:
                 self.credits = self._most_batches
-            self.checks_itself = rest[2]
+            self.completed, _, self.checks_itself = rest
             self.started = True
         elif kind == protocol.READY:
             self.on_ready(self._unready(*rest))

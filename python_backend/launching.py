@@ -59,9 +59,6 @@ class Process:
     """A running process, in a session of its own: what a terminal sends to the server does not reach it, and what it
     starts can be ended with it.
 
-    Args:
-        timeout_s: how long the channel may block; without it, it does not.
-
     Attributes:
         bell: writing end of a pipe; see `child.protocol`.
         ended: a descriptor that can be read when the process has ended.
@@ -73,11 +70,9 @@ class Process:
 
     killable = True
 
-    def __init__(
-        self, name: str, interpreter: Interpreter, confinement: Confinement = _NOT_CONFINED, *, timeout_s: float = 0.0
-    ) -> None:
+    def __init__(self, name: str, interpreter: Interpreter, confinement: Confinement = _NOT_CONFINED) -> None:
         ours, theirs = socket_pair()
-        ours.settimeout(timeout_s)
+        ours.setblocking(False)
         hears, self.bell = os.pipe()
         started: Future[_Popen] = Future()
         with theirs:

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
-from .child.utils.event_loop import AsyncioWaiter, Waiter
+from .child.utils.event_loop import Waiter, asyncio_waiter
 
 _SIGNS_OF_ASYNCIO = (
     "no running event loop",
@@ -65,7 +65,7 @@ class TrioLoop:
             self._thread.join()
 
     def waiter(self) -> Waiter:
-        return TrioWaiter() if trio.lowlevel.in_trio_run() else AsyncioWaiter()
+        return _trio_waiter() if trio.lowlevel.in_trio_run() else asyncio_waiter()
 
     def advice(self, error: BaseException) -> str:
         return _ADVICE if any(sign in str(error) for sign in _SIGNS_OF_ASYNCIO) else ""
@@ -100,21 +100,14 @@ class TrioLoop:
         return f"<TrioLoop {self._name}{' (stopped)' if self._stopped else ''}>"
 
 
-class TrioWaiter:
-    """A `Waiter` of the trio run that makes it."""
+def _trio_waiter() -> Waiter:
+    token, came = trio.lowlevel.current_trio_token(), trio.Event()
 
-    __slots__ = ("_came", "_token")
-
-    def __init__(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._came = trio.Event()
-
-    async def wait(self) -> None:
-        await self._came.wait()
-
-    def wake(self) -> None:
+    def wake() -> None:
         with contextlib.suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._came.set)
+            token.run_sync_soon(came.set)
+
+    return came.wait, wake
 
 
 async def _awaited(coroutine: Coroutine[Any, Any, None]) -> None:

@@ -31,6 +31,10 @@ MOST_OPEN = 1024
 _TAKEN_AT_ONCE = protocol.WINDOW // 2
 ANY_NUMBER = 1 << 40
 _BARE_END: tuple[Any, ...] = (None, {}, ())
+_GONE = Message((protocol.REFUSAL, -1, "the server is gone"), memoryview(b""))
+
+Taker = Callable[[Message], bool]
+"""Takes an answer to a call; whether it is the last. Called under the link's lock."""
 
 
 class Calls:
@@ -48,9 +52,7 @@ class Calls:
         self.make_waiter = make_waiter
         self._left_behind = left_behind
         self._numbers = itertools.count()
-        self._questions: dict[int, _Question] = {}
-        self._inboxes: dict[int, Inbox] = {}
-        self._adopted: dict[int, Callable[[Message], bool]] = {}
+        self._takers: dict[int, Taker] = {}
         self._open = {False: 0, True: 0}
         self._pump: threading.Thread | None = None
 
@@ -61,16 +63,16 @@ class Calls:
             HostError: the server refuses.
             ChannelClosedError: the server is gone.
         """
-        number = next(self._numbers)
-        question = self._questions[number] = _Question()
+        inbox = Inbox(next(self._numbers), many=False)
+        self._takers[inbox.number] = inbox.take
         try:
-            self.link.send((protocol.CALL, number, method, arguments, None), payload)
-            self.link.wait(lambda: question.answered)
+            self.link.send((protocol.CALL, inbox.number, method, arguments, None), payload)
+            self.link.wait(lambda: inbox.over)
         finally:
-            del self._questions[number]
-        if question.refusal is not None:
-            raise HostError(question.refusal)
-        return question.value
+            self._takers.pop(inbox.number, None)
+        if inbox.refusal is not None:
+            raise HostError(inbox.refusal)
+        return inbox.responses[0][0] if inbox.responses else None
 
     def infer(self, request: tuple[Any, ...], many: bool, payload: Payload, batch: int | None) -> Call:
         """Make a request to another model.
@@ -87,11 +89,10 @@ class Calls:
             if many:
                 raise HostError(f"{MOST_OPEN} requests to decoupled models are open, and no more can be")
             self.link.wait(lambda: self._open[many] < MOST_OPEN)
-        number = next(self._numbers)
-        inbox = Inbox(number, many)
+        inbox = Inbox(next(self._numbers), many)
         self.link.change(lambda: self._add(inbox))
         try:
-            self.link.send((protocol.CALL, number, "infer", (request, many), batch), payload)
+            self.link.send((protocol.CALL, inbox.number, "infer", (request, many), batch), payload)
         except (ChannelClosedError, OSError, ValueError):
             self.link.change(lambda: self._remove(inbox))
             raise
@@ -99,34 +100,15 @@ class Calls:
 
     def handle(self, message: Message) -> None:
         """The server has answered; under the link's lock."""
-        kind, number, *rest = message.head
-        if number in self._adopted:
-            if self._adopted[number](message):
-                del self._adopted[number]
-            return
-        question = self._questions.get(number)
-        if question is not None:
-            question.answered = True
-            question.value, question.refusal = (rest[0], None) if kind == protocol.RESULT else (None, rest[0])
-        inbox = self._inboxes.get(number)
-        if inbox is None:
-            return
-        if kind == protocol.CALL_RESPONSE:
-            final, response = rest
-            inbox.came(response, message.payload, final)
-        else:
-            inbox.refused(rest[0])
-        if inbox.over:
-            self._remove(inbox)
+        number = message.head[1]
+        taker = self._takers.get(number)
+        if taker is not None and taker(message):
+            self._takers.pop(number, None)
 
-    def adopt(self, answered: Callable[[Message], bool]) -> int:
-        """A number for a call that another process makes.
-
-        Args:
-            answered: takes an answer; whether it is the last. Called under the link's lock.
-        """
+    def adopt(self, taker: Taker) -> int:
+        """A number for a call that another process makes, whose answers `taker` takes."""
         number = next(self._numbers)
-        self.link.change(lambda: self._adopted.update({number: answered}))
+        self.link.change(lambda: self._takers.update({number: taker}))
         return number
 
     def keep_reading(self) -> None:
@@ -144,29 +126,26 @@ class Calls:
         try:
             self.link.wait(lambda: False)
         except ChannelClosedError:
-            for inbox in list(self._inboxes.values()):
-                inbox.refused("the server is gone")
+            for taker in list(self._takers.values()):
+                taker(_GONE)
 
     def _add(self, inbox: Inbox) -> None:
-        self._inboxes[inbox.number] = inbox
         self._open[inbox.many] += 1
 
+        def take(message: Message) -> bool:
+            if inbox.take(message):
+                self._open[inbox.many] -= 1
+            return inbox.over
+
+        self._takers[inbox.number] = take
+
     def _remove(self, inbox: Inbox) -> None:
-        if self._inboxes.pop(inbox.number, None) is not None:
+        if self._takers.pop(inbox.number, None) is not None:
             self._open[inbox.many] -= 1
 
 
-class _Question:
-    __slots__ = ("answered", "refusal", "value")
-
-    def __init__(self) -> None:
-        self.answered = False
-        self.value: Any = None
-        self.refusal: str | None = None
-
-
 class Inbox:
-    """What has come of the responses to one request. Written under the link's lock."""
+    """What has come of the answers to one call. Written under the link's lock."""
 
     __slots__ = ("many", "number", "over", "refusal", "responses", "unwanted", "wake")
 
@@ -183,7 +162,18 @@ class Inbox:
     def has_news(self) -> bool:
         return bool(self.responses) or self.over
 
-    def came(self, response: Any, payload: memoryview, final: bool) -> None:
+    def take(self, message: Message) -> bool:
+        """A `Taker`."""
+        kind, _, *rest = message.head
+        if kind == protocol.CALL_RESPONSE:
+            self._came(rest[1], message.payload, rest[0])
+        elif kind == protocol.RESULT:
+            self._came(rest[0], message.payload, True)
+        else:
+            self.refused(rest[0])
+        return self.over
+
+    def _came(self, response: Any, payload: memoryview, final: bool) -> None:
         """A response, or (None) the bare end, which is an empty one among any number
         (docs/reference/python-backend.md#requests-to-other-models)."""
         if response is None and self.many:
@@ -199,12 +189,12 @@ class Inbox:
         self.over = True
         self._wake_all()
 
-    def tell(self, waiter: Waiter) -> None:
-        """Wake `waiter` when a message has come; at once if one is there."""
+    def tell(self, wake: Callable[[], object]) -> None:
+        """Call this when a message has come; at once if one is there."""
         if self.has_news:
-            waiter.wake()
+            wake()
         else:
-            self.wake.append(waiter.wake)
+            self.wake.append(wake)
 
     def _wake_all(self) -> None:
         while self.wake:
@@ -212,7 +202,7 @@ class Inbox:
 
 
 class Call:
-    """A request to another model, as its maker sees it: see `utils.host.Responses`."""
+    """A request to another model, as its maker sees it: see `utils.response.Responses`."""
 
     def __init__(self, calls: Calls, inbox: Inbox) -> None:
         self._calls = calls
@@ -237,9 +227,9 @@ class Call:
         inbox = self._inbox
         self._calls.keep_reading()
         while not inbox.has_news:
-            waiter = self._calls.make_waiter()
-            self._calls.link.change(lambda waiter=waiter: inbox.tell(waiter))
-            await waiter.wait()
+            wait, wake = self._calls.make_waiter()
+            self._calls.link.change(lambda wake=wake: inbox.tell(wake))
+            await wait()
         return self._take(StopAsyncIteration)
 
     def cancel(self) -> None:

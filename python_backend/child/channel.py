@@ -40,7 +40,7 @@ _WORTH_TELLING = 8
 """Segments that are given back by a datagram of their own."""
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(struct.calcsize("i"))
 
-_EMPTY = Payload()
+EMPTY = Payload()
 
 
 class ChannelClosedError(Exception):
@@ -121,7 +121,7 @@ class Channel:
             self._put(self._frame(_NOTHING))
         return self.congested
 
-    def send(self, head: Head, payload: Payload = _EMPTY) -> None:
+    def send(self, head: Head, payload: Payload = EMPTY) -> None:
         """Send a message, or put it behind those that wait.
 
         Raises:
@@ -131,7 +131,7 @@ class Channel:
         """
         self.post(self.prepare(head, payload))
 
-    def prepare(self, head: Head, payload: Payload = _EMPTY) -> Letter:
+    def prepare(self, head: Head, payload: Payload = EMPTY) -> Letter:
         """The first half of `send`, which takes long for a long message: on any thread, any number at a time.
 
         Raises:
@@ -302,23 +302,3 @@ class Channel:
 
     def __repr__(self) -> str:
         return f"<Channel: {self._lender!r}, {self._borrower!r}, {len(self._waiting)} waiting>"
-
-
-class Door:
-    """Where processes that were forked get a connection to the one that they were forked from."""
-
-    def __init__(self) -> None:
-        self._inside, self._outside = socket_pair()
-
-    def knock(self) -> Channel:
-        """In a forked process: a connection; nothing is at its other end if the parent process is gone. This copy of
-        the door is of no use from now on."""
-        ours, theirs = socket_pair()
-        with theirs, self._inside, self._outside, contextlib.suppress(OSError):
-            socket.send_fds(self._outside, [b"f"], [theirs.fileno()])
-        return Channel(ours)
-
-    def open(self) -> list[Channel]:
-        """Wait for connections; their other ends."""
-        _, descriptors, _, _ = socket.recv_fds(self._inside, 1, 1)
-        return [Channel(socket.socket(fileno=descriptor)) for descriptor in descriptors]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from .channel import Channel, ChannelClosedError
+from .channel import EMPTY, Channel, ChannelClosedError
 from .codec import Head, Message, Payload
 
 
@@ -23,12 +23,12 @@ class Link:
     """The connection.
 
     Args:
-        channel: the model's end, blocking.
+        channel: the model's end, blocking. To leave or hang it up gives threads that wait the error of rule 4.
         handle: takes a message in; called under the lock, so it must neither block nor call back.
     """
 
     def __init__(self, channel: Channel, handle: Callable[[Message], None]) -> None:
-        self._channel = channel
+        self.channel = channel
         self._handle = handle
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -36,12 +36,7 @@ class Link:
         self._sleepers = 0
         self.closed = False
 
-    @property
-    def free_memory(self) -> int:
-        """Bytes of shared memory that messages to the server may be written to; more is made when it is needed."""
-        return self._channel.free_memory
-
-    def send(self, head: Head, payload: Payload | None = None) -> None:
+    def send(self, head: Head, payload: Payload = EMPTY) -> None:
         """Send a message, waiting for room.
 
         Raises:
@@ -49,12 +44,9 @@ class Link:
             OSError: no memory is left.
             ValueError: the head holds something other than plain values, or is too large.
         """
-        if not self._channel.has_room:
-            self.wait(lambda: self._channel.has_room)
-        if payload is None:
-            self._channel.send(head)
-        else:
-            self._channel.send(head, payload)
+        if not self.channel.has_room:
+            self.wait(lambda: self.channel.has_room)
+        self.channel.send(head, payload)
 
     def wait(self, is_there: Callable[[], object], timeout_s: float | None = None) -> None:
         """Return when `is_there` says so; it is called under the lock.
@@ -87,7 +79,7 @@ class Link:
                 return
             came = False
             try:
-                while (message := self._channel.receive(wait=False)) is not None:
+                while (message := self.channel.receive(wait=False)) is not None:
                     came = True
                     self._handle(message)
             except ChannelClosedError:
@@ -102,17 +94,9 @@ class Link:
             if self._sleepers:
                 self._changed.notify_all()
 
-    def leave(self) -> None:
-        """In a forked process: let go of a connection that is the parent's, who goes on using it."""
-        self._channel.leave()
-
-    def hang_up(self) -> None:
-        """Close the connection; threads that wait get the same error as if the server were gone."""
-        self._channel.hang_up()
-
     def close(self) -> None:
         """Threads that wait get the error that the server is gone."""
-        self._channel.hang_up()
+        self.channel.hang_up()
         with self._lock:
             while self._reading:
                 self._sleepers += 1
@@ -120,7 +104,7 @@ class Link:
                 self._sleepers -= 1
             self.closed = True
             self._changed.notify_all()
-        self._channel.close()
+        self.channel.close()
 
     def _read(self) -> None:
         """Receive a message, and handle it. The lock is held, but not while waiting."""
@@ -128,7 +112,7 @@ class Link:
         self._lock.release()
         message = None
         try:
-            message = self._channel.receive()
+            message = self.channel.receive()
         except ChannelClosedError:
             self.closed = True
         finally:
@@ -140,4 +124,4 @@ class Link:
             self._changed.notify_all()
 
     def __repr__(self) -> str:
-        return f"<Link {'closed' if self.closed else 'open'}: {self._channel!r}>"
+        return f"<Link {'closed' if self.closed else 'open'}: {self.channel!r}>"

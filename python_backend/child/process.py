@@ -27,9 +27,8 @@ from .process_host import Forks, ProcessHost
 from .utils.event_loop import AsyncioLoop
 from .utils.loading import ModelError
 from .utils.request import InferenceRequest
-from .utils.response import InferenceResponse
+from .utils.response import Answers, InferenceResponse
 from .utils.runner import Answered, Runner
-from .utils.sender import Answers
 from .wire import UnsendableError, fitted, read_request, write_error, write_response
 
 _RESCHEDULE = 2
@@ -204,7 +203,7 @@ class ModelProcess:
             self._leave()
         finally:
             if not sent:  # its requests would wait for ever; the main thread is told, too
-                self._host.link.hang_up()
+                self._host.link.channel.hang_up()
 
     def _done(self, requests: list[InferenceRequest], responses: Answered, started_ns: int) -> None:
         host = self._host

@@ -1,9 +1,10 @@
-"""The server, as a model in a process of its own sees it: implements `utils.host.Host` over a `Link`."""
+"""The server, as a model in a process of its own sees it: implements `utils.response.Host` over a `Link`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -13,14 +14,13 @@ from typing import Any
 
 from . import protocol
 from .calls import ANY_NUMBER, Call, Calls
-from .channel import Channel, ChannelClosedError, Door
+from .channel import Channel, ChannelClosedError, socket_pair
 from .codec import Message, MessageError, Payload
 from .link import Link
 from .utils.errors import HostError, TritonModelException
 from .utils.event_loop import EventLoop
 from .utils.request import InferenceRequest
-from .utils.response import InferenceResponse
-from .utils.sender import LOST
+from .utils.response import LOST, InferenceResponse
 from .wire import UnsendableError, write_error, write_request, write_response
 
 _DELETIONS = ("delete_family", "delete_metric")
@@ -95,7 +95,7 @@ class ProcessHost:
 
     def move(self, channel: Channel) -> None:
         """In a forked process: be connected by this channel from now on (see `Forks`)."""
-        self.link.leave()
+        self.link.channel.leave()
         self._forked = True
         self.link = Link(channel, self._handle)
         self._left_behind = SimpleQueue()
@@ -107,7 +107,7 @@ class ProcessHost:
         self._left_behind.put(None)
         self.link.close()
 
-    # See `utils.host.Host`.
+    # See `utils.response.Host`.
 
     def send(self, key: int, response: InferenceResponse | None, flags: int) -> None:
         final = bool(flags & protocol.FINAL)
@@ -169,7 +169,7 @@ class ProcessHost:
         self.link.send((protocol.LOG, level, filename, line, text))
 
     def free_memory(self) -> int:
-        return self.link.free_memory
+        return self.link.channel.free_memory
 
     def _answer_for(self, key: int) -> None:
         self.over(key)
@@ -225,25 +225,30 @@ class Forks:
 
     def __init__(self, host: ProcessHost) -> None:
         self._host = host
-        self._door: Door | None = None
+        self._door: tuple[socket.socket, socket.socket] | None = None
         os.register_at_fork(before=self._open_door, after_in_child=self._leave)
 
     def _open_door(self) -> None:
         if self._door is None:
-            self._door = Door()
-            threading.Thread(target=self._welcome, args=(self._door,), name="trireme forks", daemon=True).start()
+            self._door = socket_pair()
+            threading.Thread(target=self._welcome, args=self._door[:1], name="trireme forks", daemon=True).start()
 
     def _leave(self) -> None:
-        """In a forked process: connect to the parent."""
+        """In a forked process: connect to the parent. If that is gone, nothing is at the connection's other end."""
         assert self._door is not None, "it is opened before"
-        self._host.move(self._door.knock())
+        inside, outside = self._door
+        ours, theirs = socket_pair()
+        with theirs, inside, outside, contextlib.suppress(OSError):
+            socket.send_fds(outside, [b"f"], [theirs.fileno()])
+        self._host.move(Channel(ours))
         self._door = None  # a process that is forked from here has its own
 
-    def _welcome(self, door: Door) -> None:
+    def _welcome(self, inside: socket.socket) -> None:
         """In the parent."""
         while True:
-            for channel in door.open():
-                _Relay(channel, self._host).start()
+            _, descriptors, _, _ = socket.recv_fds(inside, 1, 1)
+            for descriptor in descriptors:
+                _Relay(Channel(socket.socket(fileno=descriptor)), self._host).start()
 
 
 class _Relay:

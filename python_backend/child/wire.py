@@ -11,12 +11,10 @@ import numpy as np
 
 from .codec import BF16, BYTES, MOST_HEAD_BYTES, MessageError, Payload, WireTensor, array_of, cut, encode
 from .utils.errors import TritonError
-from .utils.host import Host
 from .utils.loading import shortened
 from .utils.request import InferenceRequest, incoming
-from .utils.response import InferenceResponse
-from .utils.tensor import Tensor
-from .utils.types import numpy_to_triton_type
+from .utils.response import Host, InferenceResponse
+from .utils.tensor import Tensor, numpy_to_triton_type
 
 _LENGTH = struct.Struct("<I")
 _COPIED_BYTES = 4 << 10

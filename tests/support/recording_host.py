@@ -40,7 +40,7 @@ class ListedResponses:
 
 
 class RecordingHost:
-    """Implements `utils.host.Host`.
+    """Implements `utils.response.Host`.
 
     Attributes:
         sent: (key, response, flags) of each `send`.

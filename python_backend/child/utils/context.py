@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from .errors import HostError, TritonModelException, text
-from .host import Host
+from .response import Host
 
 
 class ModelContext:

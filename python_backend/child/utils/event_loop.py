@@ -5,20 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
-
-class Waiter(Protocol):
-    """What one coroutine waits for, and other code sets."""
-
-    async def wait(self) -> None:
-        """Return once `wake` has been called."""
-        ...
-
-    def wake(self) -> None:
-        """From any thread, any number of times. If the waiting coroutine is gone, nothing happens."""
-        ...
+Waiter = tuple[Callable[[], Awaitable[object]], Callable[[], object]]
+"""``wait``, for one coroutine, returns once ``wake`` has been called: from any thread, any number of times. If the
+coroutine is gone, nothing happens."""
 
 
 class EventLoop(Protocol):
@@ -79,7 +71,7 @@ class AsyncioLoop:
         self._loop = self._thread = None
 
     def waiter(self) -> Waiter:
-        return AsyncioWaiter()
+        return asyncio_waiter()
 
     def advice(self, error: BaseException) -> str:
         return ""
@@ -109,26 +101,16 @@ class AsyncioLoop:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class AsyncioWaiter:
-    """A `Waiter` of asyncio's running loop, be it ours or the user's.
+def asyncio_waiter() -> Waiter:
+    """For a coroutine of asyncio's running loop, be it ours or the user's.
 
     Raises:
         RuntimeError: there is none.
     """
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
 
-    __slots__ = ("_came", "_loop")
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._came: asyncio.Future[None] = self._loop.create_future()
-
-    async def wait(self) -> None:
-        await self._came
-
-    def wake(self) -> None:
+    def wake() -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed
-            self._loop.call_soon_threadsafe(self._set)
+            loop.call_soon_threadsafe(came.set)
 
-    def _set(self) -> None:
-        if not self._came.done():
-            self._came.set_result(None)
+    return came.wait, wake

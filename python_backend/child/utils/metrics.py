@@ -11,7 +11,7 @@ from typing import Any
 
 from .context import ask, asking
 from .errors import TritonModelException, text
-from .host import Host
+from .response import Host
 
 _FAMILY_DELETED = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "

@@ -9,11 +9,18 @@ from typing import Any, Union
 
 from .context import DEFAULT_MEMORY, PreferredMemory, current
 from .errors import INT64, UINT32, UINT64, HostError, TritonModelException, items, text, whole
-from .host import Host, Responses
-from .response import InferenceResponse, Parameter, as_json, checked, error_response
-from .sender import Answers, InferenceResponseSender
+from .response import (
+    Answers,
+    Host,
+    InferenceResponse,
+    InferenceResponseSender,
+    Parameter,
+    Responses,
+    as_json,
+    checked,
+    error_response,
+)
 from .tensor import Tensor
-from .trace import InferenceTrace
 
 CorrelationId = Union[int, str]
 
@@ -24,6 +31,20 @@ RELEASE_ALL = 1
 """TRITONSERVER_REQUEST_RELEASE_ALL: the request is done with."""
 RELEASE_RESCHEDULE = 2
 """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: it is to come again."""
+
+
+class InferenceTrace:
+    """The trace that a request belongs to; of nothing if made by hand."""
+
+    __slots__ = ("_context", "_key")
+
+    def __init__(self, context: str | None = None, key: int | None = None) -> None:
+        self._context = context
+        self._key = key
+
+    def get_context(self) -> str | None:
+        """The OpenTelemetry context as JSON; None without a trace."""
+        return self._context
 
 
 class InferenceRequest:

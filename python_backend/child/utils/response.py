@@ -1,12 +1,14 @@
-"""`InferenceResponse`: outputs, or an error (docs/reference/python-backend.md#responses-and-errors)."""
+"""`InferenceResponse`: outputs, or an error (docs/reference/python-backend.md#responses-and-errors); whom a model gives
+it to, and how."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import Union
+import threading
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from typing import Any, Protocol, Union
 
-from .errors import ErrorCode, TritonError, TritonModelException
+from .errors import ErrorCode, HostError, TritonError, TritonModelException
 from .tensor import Tensor
 
 Parameter = Union[bool, int, str]
@@ -95,3 +97,236 @@ def checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
         if not isinstance(value, (bool, int, str)):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
     return dict(parameters)
+
+
+# What the utilities need from the host of a model: a process of its own, or a thread of the server.
+#
+# Every method may be called from any thread. What the server refuses is raised as `HostError` with the server's own
+# text; the utilities add the prefixes that users know.
+
+
+class Responses(Protocol):
+    """What another model answers. Each step waits for the next response, until there are no more.
+
+    An error that the model answered with is a response with an error. A request that the server did not accept
+    (unknown model, bad input, ...) raises `HostError` at the first step. An object that is dropped before its end does
+    not cancel anything: what still comes is discarded.
+    """
+
+    def __next__(self) -> InferenceResponse:
+        """Blocks, without holding the interpreter's lock."""
+        ...
+
+    def __anext__(self) -> Awaitable[InferenceResponse]:
+        """The same for a coroutine of whatever event loop the host runs coroutines on."""
+        ...
+
+    def cancel(self) -> None:
+        """Give up the request if it is not over. Does not wait. May be called repeatedly."""
+        ...
+
+
+class Host(Protocol):
+    """The server, as one model instance sees it.
+
+    Attributes:
+        instance_name: ``digits_0``, as error texts name it.
+        decoupled: whether the model's transaction policy is decoupled.
+    """
+
+    instance_name: str
+    decoupled: bool
+
+    def send(self, key: int, response: InferenceResponse | None, flags: int) -> None:
+        """Answer the request `key`. Whether it may be answered was checked before.
+
+        Args:
+            key: what `request.incoming` was given.
+            response: None only with the final flag.
+            flags: 0, or 1 (TRITONSERVER_RESPONSE_COMPLETE_FINAL) for the request's last.
+
+        May block while the client is slow. An answer to a request that is cancelled or gone is dropped.
+
+        Raises:
+            HostError: the answer cannot be delivered, because the server is gone or a tensor cannot be encoded.
+        """
+        ...
+
+    def abandon(self, key: int) -> None:
+        """Answer the request `key`, whose senders are all gone, with the error `sender.LOST`.
+
+        Called by destructors: at any moment, in any thread, even within another method of the host. So it must neither
+        block nor take a lock: it notes the key (a deque's ``append``) and leaves the answer to a later moment.
+        """
+        ...
+
+    def is_cancelled(self, key: int) -> bool:
+        """Whether the request `key` was cancelled; the last known state for one that is over."""
+        ...
+
+    def infer(self, request: Any, decoupled: bool) -> Responses:
+        """Ask another model (BLS); the request is on its way when this returns.
+
+        Args:
+            request: an `InferenceRequest` that user code has made.
+            decoupled: allow any number of responses; otherwise there is exactly one, and a decoupled model is refused.
+        """
+        ...
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Ask the server, and wait for its answer. What may be asked:
+
+        ``load_model`` (name, configuration as JSON, contents by "file:<path>"), ``unload_model`` (name, whether its
+        dependents, too), ``is_model_ready`` (name, version); ``create_family`` (name, description, ``counter``,
+        ``gauge`` or ``histogram``) and ``create_metric`` (family, labels, for a histogram the upper bounds of its
+        buckets, else None), which give numbers; with such a number ``delete_family``, ``delete_metric``,
+        ``metric_increment``, ``metric_set`` and ``metric_observe`` (and a value), ``metric_value``.
+        """
+        ...
+
+    def log(self, level: str, filename: str, line: int, message: str) -> None:
+        """Write to the server's log; `level` is INFO, WARNING, ERROR or VERBOSE."""
+        ...
+
+    def free_memory(self) -> int:
+        """Bytes of memory that is shared with the server and free."""
+        ...
+
+
+# `InferenceResponseSender`: answers one request, in pieces, from any thread
+# (docs/reference/python-backend.md#senders-and-decoupled-models).
+#
+# Rule 1: A request is open until a response with the final flag, or the flag alone, was sent.
+# Rule 2: Nothing is sent after that.
+# Rule 3: The flags are 0 or FINAL; without FINAL there must be a response.
+# Rule 4: A model that is not decoupled sends one response, and FINAL not before it. The response ends the request at
+#     once; a FINAL behind it only closes the sender.
+# Rule 5: Responses leave in the order of the calls, each without the outputs that the client did not ask for.
+# Rule 6: A request whose sender is gone while it is open can never be answered: it gets an error. One that is to be
+#     executed once more will have a sender again: the same one, if it is still referred to then.
+
+
+FINAL = 1
+"""TRITONSERVER_RESPONSE_COMPLETE_FINAL"""
+
+LOST = "The model dropped the request without a final response."
+"""What the client of an abandoned request is told."""
+
+TWICE = "Unable to send response. Non-decoupled model cannot send more than one response."
+
+
+class Answers:
+    """What one request was sent so far; shared by its senders.
+
+    Args:
+        requested: names of the outputs that the client asked for; empty for all.
+    """
+
+    __slots__ = ("__weakref__", "_closed", "_host", "_key", "_lock", "_over", "_put_off", "_requested", "responded")
+
+    def __init__(self, key: int, host: Host, requested: Collection[str]) -> None:
+        self._key = key
+        self._host = host
+        self._requested = requested
+        self._lock = threading.Lock()
+        self.responded = False
+        self._closed = False  # the model sent the final flag
+        self._over = False  # the host was told of the last response
+        self._put_off = False  # the request is to be executed once more
+
+    def send(self, response: InferenceResponse | None, flags: int) -> None:
+        """Send, if the rules allow it.
+
+        Raises:
+            TritonModelException: they do not, or the answer cannot be delivered.
+        """
+        if flags not in (0, FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and flags == 0:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"send() takes an InferenceResponse, found type {type(response)}")
+        with self._lock:
+            self._check(response)
+            last = flags if self._host.decoupled else FINAL
+            if response is not None and self._requested and not response.has_error():
+                response = response._only(self._requested)
+            if not self._over:
+                try:
+                    self._host.send(self._key, response, last)
+                except HostError as error:
+                    raise TritonModelException(str(error)) from None
+            self.responded = True
+            self._over = last == FINAL
+            self._closed = flags == FINAL
+
+    def _check(self, response: InferenceResponse | None) -> None:
+        if self._closed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        if self._host.decoupled:
+            return
+        if response is not None and self.responded:
+            raise TritonModelException(TWICE)
+        if response is None and not self.responded:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+            )
+
+    def finish(self) -> bool:
+        """Refuse what is sent from now on; whether the caller may, and must, give the last response instead."""
+        with self._lock:
+            open_until_now = not self._over
+            self._over = self._closed = True
+            return open_until_now
+
+    @property
+    def over(self) -> bool:
+        """The last response was sent."""
+        return self._over
+
+    def put_off(self, until_later: bool) -> None:
+        """The request is to be executed once more, or (False) that has begun."""
+        self._put_off = until_later
+
+    def is_cancelled(self) -> bool:
+        return self._host.is_cancelled(self._key)
+
+    def __del__(self) -> None:
+        if not self._over and not self._put_off:
+            self._over = True
+            self._host.abandon(self._key)
+
+
+class InferenceResponseSender:
+    """Sends the responses of one request. Made by ``request.get_response_sender()``."""
+
+    __slots__ = ("_answers",)
+
+    def __init__(self, answers: Answers | None) -> None:
+        self._answers = answers
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response.
+
+        Args:
+            response: None for the final flag alone.
+            flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the request's last.
+
+        Raises:
+            TritonModelException: a rule of docs/reference/python-backend.md#senders-and-decoupled-models is broken.
+        """
+        self._existing.send(response, flags)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client gave the request up."""
+        return self._existing.is_cancelled()
+
+    @property
+    def _existing(self) -> Answers:
+        if self._answers is None:
+            raise TritonModelException(
+                "Unable to send response. Response sender has no reference to the decoupled state of the model."
+            )
+        return self._answers

@@ -19,12 +19,10 @@ from typing import Any, Optional
 from . import context
 from . import triton_python_backend_utils as pb_utils
 from .event_loop import AsyncioLoop, EventLoop
-from .host import Host
 from .loading import ModelError, add_paths, describe, forget, import_model, user_frames
 from .model_config import ModelConfig
 from .request import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
-from .response import InferenceResponse, error_response
-from .sender import TWICE
+from .response import TWICE, Host, InferenceResponse, error_response
 
 
 class Runner:

@@ -11,8 +11,7 @@ import pytest
 from recording_host import RecordingHost
 
 from trireme.python_backend.child.utils.errors import TritonError, TritonModelException
-from trireme.python_backend.child.utils.response import InferenceResponse
-from trireme.python_backend.child.utils.sender import FINAL, InferenceResponseSender
+from trireme.python_backend.child.utils.response import FINAL, InferenceResponse, InferenceResponseSender
 from trireme.python_backend.child.utils.tensor import Tensor
 
 R = InferenceResponse([Tensor("O", np.zeros(1))])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from trireme.python_backend.child.utils.errors import TritonModelException
-from trireme.python_backend.child.utils.tensor import Tensor
-from trireme.python_backend.child.utils.types import BF16
+from trireme.python_backend.child.utils.tensor import BF16, Tensor
 
 
 def test_array_is_kept_and_not_copied() -> None:
