@@ -12,10 +12,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ..restrictions import Restriction
+from .about import Health
 from .context import GrpcContext, GrpcOptions
 from .inference import InferenceService, paths_of
 from .reflection import with_reflection
-from .server import Health
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer

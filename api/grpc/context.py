@@ -57,17 +57,8 @@ class GrpcContext:
         self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
         self.draining = False
 
-    def refuse_when_exiting(self) -> None:
-        """Questions about health are refused once the server shuts down.
-
-        Raises:
-            UnavailableError: it does.
-        """
-        if self.server.exiting:
-            raise UnavailableError("Server exiting")
-
     def refuse_when_draining(self) -> None:
-        """So are new inferences, as soon as the front end has begun to stop.
+        """New inferences are refused as soon as the front end has begun to stop.
 
         Raises:
             UnavailableError: it has.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grpclib.const import Cardinality, Handler
 
 from ...proto.messages import inference as pb
-from . import models, repository, server, settings, shared_memory
+from . import about, repository, settings, shared_memory
 from .codec import RawMessage
 from .context import GrpcContext
 from .infer import UnaryInfer
@@ -31,13 +31,13 @@ MODEL_INFER: Final = f"{_PREFIX}ModelInfer"
 MODEL_STREAM_INFER: Final = f"{_PREFIX}ModelStreamInfer"
 
 _ANSWERS: Mapping[str, tuple[str, Callable[[GrpcContext, Any], Any]]] = {
-    "ServerLive": ("health", server.live),
-    "ServerReady": ("health", server.ready),
-    "ServerMetadata": ("metadata", server.metadata),
-    "ModelReady": ("health", models.ready),
-    "ModelMetadata": ("metadata", models.metadata),
-    "ModelConfig": ("model-config", models.config),
-    "ModelStatistics": ("statistics", models.statistics),
+    "ServerLive": ("health", about.server_live),
+    "ServerReady": ("health", about.server_ready),
+    "ServerMetadata": ("metadata", about.server_metadata),
+    "ModelReady": ("health", about.model_ready),
+    "ModelMetadata": ("metadata", about.model_metadata),
+    "ModelConfig": ("model-config", about.model_config),
+    "ModelStatistics": ("statistics", about.statistics),
     "RepositoryIndex": ("model-repository", repository.index),
     "RepositoryModelLoad": ("model-repository", repository.load),
     "RepositoryModelUnload": ("model-repository", repository.unload),

@@ -12,15 +12,8 @@ from dataclasses import dataclass, field
 from ...actors.offload import LARGE_BYTES
 from ...engine.errors import InvalidArgumentError, UnsupportedError
 from ...engine.tensor import Buffer
-from ...proto.messages.inference import (
-    ModelRepositoryParameter,
-    RepositoryIndexRequest,
-    RepositoryIndexResponse,
-    RepositoryIndexResponseModelIndex,
-    RepositoryModelLoadResponse,
-    RepositoryModelUnloadRequest,
-    RepositoryModelUnloadResponse,
-)
+from ...proto.messages import inference as pb
+from .. import about
 from .codec import MAX_FIELDS
 from .context import GrpcContext
 from .wire import LENGTH, VARINT, fields, read_text, tag
@@ -121,24 +114,15 @@ def _too_many() -> InvalidArgumentError:
 _UNLOAD_DEPENDENTS = "unload_dependents"
 
 
-async def index(context: GrpcContext, message: RepositoryIndexRequest) -> RepositoryIndexResponse:
+async def index(context: GrpcContext, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
     """RepositoryIndex. Unlike HTTP, this refuses the name of a repository."""
     _refuse_repository_name(message.repository_name)
     await context.server.rescan()
-    return RepositoryIndexResponse(
-        models=[
-            RepositoryIndexResponseModelIndex(
-                name=entry.name,
-                version=entry.version,
-                state=entry.state.value if entry.state is not None else "",
-                reason=entry.reason,
-            )
-            for entry in context.server.repository_index(message.ready)
-        ]
-    )
+    models = about.repository_index(context.server, ready_only=message.ready)
+    return pb.RepositoryIndexResponse.from_dict({"models": models})
 
 
-async def load(context: GrpcContext, message: Buffer) -> RepositoryModelLoadResponse:
+async def load(context: GrpcContext, message: Buffer) -> pb.RepositoryModelLoadResponse:
     """RepositoryModelLoad: answered when the model is loaded."""
     if len(message) > LARGE_BYTES:
         request = await context.server.offload(read_load_request, message)
@@ -146,14 +130,14 @@ async def load(context: GrpcContext, message: Buffer) -> RepositoryModelLoadResp
         request = read_load_request(message)
     _refuse_repository_name(request.repository_name)
     await context.server.load_model(request.model_name, _load_parameters(request.parameters))
-    return RepositoryModelLoadResponse()
+    return pb.RepositoryModelLoadResponse()
 
 
-async def unload(context: GrpcContext, message: RepositoryModelUnloadRequest) -> RepositoryModelUnloadResponse:
+async def unload(context: GrpcContext, message: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
     """RepositoryModelUnload: answered when unloading has begun."""
     _refuse_repository_name(message.repository_name)
     await context.server.unload_model(message.model_name, _unload_dependents(message.parameters))
-    return RepositoryModelUnloadResponse()
+    return pb.RepositoryModelUnloadResponse()
 
 
 def _refuse_repository_name(name: str) -> None:
@@ -181,7 +165,7 @@ def _load_parameters(given: Mapping[str, Choice]) -> dict[str, str | Buffer]:
     return parameters
 
 
-def _unload_dependents(given: Mapping[str, ModelRepositoryParameter]) -> bool:
+def _unload_dependents(given: Mapping[str, pb.ModelRepositoryParameter]) -> bool:
     """Whether the models that only this one needs go too; other parameters are ignored.
 
     Raises:

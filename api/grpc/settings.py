@@ -8,21 +8,13 @@ from typing import Any
 
 from ...engine.errors import InvalidArgumentError
 from ...engine.tracing.settings import CLEAR, Clear, SettingsChange
-from ...proto.messages.inference import (
-    LogSettingsRequest,
-    LogSettingsRequestSettingValue,
-    LogSettingsResponse,
-    LogSettingsResponseSettingValue,
-    TraceSettingRequest,
-    TraceSettingResponse,
-    TraceSettingResponseSettingValue,
-)
+from ...proto.messages import inference as pb
 from ..logging import FORMATS, Log, log_file_refused, log_unreachable, verbose_level
 from ..trace_settings import check_model, file_refused, read_count, read_level, read_number, show_settings
 from .context import GrpcContext
 
 
-def change_trace(context: GrpcContext, message: TraceSettingRequest) -> TraceSettingResponse:
+def change_trace(context: GrpcContext, message: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
     """TraceSetting: all that the message asks for, or, if something in it is wrong, nothing."""
     check_model(context.server, message.model_name)
     wanted = _read_change({name: value.value for name, value in message.settings.items()})
@@ -31,8 +23,8 @@ def change_trace(context: GrpcContext, message: TraceSettingRequest) -> TraceSet
     shown: dict[str, list[str]] = {}
     for name, value in show_settings(context.server, message.model_name):
         shown.setdefault(name, []).extend(value if isinstance(value, list) else [value])
-    return TraceSettingResponse(
-        settings={name: TraceSettingResponseSettingValue(value=values) for name, values in shown.items()}
+    return pb.TraceSettingResponse(
+        settings={name: pb.TraceSettingResponseSettingValue(value=values) for name, values in shown.items()}
     )
 
 
@@ -71,7 +63,7 @@ _SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
 """Settings that are on or off, and the fields of `LogSettings` that they are."""
 
 
-def change_log(context: GrpcContext, message: LogSettingsRequest) -> LogSettingsResponse:
+def change_log(context: GrpcContext, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
     """LogSettings: all that the message asks for, or, if something in it is wrong, nothing."""
     log = context.log
     if log is None:
@@ -80,10 +72,10 @@ def change_log(context: GrpcContext, message: LogSettingsRequest) -> LogSettings
     return _answer(log)
 
 
-def _answer(log: Log) -> LogSettingsResponse:
+def _answer(log: Log) -> pb.LogSettingsResponse:
     now = log.settings
-    value = LogSettingsResponseSettingValue
-    return LogSettingsResponse(
+    value = pb.LogSettingsResponseSettingValue
+    return pb.LogSettingsResponse(
         settings={
             "log_file": value(string_param=now.file),
             "log_info": value(bool_param=now.info),
@@ -95,7 +87,7 @@ def _answer(log: Log) -> LogSettingsResponse:
     )
 
 
-def _changes(given: Mapping[str, LogSettingsRequestSettingValue]) -> dict[str, Any]:
+def _changes(given: Mapping[str, pb.LogSettingsRequestSettingValue]) -> dict[str, Any]:
     """Fields of `LogSettings`; settings of other names are ignored.
 
     Raises:

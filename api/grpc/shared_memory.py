@@ -3,8 +3,11 @@ are, and which errors they raise. A status is that of one region, or of all; so 
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...engine.memory.regions import RegionKind, Regions
 from ...proto.messages import inference as pb
+from .. import about
 from ..restrictions import refuse_region_changes
 from .context import GrpcContext
 
@@ -12,31 +15,20 @@ from .context import GrpcContext
 def system_status(
     context: GrpcContext, message: pb.SystemSharedMemoryStatusRequest
 ) -> pb.SystemSharedMemoryStatusResponse:
-    """SystemSharedMemoryStatus."""
-    status = pb.SystemSharedMemoryStatusResponseRegionStatus
-    return pb.SystemSharedMemoryStatusResponse(
-        regions={
-            each.name: status(name=each.name, key=each.key, offset=each.offset, byte_size=each.byte_size)
-            for each in context.server.shared_memory.system_status(message.name)
-        }
-    )
+    return pb.SystemSharedMemoryStatusResponse.from_dict(_status(context, RegionKind.SYSTEM, message.name))
 
 
 def cuda_status(context: GrpcContext, message: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
-    """CudaSharedMemoryStatus."""
-    status = pb.CudaSharedMemoryStatusResponseRegionStatus
-    return pb.CudaSharedMemoryStatusResponse(
-        regions={
-            each.name: status(name=each.name, device_id=each.device_id, byte_size=each.byte_size)
-            for each in context.server.shared_memory.cuda_status(message.name)
-        }
-    )
+    return pb.CudaSharedMemoryStatusResponse.from_dict(_status(context, RegionKind.CUDA, message.name))
+
+
+def _status(context: GrpcContext, kind: RegionKind, name: str) -> dict[str, Any]:
+    return {"regions": {region["name"]: region for region in about.region_status(context.server, kind, name)}}
 
 
 def register_system(
     context: GrpcContext, message: pb.SystemSharedMemoryRegisterRequest
 ) -> pb.SystemSharedMemoryRegisterResponse:
-    """SystemSharedMemoryRegister."""
     _changeable(context).register_system(message.name, message.key, message.offset, message.byte_size)
     return pb.SystemSharedMemoryRegisterResponse()
 
@@ -44,7 +36,6 @@ def register_system(
 def register_cuda(
     context: GrpcContext, message: pb.CudaSharedMemoryRegisterRequest
 ) -> pb.CudaSharedMemoryRegisterResponse:
-    """CudaSharedMemoryRegister."""
     _changeable(context).register_cuda(message.name, message.raw_handle, message.device_id, message.byte_size)
     return pb.CudaSharedMemoryRegisterResponse()
 
@@ -52,7 +43,6 @@ def register_cuda(
 def unregister_system(
     context: GrpcContext, message: pb.SystemSharedMemoryUnregisterRequest
 ) -> pb.SystemSharedMemoryUnregisterResponse:
-    """SystemSharedMemoryUnregister."""
     _changeable(context).unregister(RegionKind.SYSTEM, message.name)
     return pb.SystemSharedMemoryUnregisterResponse()
 
@@ -60,7 +50,6 @@ def unregister_system(
 def unregister_cuda(
     context: GrpcContext, message: pb.CudaSharedMemoryUnregisterRequest
 ) -> pb.CudaSharedMemoryUnregisterResponse:
-    """CudaSharedMemoryUnregister."""
     _changeable(context).unregister(RegionKind.CUDA, message.name)
     return pb.CudaSharedMemoryUnregisterResponse()
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from ....engine.description import IndexEntry
 from ....engine.errors import InternalError, InvalidArgumentError, UnsupportedError
 from ....engine.repository.uploads import FILE_PREFIX
 from ....engine.tensor import Buffer
+from ... import about
 from ..bodies import read_json, too_large
 from ..exchange import JSON, Answer, Context, HttpRequest
 from ..json import reader as json_reader
@@ -27,8 +27,7 @@ async def index(context: Context, request: HttpRequest) -> Answer:
     if type(ready_only) is not bool:
         raise InvalidArgumentError("Invalid value for 'ready': expected a boolean")
     await context.server.rescan()
-    entries = context.server.repository_index(ready_only)
-    return Answer(200, JSON, json_writer.dumps([_index_entry(entry) for entry in entries]))
+    return Answer(200, JSON, json_writer.dumps(about.repository_index(context.server, ready_only=ready_only)))
 
 
 async def load(context: Context, request: HttpRequest) -> Answer:
@@ -47,17 +46,6 @@ async def unload(context: Context, request: HttpRequest) -> Answer:
     _refuse_repository_name(request)
     await context.server.unload_model(request.match.name, await _unload_dependents(context, request))
     return Answer(200, JSON)
-
-
-def _index_entry(entry: IndexEntry) -> dict[str, str]:
-    row = {"name": entry.name}
-    if entry.version:
-        row["version"] = entry.version
-    if entry.state is not None:
-        row["state"] = entry.state.value
-    if entry.reason:
-        row["reason"] = entry.reason
-    return row
 
 
 def _refuse_repository_name(request: HttpRequest) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from ....engine.errors import InvalidArgumentError
 from ....engine.memory.cuda import HANDLE_BYTES
 from ....engine.memory.regions import RegionKind
+from ... import about
 from ...restrictions import refuse_region_changes
 from ..bodies import read_json
 from ..exchange import JSON, Answer, Context, HttpRequest
@@ -19,18 +20,7 @@ from ..json.reader import members_of
 
 async def status(context: Context, request: HttpRequest) -> Answer:
     """``GET …/status``: one region, or all of a kind."""
-    match = request.match
-    regions = context.server.shared_memory
-    if RegionKind(match.kind) is RegionKind.CUDA:
-        entries = [
-            {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
-            for region in regions.cuda_status(match.name)
-        ]
-    else:
-        entries = [
-            {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
-            for region in regions.system_status(match.name)
-        ]
+    entries = about.region_status(context.server, RegionKind(request.match.kind), request.match.name)
     return Answer(200, JSON, json_writer.dumps(entries))
 
 
