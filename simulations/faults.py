@@ -56,6 +56,8 @@ class FaultyModels:
         self._turns: Counter[int] = Counter()  # by request, how often it was executed
         self._streams = Streams(clock, recorder, self._turns, self._strikes)
         self._rows = {model.name: ModelRows(model.config(), misled) for model in plan.models if not model.steps}
+        if any(request.fault is Fault.SLOT for request in plan.requests):
+            world.slot_dies = self._slot_dies
         self._starts = dict.fromkeys((model.name for model in plan.models), 0)
         self.models = [
             SimulatedModel(
@@ -227,6 +229,10 @@ class FaultyModels:
                     truth |= {"START": 0, "END": 0}
             if told != truth:
                 self._misled(f"for {job!r} a model was told {told}, not {truth}")
+
+    def _slot_dies(self, number: int) -> bool:
+        request = self._requests[str(number)]
+        return request.fault is Fault.SLOT and self._strikes(request)
 
     def _strikes(self, request: RequestPlan) -> bool:
         """The fault of this request strikes, unless the run is calm."""

@@ -61,9 +61,12 @@ class Fault(enum.Enum):
     MEMORY = "GPU has no memory"  # from here on, of models on GPUs only
     SICK = "GPU falls ill in silence"
     LATE = "batch fails when it has landed"
+    SLOT = "slot dies"  # of stateful models only
 
 
 GPU_FAULTS = (Fault.MEMORY, Fault.SICK, Fault.LATE)
+DEATHS = (Fault.SLOT,)
+"""Drawn apart, by `dying`."""
 
 
 class Change(enum.Enum):

@@ -13,10 +13,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from .dying import dying
 from .graphs import Graphs
 from .moved_to_gpus import moved_to_gpus
 from .placed import placed, with_ends
 from .plan import (
+    DEATHS,
     GPU_FAULTS,
     PLENTY_BYTES,
     UNKNOWN_MODEL,
@@ -103,7 +105,7 @@ ENTRY_BYTES = 600
 EXECUTIONS_OF_MANY = 8
 """A request to such an ensemble is so many times the work of another one, about."""
 
-FAULTS = tuple(fault for fault in Fault if fault not in (Fault.NONE, *GPU_FAULTS))
+FAULTS = tuple(fault for fault in Fault if fault not in (Fault.NONE, *GPU_FAULTS, *DEATHS))
 
 DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 """They cost an instance; while none is up, which may be for seconds, a model answers nothing. A few are enough."""
@@ -111,7 +113,7 @@ DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan()))))
+    return dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan())))))
 
 
 class _Draw:

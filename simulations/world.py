@@ -40,6 +40,7 @@ from .events import (
     ServerStopping,
 )
 from .executors import VirtualExecutors
+from .faulty_slots import SlotDies
 from .history import History, Recorder, error_text
 from .models import SimulatedModel, SimulatedRepository
 from .oracle.core import observed_factory
@@ -65,6 +66,7 @@ class World:
         recorder: writes the history.
         schedulers: the scheduler actors of all models that were loaded so far.
         load_s: virtual seconds that each step of loading a model takes.
+        slot_dies: asked about each request of a sequence, in models that are loaded from then on; None for no need.
     """
 
     def __init__(self, seed: int, nursery: trio.Nursery, clock: JumpingClock, recorder: Recorder, taps: Taps) -> None:
@@ -73,9 +75,10 @@ class World:
         self.clock = clock
         self.recorder = recorder
         self.schedulers: Sequence[Door] = taps.schedulers
-        self._core_factory = observed_factory(recorder, taps.latest)
+        self._core_factory = observed_factory(recorder, taps.latest, lambda: self.slot_dies)
         self._model_class = taps.model_class
         self.load_s = 0.0
+        self.slot_dies: SlotDies | None = None
         self._server: InferenceServer | None = None
 
     @property

@@ -20,13 +20,16 @@ from ...engine.scheduling.core import (
 )
 from ...engine.scheduling.delays import SchedulerDelays
 from ...engine.scheduling.factory import CoreFactory, make_scheduler
-from ...engine.scheduling.sequence.batcher import SequenceBatcher
-from ...engine.scheduling.sequence.slot_core import Idle, SlotReport
+from ...engine.scheduling.sequence.batcher import SequenceBatcher, StartSlot
+from ...engine.scheduling.sequence.slot import Slot, SlotMessage, SlotState
+from ...engine.scheduling.sequence.slot_core import Failed, Idle, SlotCore, SlotReport
 from ...engine.scheduling.sequence.state import StateLayout
+from ..faulty_slots import DyingSlotCore, SlotDies
 from ..history import Recorder, error_text, request_number
 from .observed import (
     NEVER_S,
     Admitted,
+    Awaits,
     CoreMade,
     Dispatched,
     Observation,
@@ -42,23 +45,27 @@ from .observed import (
     ToldSequencesEnd,
     ToldSettled,
     ToldSilent,
+    ToldSlotDied,
     ToldToStop,
     Waits,
 )
 
 
-def observed_factory(recorder: Recorder, name_of: Callable[[str], str]) -> CoreFactory:
+def observed_factory(
+    recorder: Recorder, name_of: Callable[[str], str], slot_dies: Callable[[], SlotDies | None]
+) -> CoreFactory:
     """A factory of cores that are observed.
 
     Args:
         name_of: what a model that is being loaded is called in histories.
+        slot_dies: what slots may die of, if of anything.
     """
 
     def make(config: ModelConfig, states: StateLayout | None, delays: SchedulerDelays) -> SchedulerCore:
         core = make_scheduler(config, states, delays)
         name = name_of(config.name)
         recorder.tell(CoreMade(name, config))
-        return cast(SchedulerCore, ObservedCore(name, core, recorder.tell))
+        return cast(SchedulerCore, ObservedCore(name, core, recorder.tell, slot_dies()))
 
     return make
 
@@ -66,16 +73,27 @@ def observed_factory(recorder: Recorder, name_of: Callable[[str], str]) -> CoreF
 class ObservedCore:
     """A core, with what passes told to `tell`. Whatever else it is asked goes straight to the core."""
 
-    def __init__(self, name: str, core: SchedulerCore, tell: Callable[[Observation], None]) -> None:
+    def __init__(
+        self, name: str, core: SchedulerCore, tell: Callable[[Observation], None], slot_dies: SlotDies | None = None
+    ) -> None:
         self._name = name
         self._observed = core
         self._tell = tell
+        self._slot_dies = slot_dies
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._observed, name)
         if callable(value):
             setattr(self, name, value)  # found at once from now on
         return value
+
+    def use_slots(self, start: StartSlot) -> None:
+        dies = self._slot_dies
+
+        def start_dying(slot: Slot, core: SlotCore) -> Callable[[SlotMessage], object]:
+            return start(slot, core if dies is None else cast(SlotCore, DyingSlotCore(core, dies)))
+
+        cast(SequenceBatcher, self._observed).use_slots(start_dying)
 
     def enqueue(self, job: Job, now: float) -> None:
         request = job.request
@@ -120,7 +138,9 @@ class ObservedCore:
             self._tell(Dispatched(now, self._name, action.instance, _numbers(action.jobs), action.reason))
         elif isinstance(action, Reject):
             self._tell(Rejected(now, self._name, request_number(action.job), error_text(action.error)))
-        elif not isinstance(action, Await):
+        elif isinstance(action, Await):
+            self._tell(Awaits(now, self._name))
+        else:
             self._tell(Waits(now, self._name, action.when_s if isinstance(action, WaitUntil) else NEVER_S))
         return action
 
@@ -132,10 +152,13 @@ class ObservedCore:
 
     def hear(self, report: SlotReport, now: float) -> None:
         sequence = report.slot.sequence
+        died = isinstance(report, Failed) and report.slot.state is not SlotState.GONE
         goes_on = isinstance(report, Idle) and sequence is not None and not sequence.over
         cast(SequenceBatcher, self._observed).hear(report, now)
         if goes_on and sequence is not None and sequence.over:
             self._tell(ToldSilent(now, self._name, sequence.id))
+        if died:
+            self._tell(ToldSlotDied(self._name, report.slot.instance, report.slot.number))
 
     def stop(self) -> None:
         self._observed.stop()

@@ -21,6 +21,7 @@ from .queues import Entry
 CANCELLED = "Cancelled"
 EXPIRED = "timeout of the corresponding sequence has been expired"
 LOST = "is lost, because the model instance"
+SLOT_DIED = "is lost, because its slot died"
 BATCHED = "must specify batch-size 1 due to requirements of sequence batcher"
 NO_ID = "must specify a non-zero or non-empty correlation ID"
 NO_START = "must specify the START flag on the first request of the sequence"
@@ -85,11 +86,13 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """An instance and its slots. `issued`: of the oldest strategy, what may be batched, in order."""
+    """An instance and its slots. `issued`: of the oldest strategy, what may be batched, in order; `orphans`: requests in
+    execution whose slots have died."""
 
     places: list[Place]
     issued: list[Asked] = field(default_factory=list)
     executing: int = 0
+    orphans: set[int] = field(default_factory=set)
     leaving: bool = False
 
 
@@ -125,6 +128,7 @@ class NaiveSequences:
         self._turns = 0
         self.stopping = False
         self.left: list[tuple[int, str]] = []
+        self._either: set[int] = set()  # of those: cancelled, or lost with a slot that died before it said which
 
     def _turn(self) -> int:
         self._turns += 1
@@ -194,6 +198,28 @@ class NaiveSequences:
                 place.run.slot = None
         self.left += [(asked.number, LOST) for asked in sorted(lost, key=lambda asked: asked.arrival)]
 
+    def slot_died(self, instance: int, number: int) -> None:
+        """Its sequence is over; what is queued of it is lost, and what is executed is answered."""
+        host = self._instances[instance]
+        place = host.places[number]
+        self._either.update(request for request, why in self.left if why == CANCELLED)
+        if place.out in host.issued:
+            host.issued.remove(place.out)
+            self.left.append((place.out.number, SLOT_DIED))
+        elif place.out is not None:
+            host.orphans.add(place.out.number)
+        place.out = None
+        place.ready_turn = 0
+        if place.run is not None:
+            self._finish(place.run)
+            self._reject(place.run.jobs, SLOT_DIED)
+            place.run.slot = place.run = None
+            place.free_turn = self._turn()
+
+    def texts(self, left: tuple[int, str]) -> tuple[str, ...]:
+        """What the error of one of those left may say."""
+        return (left[1], SLOT_DIED) if left[0] in self._either else (left[1],)
+
     def released(self, instance: int) -> bool:
         """Whether nothing binds an instance that is to go."""
         host = self._instances.get(instance)
@@ -252,8 +278,11 @@ class NaiveSequences:
         for number in filter(None, requests):
             place = next((each for each in self._places() if each.out is not None and each.out.number == number), None)
             if place is None:
+                host = next((each for each in self._instances.values() if number in each.orphans), host)
+                if host is not None:
+                    host.orphans.discard(number)
                 if number in rescheduled:
-                    self.left.append((number, LOST))
+                    self.left.append((number, CANCELLED if host and number in self._cancelled else LOST))
                 continue
             host, asked, run = self._instances[place.instance], place.out, place.run
             assert asked is not None

@@ -129,6 +129,15 @@ class ToldSilent:
 
 
 @record
+class ToldSlotDied:
+    """A slot of an instance, of this number, has died."""
+
+    core: str
+    instance: int
+    slot: int
+
+
+@record
 class ToldToStop:
     """No new request is accepted from now on, and no delay waited for."""
 
@@ -192,6 +201,14 @@ class Waits:
 
 
 @record
+class Awaits:
+    """Slots have been told something, and nothing is decided before they have answered."""
+
+    at_s: float
+    core: str
+
+
+@record
 class Measured:
     """An execution took its time, as its batch's marks say when it ended (`ExecutionEnded` follows)."""
 
@@ -222,6 +239,7 @@ Observation = (
     | ToldCancelled
     | ToldSettled
     | ToldSilent
+    | ToldSlotDied
     | ToldToStop
     | ToldSequencesEnd
     | QueueDropped
@@ -229,5 +247,6 @@ Observation = (
     | Rejected
     | SaidFull
     | Waits
+    | Awaits
     | Measured
 )

@@ -10,6 +10,7 @@ from ..invariants.base import Complain, Invariant
 from .naive_sequences import NaiveSequences
 from .observed import (
     Admitted,
+    Awaits,
     CoreMade,
     Dispatched,
     QueueDropped,
@@ -23,6 +24,7 @@ from .observed import (
     ToldSequencesEnd,
     ToldSettled,
     ToldSilent,
+    ToldSlotDied,
     ToldToStop,
     Waits,
 )
@@ -51,12 +53,14 @@ class RightSequences(Invariant):
             ToldCancelled: self._cancelled,
             ToldSettled: self._settled,
             ToldSilent: self._silent,
+            ToldSlotDied: self._slot_died,
             ToldToStop: self._stopped,
             ToldSequencesEnd: self._ended,
             QueueDropped: self._dropped,
             Dispatched: self._dispatched,
             Rejected: self._rejected,
             Waits: self._waits,
+            Awaits: self._awaits,
         }
 
     # What it is told.
@@ -143,12 +147,17 @@ class RightSequences(Invariant):
         if core is not None and not core.silent(event.sequence, event.at_s):
             self.broken(f"sequence {event.sequence} of '{event.core}' was ended as silent at {event.at_s} s, too early")
 
+    def _slot_died(self, event: ToldSlotDied) -> None:
+        core = self._cores.get(event.core)
+        if core is not None:
+            core.slot_died(event.instance, event.slot)
+
     # What it decides.
 
     def _advance(
         self,
         core: NaiveSequences,
-        event: Admitted | RefusedAtDoor | Dispatched | Rejected | Waits,
+        event: Admitted | RefusedAtDoor | Dispatched | Rejected | Waits | Awaits,
         decides: bool = True,
     ) -> None:
         overdue = core.overdue(event.at_s)
@@ -181,11 +190,16 @@ class RightSequences(Invariant):
             return
         self._advance(core, event)
         left = next((each for each in core.left if each[0] == event.request), None)
-        if left is None or left[1] not in event.error:
+        if left is None or not any(text in event.error for text in core.texts(left)):
             right = f"to reject {core.left}" if core.left else "to reject none"
             self.broken(f"'{event.core}' rejected request {event.request}: {event.error!r}; right is {right}")
         else:
             core.left.remove(left)
+
+    def _awaits(self, event: Awaits) -> None:
+        core = self._cores.get(event.core)
+        if core is not None:
+            self._advance(core, event, decides=False)
 
     def _waits(self, event: Waits) -> None:
         core = self._cores.get(event.core)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...engine.scheduling.sequence.backlog import Vacancies
+from ...engine.scheduling.sequence.batcher import SequenceBatcher
 from ...engine.scheduling.sequence.slot import Again, Put, Slot, SlotMessage
 from ...engine.scheduling.sequence.slot_core import SlotCore
 
@@ -57,11 +58,29 @@ def _slot_released_twice(original: Any, vacancies: Vacancies, slot: Slot) -> Non
         original(vacancies, slot)
 
 
+def _place_lost_with_its_slot(original: Any, batcher: SequenceBatcher, slot: Slot) -> None:
+    """A slot that died is not replaced, nor are the free slots of its instance given away any more."""
+    original(batcher, slot)
+    batcher._vacancies.forget(slot.instance)
+
+
+def _outlives_its_slot(original: Any, batcher: SequenceBatcher, slot: Slot) -> None:
+    """The sequence of a slot that died can be continued."""
+    sequence = slot.sequence
+    goes_on = sequence is not None and not sequence.over
+    original(batcher, slot)
+    if sequence is not None and goes_on:
+        sequence.over = False
+        batcher._known[sequence.id] = sequence
+
+
 SLOT_BUGS: Mapping[str, tuple[type, str, Callable[..., Any]]] = {
     "reordered-sequence": (SlotCore, "receive", _reordered_sequence),
     "comes-back-last": (SlotCore, "receive", _comes_back_last),
     "idle-since-its-first": (SlotCore, "receive", _idle_since_its_first),
     "offers-before-they-settle": (SlotCore, "next_report", _offers_before_they_settle),
     "slot-loses-a-request": (SlotCore, "receive", _loses_a_request),
+    "place-lost-with-its-slot": (SequenceBatcher, "_slot_failed", _place_lost_with_its_slot),
+    "sequence-outlives-its-slot": (SequenceBatcher, "_slot_failed", _outlives_its_slot),
     "slot-released-twice": (Vacancies, "add", _slot_released_twice),
 }

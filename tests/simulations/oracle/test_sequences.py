@@ -10,6 +10,7 @@ from trireme.simulations.oracle.naive_sequences import BATCHED, EXPIRED, NO_ID, 
 from trireme.simulations.oracle.observed import (
     NEVER_S,
     Admitted,
+    Awaits,
     CoreMade,
     Dispatched,
     QueueDropped,
@@ -23,6 +24,7 @@ from trireme.simulations.oracle.observed import (
     ToldSequencesEnd,
     ToldSettled,
     ToldSilent,
+    ToldSlotDied,
     ToldToStop,
     Waits,
 )
@@ -37,6 +39,7 @@ IDLE, PREFERRED, DELAY, FULL, DRAIN = (
     SealReason.DRAIN,
 )
 LOST = "sequence 1 to model 'm' is lost, because the model instance that it was bound to died"
+SLOT_DIED = "sequence 1 to model 'm' is lost, because its slot died"
 
 
 def made(rows: int = 2, *, delay_us: int = 0, preferred: tuple[int, ...] = (), **sequences: object) -> CoreMade:
@@ -95,6 +98,7 @@ ITERATIVE = made(2, iterative=True)
 FREE = ToldIdle("m", 1)
 OTHER = ToldIdle("m", 2)
 GONE = ToldGone("m", 1)
+DIED = ToldSlotDied("m", 1, 0)
 STOP = ToldToStop("m")
 TWO = [asked(0, 1, 1, "S"), asked(0, 2, 2, "S")]
 
@@ -131,6 +135,17 @@ GOOD: dict[str, list[object]] = {
         rejected(0, 3), waits(0)],
     "lost with its instance": [ONE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 1), full(0, 1), GONE, rejected(0, 2, LOST),
                                settled(0.1, 1), refused(3, 1, NO_START)],
+    "lost with its slot, but for what is executed": [
+        ONE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 1), full(0, 1), DIED, rejected(0, 2, SLOT_DIED),
+        refused(3, 1, NO_START), asked(0.1, 4, 2, "S"), settled(0.2, 1), FREE, full(0.2, 4)],
+    "issued, and lost with its slot": [PREFERS, FREE, asked(0, 1, 1, "S"), waits(0, 0.3), DIED,
+                                       rejected(0, 1, SLOT_DIED), waits(0)],
+    "the backlog gets a slot before it dies": [
+        ONE, FREE, asked(0, 1, 1, "SE"), asked(0, 2, 2, "S"), full(0, 1), settled(0.1, 1), FREE, Awaits(0.1, "m"), DIED,
+        rejected(0.1, 2, SLOT_DIED), waits(0.1)],
+    "cancelled, or lost with a slot that did not say": [
+        ONE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 1), asked(0, 3, 1), full(0, 1), gave_up(2), DIED, rejected(0, 2),
+        rejected(0, 3, SLOT_DIED), waits(0)],
     "executed again before the others": [
         ITERATIVE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 1), sent(0, 1), settled(0.1, 1, again=(1,)), FREE,
         sent(0.1, 1), settled(0.2, 1), FREE, sent(0.2, 2)],
@@ -178,6 +193,12 @@ BAD: dict[str, list[object]] = {
         settled(0.1, 1), FREE, full(0.1, 3)],
     "cancelled in vain": [ONE, FREE, asked(0, 1, 1, "S"), gave_up(1), full(0, 1)],
     "a sequence that outlives its instance": [ONE, FREE, asked(0, 1, 1, "S"), full(0, 1), GONE, asked(0.1, 2, 1)],
+    "a sequence that outlives its slot": [ONE, FREE, asked(0, 1, 1, "S"), full(0, 1), DIED, asked(0.1, 2, 1)],
+    "not lost with its slot": [ONE, FREE, asked(0, 1, 1, "S"), DIED, full(0, 1)],
+    "nothing replaces a slot that died": [ONE, FREE, asked(0, 1, 1, "S"), DIED, rejected(0, 1, SLOT_DIED),
+                                          asked(0, 2, 2, "S"), waits(0)],
+    "executed again although its slot died": [
+        ITERATIVE, FREE, asked(0, 1, 1, "S"), sent(0, 1), DIED, settled(0.1, 1, again=(1,)), FREE, sent(0.1, 1)],
     "not lost with its instance": [ONE, FREE, asked(0, 1, 1, "S"), GONE, OTHER, full(0, 1, to=2)],
     "executed again behind the others": [
         ITERATIVE, FREE, asked(0, 1, 1, "S"), asked(0, 2, 1), sent(0, 1), settled(0.1, 1, again=(1,)), FREE,
