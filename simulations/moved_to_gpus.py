@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from random import Random
 
+from ..engine.config.sequence import ControlKind
 from .plan import GPU_FAULTS, Fault, GpuPlan, ModelPlan, Plan, RequestPlan
 
 SHARE = 0.35
@@ -30,6 +31,7 @@ def moved_to_gpus(plan: Plan) -> Plan:
     moved = {model.name: _model(chance, model, len(gpus)) for model in able if chance.random() < 0.75}
     models = tuple(moved.get(model.name, model) for model in plan.models)
     flights = sum(model.instances * len(model.gpus) * model.credits for model in moved.values())
+    copies_s = max((_copies_ns(model, gpus) for model in moved.values()), default=0) / 1e9
     rates = {fault: _rate(chance, 0.002, 0.1) for fault in GPU_FAULTS if chance.random() < 0.5}
     return replace(
         plan,
@@ -37,9 +39,18 @@ def moved_to_gpus(plan: Plan) -> Plan:
         requests=tuple(_struck(chance, request, rates) for request in plan.requests),
         gpus=gpus,
         pinned_bytes=BLOCK_BYTES * chance.randint(2, 2 + 2 * flights) if chance.random() < 0.3 else 0,
-        # what is in flight waits for what is before it on the same GPU, and that is no hang
-        hang_limit_s=plan.hang_limit_s * (1 + flights),
+        # what is in flight waits for what is before it on the same GPU, and that is no hang; nor are copies
+        hang_limit_s=max(plan.hang_limit_s * (1 + flights), 1.1 * (plan.hang_limit_s + copies_s))
+        if plan.hang_limit_s
+        else 0.0,
     )
+
+
+def _copies_ns(model: ModelPlan, gpus: tuple[GpuPlan, ...]) -> int:
+    """What the copies of the largest batch take, those of control inputs and states included."""
+    added = 0 if model.sequences is None else len(ControlKind) + model.sequences.sums
+    rows = max(1, model.max_batch_size)
+    return rows * max((model.inputs + added) * gpu.row_in_ns + (1 + added) * gpu.row_out_ns for gpu in gpus)
 
 
 def _gpu(chance: Random, longest_ns: int) -> GpuPlan:

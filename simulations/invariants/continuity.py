@@ -10,9 +10,9 @@ from ..events import (
     ChangeDone,
     InstanceDetached,
     ReplyDelivered,
-    RequestAnswered,
     RequestDropped,
     RequestQueued,
+    RequestRefused,
     RequestRejected,
 )
 from ..generations import model_of
@@ -58,7 +58,7 @@ class SequencesGoOn(Invariant):
             return {}
         return {
             RequestQueued: self._queued,
-            RequestAnswered: self._answered,
+            RequestRefused: self._refused,
             RequestRejected: self._over,
             RequestDropped: self._over,
             CancelHeard: self._over,
@@ -78,7 +78,7 @@ class SequencesGoOn(Invariant):
         elif (asked.start or key in self._going) and event.model not in self._unloaded:
             self._going[key] = Going(event.model, event.at_ns)
 
-    def _answered(self, event: RequestAnswered) -> None:
+    def _refused(self, event: RequestRefused) -> None:
         asked = self._state.asked.get(event.request) if NO_START in event.error else None
         if asked is None:
             return

@@ -86,8 +86,8 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """An instance and its slots. `issued`: of the oldest strategy, what may be batched, in order; `orphans`: requests in
-    execution whose slots have died."""
+    """An instance and its slots. `issued`: of the oldest strategy, what may be batched, in order; `orphans`: requests
+    in execution whose slots have died."""
 
     places: list[Place]
     issued: list[Asked] = field(default_factory=list)

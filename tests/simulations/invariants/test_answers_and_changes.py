@@ -19,6 +19,7 @@ from trireme.simulations.events import (
     ReplyDelivered,
     RequestAnswered,
     RequestQueued,
+    RequestRefused,
     RequestSubmitted,
     SchedulerStopped,
 )
@@ -134,7 +135,7 @@ def told(at_ns: int, request: int, *, start: bool = False, end: bool = False) ->
 
 
 def refused(at_ns: int) -> list[Event]:
-    return [RequestSubmitted(at_ns, 9, "m", 1, 0, 0, 7), RequestAnswered(at_ns, 9, f"request {NO_START}")]
+    return [RequestSubmitted(at_ns, 9, "m", 1, 0, 0, 7), RequestRefused(at_ns, 9, f"request {NO_START}")]
 
 
 BEGUN = [*UP, *told(1_000, 1, start=True), ReplyDelivered(1_000, 1, "", True, False)]
@@ -144,6 +145,12 @@ OVER: dict[str, list[Event]] = {
     "cancelled": [*BEGUN, *told(2_000, 2), CancelHeard(2_000, 2, False), *refused(3_000)],
     "lost with its instance": [*BEGUN, InstanceDetached(2_000, "m", "m_0"), *refused(3_000)],
     "never begun": [*UP, *refused(3_000)],
+    "begun anew before the client hears of it": [
+        *UP,
+        *refused(1_000),
+        *told(1_000, 1, start=True),
+        RequestAnswered(1_000, 9, f"request {NO_START}"),
+    ],
 }
 
 
