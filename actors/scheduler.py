@@ -27,9 +27,8 @@ from ..engine.execution import ExecutionBatch
 from ..engine.job import Job, Outcome
 from ..engine.logs import request_lines
 from ..engine.metrics.statistics import ModelStatistics
-from ..engine.scheduling.accounts import Accounts
 from ..engine.scheduling.core import Await, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil
-from ..engine.scheduling.dispatcher import Dispatcher
+from ..engine.scheduling.dispatcher import Accounts, Dispatcher
 from ..engine.scheduling.ordering import answer_order
 from ..engine.scheduling.permits import Permits
 from ..engine.scheduling.sequence.batcher import SequenceBatcher

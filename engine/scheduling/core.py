@@ -22,7 +22,7 @@ from ..job import Job
 InstanceId = int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would cost as much as the rest of the decision
 class Dispatch:
     """Execute these jobs, in this order, on this instance, which is busy from now on.
 

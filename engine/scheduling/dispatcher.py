@@ -1,4 +1,4 @@
-"""The part of a scheduler that is the same for all kinds of models: its instances, and the order of answers.
+"""The part of a scheduler that is the same for all kinds of models: its instances, the order of answers, statistics.
 
 The core forms batches (`core`); the dispatcher tells it which instances may take one. It decides itself which instance
 executes a request that may have ended a process (`engine.instances.restart`).
@@ -36,9 +36,11 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
+from ..clock import Clock
 from ..errors import TriremeError
-from ..execution import SealReason
-from ..job import Job
+from ..execution import ExecutionBatch, SealReason
+from ..job import Job, Outcome
+from ..metrics.statistics import ModelStatistics
 from . import refusals
 from .core import WAIT, Action, Await, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore, WaitUntil
 from .forecast import Durations, Forecast
@@ -279,10 +281,9 @@ class Dispatcher:
         if self._parting:
             self._let_part()
         core = self.core
-        opens_s = self._open(now) if self._spare and core.queued else math.inf
-        if not core.queued and self.sequences is None:
-            action: Action = WAIT
-        else:
+        action: Action = WAIT
+        if core.queued or self.sequences is not None:
+            opens_s = self._open(now) if self._spare and core.queued else math.inf
             action = core.next_action(now)
             if isinstance(action, Dispatch):
                 self._dispatched(action, now)
@@ -356,3 +357,63 @@ class Dispatcher:
 
     def __repr__(self) -> str:
         return f"<Dispatcher of {len(self._instances)} instances: {self.core!r}>"
+
+
+class Accounts:
+    """Counts what becomes of accepted requests: executions, successes, failures, each once
+    (docs/reference/statistics.md)."""
+
+    __slots__ = ("_clock", "_statistics")
+
+    def __init__(self, statistics: ModelStatistics, clock: Clock) -> None:
+        self._statistics = statistics
+        self._clock = clock
+
+    def rejected(self, job: Job, error: TriremeError) -> None:
+        """A request that waited is answered with an error."""
+        self._statistics.pending -= 1
+        self._statistics.record_failure(job.received_ns, self._clock.now_ns(), error.reason)
+
+    def over(self, batch: ExecutionBatch) -> None:
+        """A batch is over. Those of its requests that are executed again wait again, since now."""
+        statistics, clock, marks = self._statistics, self._clock, batch.marks
+        statistics.record_execution(batch.rows, marks, clock.wall_ms(), batch.sealed, batch.gpu)
+        if batch.reported is not None:
+            statistics.record_responses(batch.take_reported())
+        succeeded = [
+            (job.received_ns, job.enqueued_ns, job.rows)
+            for job, outcome, final in batch.answers
+            if final and not isinstance(outcome, TriremeError) and not job.is_null
+        ]
+        if batch.rescheduled:
+            succeeded += [(job.received_ns, job.enqueued_ns, job.rows) for job in batch.rescheduled]
+        if succeeded:
+            statistics.record_successes(succeeded, marks, clock.now_ns(), batch.gpu)
+        for job in batch.rescheduled:
+            job.batch = None
+            job.enqueued_ns = clock.now_ns()
+            statistics.pending += 1
+
+    def failed(self, job: Job, error: TriremeError, gpu: int | None) -> None:
+        """A request is answered with what its execution has raised."""
+        self._statistics.record_failure(job.received_ns, self._clock.now_ns(), error.reason, gpu)
+
+    def answered(self, job: Job, outcome: Outcome, final: bool) -> None:
+        """A decoupled model has answered a request. An error that is not the end of it is one of its responses."""
+        statistics, now_ns = self._statistics, self._clock.now_ns()
+        if not job.responded and outcome is not None:
+            job.responded = True
+            statistics.record_first_response(job.received_ns, now_ns)
+        batch = job.batch
+        if batch is not None:
+            batch.heard = True
+            if batch.reported is not None:
+                statistics.record_responses(batch.take_reported())
+        if not final:
+            return
+        if isinstance(outcome, TriremeError):
+            statistics.record_failure(job.received_ns, now_ns, outcome.reason, None if batch is None else batch.gpu)
+            return
+        assert batch is not None, "only what is executed succeeds"
+        requests = [(job.received_ns, job.enqueued_ns, job.rows)]
+        statistics.record_successes(requests, batch.marks_until(now_ns), now_ns, batch.gpu)

@@ -8,10 +8,9 @@ from ..config.model import ModelConfig
 from ..config.sequence import OldestStrategy, sequence_batching
 from .compatibility import Compatibility
 from .core import SchedulerCore
-from .default import DefaultScheduler
 from .delays import SchedulerDelays
-from .dynamic import DynamicBatcher
 from .held import HeldDynamicBatcher, HeldSequenceBatcher
+from .queueing import DefaultScheduler, DynamicBatcher
 from .sequence.batcher import SequenceBatcher
 from .sequence.state import StateLayout
 from .sequence.strategies import SequencePlan

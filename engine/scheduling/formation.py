@@ -8,66 +8,34 @@ Rules (docs/reference/scheduling.md#forming-a-batch):
     with the first.
  4. The best *cut* is where the rows so far last equalled a preferred size; failing that, it is before the job that
     would bring them over the largest preferred size.
- 5. When there is nothing more to look at, the first line of `DECISIONS` that applies says what to do. The batch's delay
-    counts from the oldest job that was looked at.
+ 5. When there is nothing more to look at, the first line that applies says what to do:
+
+        a best cut is known, and no delay is over                      send up to the cut; the reason is the cut's
+        the batch is closed (rule 3, or max_batch_size is reached)     send all; the reason is why it closed
+        a delay is configured, and over                                send all: DELAY
+        as many rows as the largest preferred size                     send all: FULL
+        no delay is configured, or the model is draining               send all: IDLE, or DRAIN
+        otherwise                                                      wait until the delay is over
+
+    The batch's delay counts from the oldest job that was looked at.
 
 The walk can go on where it stopped when jobs arrive at the tail, so a job is usually looked at once.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Hashable, Iterable
-from itertools import product
+from collections.abc import Collection, Hashable, Iterable
 
 from ..execution import SealReason
 from ..job import Job
 from .compatibility import Compatibility
 
 
-class Decision(enum.Enum):
-    """What to do with the batch so far, and where the reason for sealing it comes from."""
-
-    SEND_TO_CUT = "send up to the cut; the reason is the cut's"
-    SEND_CLOSED = "send all; the reason is why it closed"
-    SEND_DELAYED = "send all: the delay is over"
-    SEND_FULL = "send all: no preferred size can follow"
-    SEND_UNASKED = "send all: an instance is idle and nothing says to wait"
-    WAIT = "wait for more"
-
-
-Y, N, ANY = True, False, None
-
-DECISIONS = (
-    #  cut    late   closed  large  patient
-    ((Y,      N,     ANY,    ANY,   ANY), Decision.SEND_TO_CUT),
-    ((ANY,    ANY,   Y,      ANY,   ANY), Decision.SEND_CLOSED),
-    ((ANY,    Y,     ANY,    ANY,   ANY), Decision.SEND_DELAYED),
-    ((ANY,    ANY,   ANY,    Y,     ANY), Decision.SEND_FULL),
-    ((ANY,    ANY,   ANY,    ANY,   N),   Decision.SEND_UNASKED),
-    ((ANY,    ANY,   ANY,    ANY,   Y),   Decision.WAIT),
-)  # fmt: skip
-"""Conditions → decision, the first match counts. *cut*: a best cut is known (rule 4). *late*: a delay is configured and
-over. *closed*: no further job can join (rule 3, or max_batch_size reached). *large*: as many rows as the largest
-preferred size. *patient*: a delay is configured, and the model is not draining."""
-
-
-def decide(conditions: tuple[bool, ...]) -> Decision:
-    """The first line of `DECISIONS` that applies."""
-    for pattern, decision in DECISIONS:
-        if all(wanted in (ANY, given) for wanted, given in zip(pattern, conditions, strict=True)):
-            return decision
-    raise AssertionError(f"the table says nothing about {conditions}")
-
-
-_BY_CONDITIONS = {conditions: decide(conditions) for conditions in product((False, True), repeat=5)}
-
-
 class Formation:
     """The batch that an instance would get: a walk along the queue, job by job.
 
     Args:
-        preferred: preferred sizes, in rows.
+        preferred: preferred sizes, in rows; if there are none, it is `max_rows`.
         max_rows: max_batch_size, at least 1.
         delay_s: how long a batch may wait to grow; 0 for not at all.
         compatibility: what the jobs of a batch must agree on; None for nothing.
@@ -93,10 +61,10 @@ class Formation:
     )
 
     def __init__(
-        self, preferred: frozenset[int], max_rows: int, delay_s: float, compatibility: Compatibility | None
+        self, preferred: Collection[int], max_rows: int, delay_s: float, compatibility: Compatibility | None
     ) -> None:
-        self._preferred = preferred
-        self._largest = max(preferred)
+        self._preferred = frozenset(preferred or (max_rows,))
+        self._largest = max(self._preferred)
         self._max_rows = max_rows
         self._delay_s = delay_s
         self._compatibility = compatibility
@@ -167,26 +135,18 @@ class Formation:
         Returns:
             How many jobs to send and why, or None to wait until `ripe_s`.
         """
-        delay_s = self._delay_s
-        decision = _BY_CONDITIONS[
-            self._cut > 0,
-            delay_s > 0 and now >= self.ripe_s,
-            self.closed is not None,
-            self.rows >= self._largest,
-            delay_s > 0 and not draining,
-        ]
-        if decision is Decision.WAIT:
-            return None
-        if decision is Decision.SEND_TO_CUT:
+        late = self._delay_s > 0 and now >= self.ripe_s
+        if self._cut and not late:
             return self._cut, self._cut_reason
-        if decision is Decision.SEND_CLOSED:
-            assert self.closed is not None
+        if self.closed is not None:
             return self.count, self.closed
-        if decision is Decision.SEND_DELAYED:
+        if late:
             return self.count, SealReason.DELAY
-        if decision is Decision.SEND_FULL:
+        if self.rows >= self._largest:
             return self.count, SealReason.FULL
-        return self.count, SealReason.DRAIN if draining else SealReason.IDLE
+        if draining:
+            return self.count, SealReason.DRAIN
+        return None if self._delay_s else (self.count, SealReason.IDLE)
 
     @property
     def ripe_s(self) -> float:

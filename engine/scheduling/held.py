@@ -21,7 +21,7 @@ from ..job import Job
 from .compatibility import Compatibility
 from .core import WAIT, Action
 from .delays import SchedulerDelays
-from .dynamic import DynamicBatcher
+from .queueing import DynamicBatcher
 from .sequence.batcher import SequenceBatcher
 from .sequence.strategies import SequencePlan
 

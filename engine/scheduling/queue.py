@@ -93,11 +93,14 @@ class PriorityQueues:
         job.deadline_s = None
         level.fresh[job] = None
         self.size += 1
-        if not occupied:
-            insort(self._active, number)
+        active = self._active
+        if not active:
+            active.append(number)
+        elif not occupied:
+            insort(active, number)
         if policy.default_timeout_us:
             self._set_deadline(job, policy, now)
-        return number == self._active[-1] and not level.delayed
+        return number == active[-1] and not level.delayed
 
     @property
     def full(self) -> bool:
@@ -140,12 +143,11 @@ class PriorityQueues:
         self.size -= count
         while count:
             level = self._levels[self._active[0]]
-            for lane in (level.fresh, level.delayed):
-                pop = lane.popitem
-                while lane and count:
-                    taken.append(pop(last=False)[0])
-                    count -= 1
-            if not level.fresh and not level.delayed:
+            lane = level.fresh or level.delayed
+            while lane and count:
+                taken.append(lane.popitem(last=False)[0])
+                count -= 1
+            if not lane and not level.delayed:
                 del self._active[0]
         return taken
 

@@ -14,9 +14,9 @@ from ...engine.job import Job
 from ...engine.scheduling.batch import BatchLayout, _ScatterLayout
 from ...engine.scheduling.compatibility import Compatibility
 from ...engine.scheduling.core import InstanceId
-from ...engine.scheduling.dynamic import DynamicBatcher
 from ...engine.scheduling.formation import Formation
 from ...engine.scheduling.queue import PriorityQueues
+from ...engine.scheduling.queueing import DynamicBatcher
 
 
 def _exceeded_batch(original: Any, batcher: DynamicBatcher, batching: Any, max_batch_size: int, *rest: Any) -> None:

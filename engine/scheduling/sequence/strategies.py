@@ -197,7 +197,7 @@ class OldestHost(Host):
     ) -> None:
         super().__init__(instance)
         self._least = least
-        preferred = frozenset(strategy.preferred_batch_sizes or (rows,))
+        preferred = strategy.preferred_batch_sizes
         self._formation = Formation(preferred, rows, strategy.max_queue_delay_us / 1_000_000, compatibility)
 
     def issue(self, now: float) -> None:

@@ -7,7 +7,7 @@ import pytest
 from trireme.engine.errors import FailureReason, UnavailableError
 from trireme.engine.execution import SealReason
 from trireme.engine.scheduling.core import WAIT, Dispatch, Reject
-from trireme.engine.scheduling.default import DefaultScheduler
+from trireme.engine.scheduling.queueing import DefaultScheduler
 
 
 def test_each_execution_takes_one_request_in_order_of_arrival(make_job, run):

@@ -11,11 +11,10 @@ from trireme.engine.errors import CancelledError, InternalError
 from trireme.engine.execution import SealReason
 from trireme.engine.job import Job
 from trireme.engine.scheduling.core import WAIT, Dispatch, Reject, WaitUntil
-from trireme.engine.scheduling.default import DefaultScheduler
 from trireme.engine.scheduling.dispatcher import Dispatcher
-from trireme.engine.scheduling.dynamic import DynamicBatcher
 from trireme.engine.scheduling.forecast import LEAD_S
 from trireme.engine.scheduling.ordering import OrderedByInstance
+from trireme.engine.scheduling.queueing import DefaultScheduler, DynamicBatcher
 
 
 @pytest.fixture

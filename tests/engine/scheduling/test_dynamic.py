@@ -11,7 +11,7 @@ from trireme.engine.errors import UnavailableError
 from trireme.engine.execution import SealReason
 from trireme.engine.scheduling.compatibility import Compatibility
 from trireme.engine.scheduling.core import WAIT, Dispatch, Wait, WaitUntil
-from trireme.engine.scheduling.dynamic import DynamicBatcher
+from trireme.engine.scheduling.queueing import DynamicBatcher
 
 DELAY_US = 300_000
 

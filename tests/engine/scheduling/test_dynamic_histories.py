@@ -13,7 +13,7 @@ from trireme.engine.errors import CancelledError, ErrorKind, UnavailableError
 from trireme.engine.job import Job
 from trireme.engine.scheduling.compatibility import Compatibility
 from trireme.engine.scheduling.core import Dispatch, Reject, Wait, WaitUntil
-from trireme.engine.scheduling.dynamic import DynamicBatcher
+from trireme.engine.scheduling.queueing import DynamicBatcher
 
 TICK_US = 125_000
 TICK_S = TICK_US / 1_000_000  # exact in binary, so histories often meet a deadline to the instant

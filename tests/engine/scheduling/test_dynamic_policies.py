@@ -9,7 +9,7 @@ from trireme.engine.config.model import DynamicBatching, QueuePolicy, TimeoutAct
 from trireme.engine.errors import CancelledError, FailureReason, UnavailableError
 from trireme.engine.execution import SealReason
 from trireme.engine.scheduling.core import WAIT, Dispatch, Reject, WaitUntil
-from trireme.engine.scheduling.dynamic import DynamicBatcher
+from trireme.engine.scheduling.queueing import DynamicBatcher
 
 DELAY_US = 300_000
 

@@ -8,9 +8,8 @@ from trireme.engine.config import model_config
 from trireme.engine.config.model import DynamicBatching, ModelConfig, ModelInput
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.datatypes import FP32
-from trireme.engine.scheduling.default import DefaultScheduler
-from trireme.engine.scheduling.dynamic import DynamicBatcher
 from trireme.engine.scheduling.factory import make_scheduler
+from trireme.engine.scheduling.queueing import DefaultScheduler, DynamicBatcher
 from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
 
 

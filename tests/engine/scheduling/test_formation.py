@@ -1,5 +1,4 @@
-"""The decision table of batch formation says what docs/reference/scheduling.md#forming-a-batch, step 5, says, and the
-code obeys the table."""
+"""Batch formation decides what docs/reference/scheduling.md#forming-a-batch, step 5, says."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from itertools import product
 import pytest
 
 from trireme.engine.execution import SealReason
-from trireme.engine.scheduling.formation import DECISIONS, Decision, Formation, decide
+from trireme.engine.scheduling.formation import Formation
 
 ALL_CONDITIONS = list(product((False, True), repeat=5))
 
@@ -25,14 +24,15 @@ def plain_step_5(cut: bool, late: bool, closed: bool, large: bool, patient: bool
 
 
 @pytest.mark.parametrize("conditions", ALL_CONDITIONS)
-def test_table_agrees_with_the_specification(conditions):
-    sends = {Decision.SEND_TO_CUT: "cut", Decision.WAIT: "wait"}
-    assert sends.get(decide(conditions), "all") == plain_step_5(*conditions)
-
-
-def test_every_line_of_the_table_is_needed():
-    decided = {decide(conditions) for conditions in ALL_CONDITIONS}
-    assert decided == {decision for _, decision in DECISIONS} == set(Decision)
+def test_decisions_agree_with_the_specification(conditions, make_job):
+    cut, late, closed, large, patient = conditions
+    formation = Formation({4}, 8, 0.5 if late or patient else 0.0, None)
+    formation.count, formation.rows = 3, 4 if large else 3
+    formation._cut = 2 if cut else 0
+    formation.closed = SealReason.SHAPE if closed else None
+    decided = formation.decide(1.0 if late else 0.0, draining=not patient)
+    sent = "wait" if decided is None else "cut" if decided[0] == 2 else "all"
+    assert sent == plain_step_5(*conditions)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.scheduling.core import AWAIT, WAIT, Action, Dispatch, Reject, SchedulerCore
 from trireme.engine.scheduling.delays import SchedulerDelays
-from trireme.engine.scheduling.dynamic import DynamicBatcher
 from trireme.engine.scheduling.factory import make_scheduler
+from trireme.engine.scheduling.queueing import DynamicBatcher
 from trireme.engine.scheduling.sequence.batcher import SequenceBatcher
 
 DYNAMIC = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000000 } }"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trireme.engine.scheduling.default import DefaultScheduler
 from trireme.engine.scheduling.permits import Permits
+from trireme.engine.scheduling.queueing import DefaultScheduler
 
 
 class Told:
