@@ -360,7 +360,7 @@ class Dispatcher:
 
 
 class Accounts:
-    """Counts what becomes of accepted requests: executions, successes, failures, each once
+    """Counts accepted requests: executions, successes, failures, each once
     (docs/reference/statistics.md)."""
 
     __slots__ = ("_clock", "_statistics")
