@@ -35,10 +35,6 @@ class GraphTensor:
     any_rank: bool = False
 
     @property
-    def is_scalar(self) -> bool:
-        return not self.dims and not self.any_rank
-
-    @property
     def config_type(self) -> str:
         """The element type in a model configuration's spelling, also of types that configurations do not have."""
         return self.known.config_name if self.known else f"TYPE_{self.element}"
@@ -72,17 +68,22 @@ class Signature:
     outputs: Mapping[str, GraphTensor]
     initializers: Mapping[str, GraphTensor] = field(default_factory=dict)
 
-    def find_input(self, name: str) -> GraphTensor | None:
-        return self.inputs.get(name) or self.initializers.get(name)
+    @property
+    def all_inputs(self) -> Mapping[str, GraphTensor]:
+        return {**self.inputs, **self.initializers}
+
+    @property
+    def scalars(self) -> frozenset[str]:
+        """Names of the inputs that are scalars."""
+        return frozenset(name for name, each in self.all_inputs.items() if not each.dims and not each.any_rank)
 
 
-def fed_inputs(config: ModelConfig, sequences: SequenceBatching) -> tuple[str, ...]:
-    """Names of all that a model is given: inputs of requests, batch inputs, controls and states of sequences."""
-    names = [tensor.name for tensor in config.input]
-    names += [name for spec in config.batch_input for name in spec.target_names]
-    names += [control.name for control in sequences.controls]
-    names += [state.input_name for state in sequences.states]
-    return tuple(dict.fromkeys(names))
+def fed_types(config: ModelConfig, sequences: SequenceBatching) -> dict[str, DataType]:
+    """All that a model is given, by name: inputs of requests, batch inputs, controls and states of sequences."""
+    types = {tensor.name: tensor.datatype for tensor in config.input}
+    types |= {name: spec.datatype for spec in config.batch_input for name in spec.target_names}
+    types |= {control.name: control.datatype for control in sequences.controls}
+    return types | {state.input_name: state.datatype for state in sequences.states}
 
 
 # Does a model configuration fit the model's graph? (docs/reference/backends.md#checks-against-the-graph)
@@ -91,39 +92,27 @@ def fed_inputs(config: ModelConfig, sequences: SequenceBatching) -> tuple[str, .
 # optional, name, type, shape; then the same for the outputs; then the implicit states.
 
 
-def check_model(config: ModelConfig, signature: Signature, sequences: SequenceBatching) -> None:
+def check_model(
+    config: ModelConfig, signature: Signature, sequences: SequenceBatching, *, every_input: bool = True
+) -> None:
     """Check a complete configuration against the graph.
 
     Args:
         sequences: what the configuration says about sequences; an empty one if it says nothing.
+        every_input: of the graph must be configured; else any number of them will do.
 
     Raises:
         TriremeError: the first thing found that does not fit.
     """
     for control in sequences.controls:
         _check_control(config, signature, control)
-    _check_input_count(config, signature, sequences)
-    _check_each(config, signature, sequences)
-
-
-def check_tensors(config: ModelConfig, signature: Signature, sequences: SequenceBatching) -> None:
-    """`check_model` for models that have inputs which need not be configured: any number of them will do.
-
-    Raises:
-        TriremeError: the first thing found that does not fit.
-    """
-    for control in sequences.controls:
-        _check_control(config, signature, control)
-    _check_each(config, signature, sequences)
-
-
-def _check_each(config: ModelConfig, signature: Signature, sequences: SequenceBatching) -> None:
+    if every_input:
+        _check_input_count(config, signature, sequences)
     for tensor in config.input:
         _check_input(config, signature, tensor)
     for spec in config.batch_input:
         for name in spec.target_names:
-            target = signature.find_input(name) or _unexpected("input", name, _input_names(signature))
-            _check_type(config, target, "input", spec.datatype)
+            _check_type(config, find_tensor("input", name, signature.all_inputs), "input", spec.datatype)
     for tensor in config.output:
         _check_output(config, signature, tensor)
     for state in sequences.states:
@@ -131,7 +120,7 @@ def _check_each(config: ModelConfig, signature: Signature, sequences: SequenceBa
 
 
 def _check_control(config: ModelConfig, signature: Signature, control: SequenceControl) -> None:
-    graph = signature.find_input(control.name)
+    graph = signature.all_inputs.get(control.name)
     if graph is None:
         raise InternalError(
             f"configuration specified sequence control '{control.name}', but model does not provide that input"
@@ -167,7 +156,7 @@ def _check_input(config: ModelConfig, signature: Signature, tensor: ModelInput) 
             f"unable to load model '{config.name}', optional input '{tensor.name}' is not supported for models that "
             "support batching"
         )
-    graph = signature.find_input(tensor.name) or _unexpected("input", tensor.name, _input_names(signature))
+    graph = find_tensor("input", tensor.name, signature.all_inputs)
     _check_type(config, graph, "input", tensor.datatype)
     if not tensor.allow_ragged_batch:
         _check_dims(config, graph, tensor.inner_dims)
@@ -184,7 +173,7 @@ def _check_input(config: ModelConfig, signature: Signature, tensor: ModelInput) 
 
 
 def _check_output(config: ModelConfig, signature: Signature, tensor: ModelOutput) -> None:
-    graph = signature.outputs.get(tensor.name) or _unexpected("output", tensor.name, signature.outputs)
+    graph = find_tensor("output", tensor.name, signature.outputs)
     _check_type(config, graph, "output", tensor.datatype)
     if not any(tensor.name in spec.target_names for spec in config.batch_output):
         _check_dims(config, graph, tensor.inner_dims)
@@ -193,8 +182,8 @@ def _check_output(config: ModelConfig, signature: Signature, tensor: ModelOutput
 def _check_state(config: ModelConfig, signature: Signature, state: ImplicitState) -> None:
     """Types of both ends, and whether what the configuration says of the shape can go in. The shape that comes out is
     up to the model: it is the next request's input (docs/reference/sequences.md#implicit-state)."""
-    taken = signature.find_input(state.input_name) or _unexpected("input", state.input_name, _input_names(signature))
-    given = signature.outputs.get(state.output_name) or _unexpected("output", state.output_name, signature.outputs)
+    taken = find_tensor("input", state.input_name, signature.all_inputs)
+    given = find_tensor("output", state.output_name, signature.outputs)
     _check_type(config, taken, "input state", state.datatype)
     _check_type(config, given, "output state", state.datatype)
     declared = state.initial[0].dims if state.initial else state.dims
@@ -251,14 +240,17 @@ def _expects(graph: GraphTensor, dims: Dims) -> str:
     )
 
 
-def _unexpected(role: str, name: str, allowed: Iterable[str]) -> GraphTensor:
-    raise InvalidArgumentError(
-        f"unexpected inference {role} '{name}', allowed {role}s are: {', '.join(sorted(allowed))}"
-    )
+def find_tensor(role: str, name: str, allowed: Mapping[str, GraphTensor]) -> GraphTensor:
+    """An input or output of the graph.
 
-
-def _input_names(signature: Signature) -> Mapping[str, GraphTensor]:
-    return {**signature.inputs, **signature.initializers}
+    Raises:
+        InvalidArgumentError: it has none of that name.
+    """
+    if name not in allowed:
+        raise InvalidArgumentError(
+            f"unexpected inference {role} '{name}', allowed {role}s are: {', '.join(sorted(allowed))}"
+        )
+    return allowed[name]
 
 
 def shape_text(dims: Dims) -> str:

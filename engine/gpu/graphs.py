@@ -1,7 +1,7 @@
 """For which shapes a model's work is captured as CUDA graphs, and which graph serves a batch
 (docs/reference/backends.md#tensorrt).
 
-Pure: what capturing and launching mean, a framework knows.
+What capturing and launching mean, a framework knows.
 
 Rules:
  1. ``optimization.cuda.graphs`` turns them on. Without a ``graph_spec`` they are captured for batches of 1, of the
@@ -14,18 +14,23 @@ Rules:
  3. A batch of exactly these shapes is served by its graph. Any other is served by the nearest larger one, by batch size
     first, whose ``graph_lower_bound`` it reaches in every dimension; it is padded. If there is none, it is executed
     without a graph. Without a lower bound only exact shapes fit.
+ 4. What cannot be captured, be it for lack of memory, is executed without a graph, as in Triton, and the log says why.
+    Only a sick device is no place for it. Large ones are captured first: smaller ones fit into their memory.
+ 5. A graph reads and writes the same memory every time. So a batch's inputs are copied there, and its results from
+    there, on the stream that it is launched in: the batch before is computed by then, and the one after it not yet.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..config.model import Dims, ModelConfig
 from ..config.sequence import OldestStrategy, sequence_batching
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, TriremeError
+from .device import DeviceArray, Graph, SickDeviceError
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +67,19 @@ class GraphShape:
         )
 
 
-class GraphChoice:
+@dataclass(frozen=True, slots=True)
+class CapturedGraph(GraphShape):
+    """A graph, and the memory that it reads and writes, by name."""
+
+    graph: Graph
+    inputs: Mapping[str, DeviceArray]
+    outputs: Mapping[str, DeviceArray]
+
+
+G = TypeVar("G", bound=GraphShape)
+
+
+class GraphChoice(Generic[G]):
     """Chooses among the graphs that were captured.
 
     Args:
@@ -72,10 +89,17 @@ class GraphChoice:
         graphs: the same, the smallest batch first.
     """
 
-    def __init__(self, graphs: Sequence[GraphShape]) -> None:
+    def __init__(self, graphs: Sequence[G]) -> None:
         self.graphs = sorted(graphs, key=_key)
 
-    def find(self, rows: int, shapes: Shapes) -> GraphShape | None:
+    def fitting(self, rows: int, arrays: Mapping[str, Any]) -> G | None:
+        """`find`, for arrays with the batch dimension, if the model has one."""
+        if not self.graphs:
+            return None
+        skip = 1 if self.graphs[0].rows else 0
+        return self.find(rows * skip, {name: tuple(array.shape[skip:]) for name, array in arrays.items()})
+
+    def find(self, rows: int, shapes: Shapes) -> G | None:
         """The graph that serves a batch; None if it is to be executed without one.
 
         Args:
@@ -85,6 +109,30 @@ class GraphChoice:
         fitting = [graph for graph in self.graphs if shapes.keys() == graph.shapes.keys()]
         exact = next((graph for graph in fitting if graph.rows == rows and dict(graph.shapes) == dict(shapes)), None)
         return exact or next((graph for graph in fitting if graph.serves(rows, shapes)), None)
+
+
+def capture_each(
+    shapes: Sequence[GraphShape],
+    capture: Callable[[GraphShape], CapturedGraph],
+    refused: Callable[[GraphShape, TriremeError], None],
+) -> GraphChoice[CapturedGraph]:
+    """Capture graphs (rule 4).
+
+    Args:
+        refused: called for each that cannot be captured, with why.
+
+    Raises:
+        SickDeviceError: rule 4.
+    """
+    captured = []
+    for shape in sorted(shapes, key=_key, reverse=True):
+        try:
+            captured.append(capture(shape))
+        except SickDeviceError:
+            raise
+        except TriremeError as error:
+            refused(shape, error)
+    return GraphChoice(captured)
 
 
 def graph_shapes(config: ModelConfig, inputs: Shapes) -> tuple[GraphShape, ...]:

@@ -1,29 +1,30 @@
-"""One session in use: gather, run, scatter. This is the path of every request; what can be known before is."""
+"""One session in use, on the CPU or on a GPU."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...config.model import ModelConfig
-from ...config.sequence import ImplicitState, SequenceBatching
-from ...datatypes import BF16, BYTES, DataType
-from ...errors import InternalError
-from ...execution import ExecutionBatch, Phase
-from ...job import Job
-from ...scheduling.batch import BatchLayout, encode_text
-from ...scheduling.sequence.state import keep_arrays
-from ..interface import InstanceSpec, ModelInstance
-from ..signature import Signature
+from ...datatypes import BF16, BYTES
+from ...errors import FailureReason, InternalError, TriremeError, UnavailableError
+from ...gpu.cupy_device import CupyDevice
+from ...gpu.device import DeviceArray, OutOfDeviceMemoryError, Stream
+from ...gpu.pipeline import Compute, Pipeline
+from ...scheduling.batch import encode_text
+from ..framework import DeviceBatch, ModelTensors, PipelineInstance, ThreadInstance
 from .session import error_types, reason, run_options
 
+_ONNX_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
-class OnnxRuntimeInstance(ModelInstance):
-    """An instance; `execute` and `close` on one thread at a time.
+
+class OnnxRuntimeInstance(ThreadInstance):
+    """An instance that executes a batch on its thread.
 
     ``InferenceSession.run`` on numpy arrays is the fastest way for small tensors on the CPU (4 µs with one FP32[16]
     row, where I/O binding and ``run_with_ort_values`` need more than 35 µs); only BF16 goes the longer way, because
@@ -33,78 +34,55 @@ class OnnxRuntimeInstance(ModelInstance):
         session: the ``onnxruntime.InferenceSession``; None once closed.
     """
 
-    def __init__(
-        self,
-        runtime: Any,
-        config: ModelConfig,
-        spec: InstanceSpec,
-        session: Any,
-        wiring: Wiring,
-        layout: BatchLayout,
-    ) -> None:
-        self._name = spec.name
-        self._max_rows = max(config.max_batch_size, 1)
-        self._layout = layout
-        self._errors = error_types(runtime)
+    def __init__(self, runtime: Any, config: ModelConfig, name: str, tensors: ModelTensors, session: Any) -> None:
+        names, options = list(tensors.outputs), run_options(runtime, config)
+        if BF16 in tensors.outputs.values():
+            run = partial(_run_bound, session, names, options)
+        else:
+            run = partial(session.run, names, run_options=options)
+        super().__init__(name, tensors, run, error_types(runtime))
         self._runtime = runtime
         self.session: Any = session
-        self._run_options = run_options(runtime, config)
-        self._wiring = wiring
-        self._output_names = list(wiring.outputs)
-        self._to_convert = bool(wiring.scalar_inputs or wiring.bf16_inputs)
-        types = wiring.types
-        self._text_outputs = [at for at, name in enumerate(self._output_names) if types[name] is BYTES]
-        self._run = self._run_bound if BF16 in types.values() else self._run_arrays
-
-    def execute(self, batch: ExecutionBatch) -> None:
-        if batch.rows > self._max_rows:
-            raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
-        jobs, inputs = self._layout.gather(batch.jobs)
-        if not jobs:
-            return
-        if self._to_convert:
-            self._convert(inputs)
-        batch.mark(Phase.INFER_START)
-        try:
-            outputs = self._run(inputs)
-        except self._errors as error:
-            raise InternalError(reason(error)) from None
-        batch.mark(Phase.OUTPUT_START)
-        for at in self._text_outputs:
-            outputs[at] = encode_text(outputs[at])
-        self._wiring.scatter(self._layout, jobs, outputs)
+        self._bf16_inputs = _bf16_inputs(tensors)
+        self._converts |= bool(self._bf16_inputs)
+        self._text_outputs = [at for at, kind in enumerate(tensors.outputs.values()) if kind is BYTES]
+        self._fetches = bool(self._text_outputs)
 
     def close(self) -> None:
+        super().close()
         self.session = None
 
-    def _convert(self, inputs: dict[str, Any]) -> None:
-        """What configurations call [1] and graphs a scalar; and BF16, whose bits come as UINT16."""
-        for name in self._wiring.scalar_inputs:
-            if name in inputs:
-                inputs[name] = inputs[name].reshape(())
-        for name in self._wiring.bf16_inputs:
-            if name in inputs:
-                inputs[name] = as_bf16(self._runtime, inputs[name])
+    def _convert(self, inputs: dict[str, Any], rows: int, jobs: int) -> dict[str, Any]:
+        inputs = super()._convert(inputs, rows, jobs)
+        for name in self._bf16_inputs & inputs.keys():
+            inputs[name] = _as_bf16(self._runtime, inputs[name])
+        return inputs
 
-    def _run_arrays(self, inputs: dict[str, Any]) -> list[np.ndarray]:
-        return self.session.run(self._output_names, inputs, self._run_options)
+    def _fetch(self, outputs: list[np.ndarray]) -> list[np.ndarray]:
+        for at in self._text_outputs:
+            outputs[at] = encode_text(outputs[at])
+        return outputs
 
-    def _run_bound(self, inputs: dict[str, Any]) -> list[np.ndarray]:
-        binding = self.session.io_binding()
-        for name, value in inputs.items():
-            if isinstance(value, np.ndarray):
-                binding.bind_cpu_input(name, value)
-            else:
-                binding.bind_ortvalue_input(name, value)
-        for name in self._output_names:
-            binding.bind_output(name)
-        self.session.run_with_iobinding(binding, self._run_options)
-        return [to_array(value) for value in binding.get_outputs()]
+    def _failure(self, error: Exception) -> InternalError:
+        return InternalError(reason(error))
 
 
-def to_array(value: Any) -> np.ndarray:
+def _run_bound(session: Any, outputs: list[str], options: Any, inputs: dict[str, Any]) -> list[np.ndarray]:
+    binding = session.io_binding()
+    for name, value in inputs.items():
+        if isinstance(value, np.ndarray):
+            binding.bind_cpu_input(name, value)
+        else:
+            binding.bind_ortvalue_input(name, value)
+    for name in outputs:
+        binding.bind_output(name)
+    session.run_with_iobinding(binding, options)
+    return [_to_array(value) for value in binding.get_outputs()]
+
+
+def _to_array(value: Any) -> np.ndarray:
     """An ``OrtValue`` on the CPU as an array; BF16 as UINT16, a view that keeps the value alive."""
-    if value.element_type() != ONNX_BFLOAT16:
+    if value.element_type() != _ONNX_BFLOAT16:
         return value.numpy()
     shape = value.shape()
     count = int(np.prod(shape, dtype=np.int64))
@@ -115,72 +93,157 @@ def to_array(value: Any) -> np.ndarray:
     return np.ctypeslib.as_array(memory).reshape(shape)
 
 
-# -- What an instance has to know of a model's tensors, worked out once
+def _bf16_inputs(tensors: ModelTensors) -> frozenset[str]:
+    """Names of the inputs whose elements come as UINT16."""
+    return frozenset(name for name, datatype in tensors.inputs.items() if datatype is BF16)
 
 
-ONNX_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+def _as_bf16(runtime: Any, bits: np.ndarray) -> Any:
+    """An ``OrtValue`` on the CPU over BF16 elements that come as UINT16."""
+    whole = np.ascontiguousarray(bits).reshape(bits.shape)
+    return runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(whole, _ONNX_BFLOAT16)
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """See `wire`.
+# On a GPU: inputs and outputs are bound in the device's memory, and the session's kernels go into our stream.
+#
+# Rules:
+#  1. The CUDA and TensorRT providers enqueue on the stream that they were given (``user_compute_stream``), and a run
+#     does not wait for it (``disable_synchronize_execution_providers``). So a batch is launched when its run has
+#     returned. A build of ONNX Runtime that waits all the same costs overlap, and nothing else.
+#  2. An input is bound where the graph takes it, which the session says. What a node on the CPU takes is bound there: a
+#     copy by ONNX Runtime would not wait for ours, which is on another stream. So are initializers that a configuration
+#     makes inputs, of which the session does not say it: ONNX Runtime copies them at once.
+#  3. An output is bound where the graph makes it, and ONNX Runtime allocates it, since only it knows the shape. One on
+#     the CPU is looked at when the batch has landed: what makes it may be in the stream as well.
+#  4. Two batches may be on their way: each has a binding, inputs and outputs of its own, and whatever else the session
+#     holds is used in the order of the stream. A model with implicit state has one: its next requests need what this
+#     batch leaves behind, so there would be nothing to overlap.
+#
+# Written after ONNX Runtime's reference and sources (1.31) and tested against a stand-in for its GPU build, which
+# computes with the real one; no GPU has seen it yet.
+
+
+_NOT_SYNCHRONIZED = "disable_synchronize_execution_providers"
+
+# "CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; hostname=..."
+_CUDA_FAILURE = re.compile(r"\bCUDA failure (\d+)")
+_OUT_OF_MEMORY = ("Failed to allocate memory", "smaller than requested bytes", "_ALLOC_FAILED", "out of memory")
+
+
+class OnnxRuntimeGpuInstance(PipelineInstance):
+    """An instance that enqueues its batches.
+
+    Args:
+        session: made for the compute stream of `pipeline`.
 
     Attributes:
-        outputs: names of the graph's outputs to ask for: the configuration's, then those of states.
-        client_outputs: how many of them are the configuration's.
-        types: of the outputs, by name.
-        states: where in `outputs` each state is.
-        scalar_inputs: what configurations call [1] and graphs a scalar.
-        bf16_inputs: whose elements come as UINT16.
+        session: the ``onnxruntime.InferenceSession``; None once closed.
+
+    Raises:
+        UnavailableError: the installed ONNX Runtime is too old to say where inputs and outputs are.
     """
 
-    outputs: tuple[str, ...]
-    client_outputs: int
-    types: Mapping[str, DataType]
-    states: tuple[tuple[int, ImplicitState], ...]
-    scalar_inputs: tuple[str, ...]
-    bf16_inputs: tuple[str, ...]
-    batching: bool
+    def __init__(
+        self,
+        runtime: Any,
+        config: ModelConfig,
+        name: str,
+        tensors: ModelTensors,
+        session: Any,
+        pipeline: Pipeline,
+        device: CupyDevice,
+    ) -> None:
+        super().__init__(name, tensors, pipeline)
+        self._device = device
+        self._runtime = runtime
+        self._errors = error_types(runtime)
+        self._run_options = run_options(runtime, config)
+        self._run_options.add_run_config_entry(_NOT_SYNCHRONIZED, "1")
+        self.session: Any = session
+        self._bf16_inputs = _bf16_inputs(tensors)
+        self._device_inputs, device_outputs = _places(session)
+        self.shares_inputs = not tensors.scalars and len(self._device_inputs) == len(session.get_inputs())
+        self._device_outputs = [name for name in tensors.outputs if name in device_outputs]
 
-    def scatter(self, layout: BatchLayout, jobs: Sequence[Job], outputs: Sequence[Any]) -> None:
-        """Answer the jobs of a batch with its outputs, in the order of `Wiring.outputs`: see `BatchLayout.split`."""
-        if not self.states:
-            layout.scatter(jobs, outputs)
-            return
-        # What a batch leaves behind is kept only once nothing can go wrong with it any more.
-        shares = layout.split(jobs, outputs[: self.client_outputs])
-        keep_arrays(jobs, [(state, outputs[at]) for at, state in self.states], self.batching)
-        layout.answer(shares)
+    def close(self) -> None:
+        self.session = None
+
+    def _prepare(self, run: DeviceBatch, inputs: dict[str, Any]) -> Compute:
+        run.host_inputs = {name: inputs.pop(name) for name in list(inputs) if name not in self._device_inputs}
+        run.outputs = self._device_outputs
+        return partial(self._compute, run)
+
+    def _finish(self, run: DeviceBatch, arrays: dict[str, Any]) -> None:
+        arrays |= {name: _to_array(value) for name, value in run.host_outputs.items()}
+
+    def _compute(self, run: DeviceBatch, stream: Stream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+        """See `pipeline.Compute`. The stream is the one that the session was made for."""
+        binding = self.session.io_binding()
+        run.held.append(binding)
+        try:
+            self._bind(binding, run, arrays)
+            with self._device.active():
+                self.session.run_with_iobinding(binding, self._run_options)
+        except self._errors as error:
+            raise self._failure(reason(error)) from None
+        results = []
+        for name, value in zip(self._tensors.outputs, binding.get_outputs(), strict=True):
+            if name in self._device_outputs:
+                results.append(self._view(name, value))
+            else:
+                run.host_outputs[name] = value
+        return results
+
+    def _bind(self, binding: Any, run: DeviceBatch, arrays: Sequence[DeviceArray]) -> None:
+        """Rules 2 and 3."""
+        for name, array in zip(run.names, arrays, strict=True):
+            kind = _ONNX_BFLOAT16 if name in self._bf16_inputs else array.dtype
+            address = self._device.address(array)
+            binding.bind_input(name, "cuda", self._device.index, kind, list(array.shape), address)
+        for name, array in run.host_inputs.items():
+            # As a value, because `bind_cpu_input` knows nothing of initializers that a configuration makes inputs.
+            bf16 = name in self._bf16_inputs
+            value = _as_bf16(self._runtime, array) if bf16 else self._runtime.OrtValue.ortvalue_from_numpy(array)
+            binding.bind_ortvalue_input(name, value)
+        for name in self._tensors.outputs:
+            if name in self._device_outputs:
+                binding.bind_output(name, "cuda", self._device.index)
+            else:
+                binding.bind_output(name)
+
+    def _view(self, name: str, value: Any) -> DeviceArray:
+        """An ``OrtValue`` on the device as an array; BF16 as UINT16."""
+        if value.device_name() != "cuda":
+            raise InternalError(
+                f"output '{name}' of '{self._name}' is on '{value.device_name()}', though bound to cuda"
+            )
+        return self._device.view(value.data_ptr(), value.shape(), self._tensors.outputs[name].storage, value)
+
+    def _failure(self, text: str) -> TriremeError:
+        """The error that one of ONNX Runtime's is: the batch's, or the device's."""
+        cuda = _CUDA_FAILURE.search(text)
+        if cuda is not None:
+            return self._device.failure(int(cuda[1]), text)
+        if any(sign in text for sign in _OUT_OF_MEMORY):
+            return OutOfDeviceMemoryError(f"GPU {self._device.index}: {text}")
+        return InternalError(text, reason=FailureReason.BACKEND)
 
 
-def wire(config: ModelConfig, signature: Signature, states: Sequence[ImplicitState]) -> Wiring:
-    """The wiring of a model whose configuration fits its graph."""
-    outputs = [output.name for output in config.output]
-    outputs += [state.output_name for state in states if config.find_output(state.output_name) is None]
-    types = {output.name: output.datatype for output in config.output}
-    types.update((state.output_name, state.datatype) for state in states)
-    graph_inputs = (*signature.inputs.values(), *signature.initializers.values())
-    bf16_inputs = [tensor.name for tensor in config.input if tensor.datatype is BF16]
-    bf16_inputs += [state.input_name for state in states if state.datatype is BF16]
-    return Wiring(
-        outputs=tuple(outputs),
-        client_outputs=len(config.output),
-        types=types,
-        states=tuple((outputs.index(state.output_name), state) for state in states),
-        scalar_inputs=tuple(tensor.name for tensor in graph_inputs if not tensor.dims),
-        bf16_inputs=tuple(bf16_inputs),
-        batching=config.max_batch_size > 0,
+def _places(session: Any) -> tuple[frozenset[str], frozenset[str]]:
+    """Names of the inputs that the graph takes, and of the outputs that it makes, in the GPU's memory."""
+    try:
+        inputs, outputs = session.get_input_memory_infos(), session.get_output_memory_infos()
+    except AttributeError:
+        raise UnavailableError("instances on GPUs need ONNX Runtime 1.23 or later: pip install trireme[gpu]") from None
+    return (
+        frozenset(_on_device(session.get_inputs(), inputs)),
+        frozenset(_on_device(session.get_outputs(), outputs)),
     )
 
 
-def text_tensors(config: ModelConfig, sequences: SequenceBatching) -> list[str]:
-    """Names of the tensors that hold strings, inputs and outputs."""
-    tensors = [*((tensor.name, tensor.datatype) for tensor in (*config.input, *sequences.controls, *config.output))]
-    tensors += [(state.input_name, state.datatype) for state in sequences.states]
-    return [name for name, datatype in tensors if datatype is BYTES]
-
-
-def as_bf16(runtime: Any, bits: np.ndarray) -> Any:
-    """An ``OrtValue`` on the CPU over BF16 elements that come as UINT16."""
-    whole = np.ascontiguousarray(bits).reshape(bits.shape)
-    return runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(whole, ONNX_BFLOAT16)
+def _on_device(arguments: Sequence[Any], infos: Sequence[Any]) -> Iterator[str]:
+    for argument, info in zip(arguments, infos, strict=True):
+        where = info.name.lower()
+        # Pinned memory has had names and types of many kinds ("CudaPinned", host accessible); it is the CPU's.
+        if "cpu" not in where and "pinned" not in where and "host" not in str(info.device_mem_type).lower():
+            yield argument.name

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...config.model import ModelConfig
-from ...config.sequence import SequenceBatching, sequence_batching
 from ...datatypes import BOOL, FP16, FP32, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64
-from ...errors import InternalError, InvalidArgumentError, UnavailableError
-from ...execution import ExecutionBatch, Phase
+from ...errors import InternalError, InvalidArgumentError
 from ...plugins import import_package
-from ...scheduling.batch import BatchLayout
-from ..interface import Backend, Completion, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
-from ..parameters import parse_int
-from ..signature import GraphTensor, Signature, check_model, complete, needs_completion
+from ..framework import FrameworkModel, GraphBackend, ModelTensors, ThreadInstance, find_file
+from ..interface import InstanceSpec, ModelFiles
+from ..signature import GraphTensor, Signature, check_model
 
 _DEFAULT_FILENAME = "model.xml"
 _TIME_DEPENDS_ON_VALUES = frozenset({"Loop", "If", "TensorIterator", "While"})
 
 
-class OpenVinoBackend(Backend):
+class OpenVinoBackend(GraphBackend):
     """Runs what OpenVINO reads: its own format, ONNX, TensorFlow's SavedModel, TensorFlow Lite, PaddlePaddle.
 
     Options: ``default-max-batch-size`` (4).
@@ -34,120 +31,85 @@ class OpenVinoBackend(Backend):
 
     name = "openvino"
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(options)
-        self._default_max_batch_size = max(parse_int(options.get("default-max-batch-size", "4")), 0)
-        self._lock = threading.Lock()
-        self._core: Any = None
+    def import_library(self) -> Any:
+        return import_package("openvino", "the backend 'openvino' needs", "openvino").Core()
 
-    def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
-        """See docs/reference/model-configuration.md#completion-by-backends.
-
-        Raises:
-            TriremeError: the model cannot be read, or cannot batch although the configuration wants it to.
-        """
-        if not needs_completion(config):
-            return None
-        model = _read(self._openvino_core(), model_path(config, files))
-        return complete(config, signature_of(model, config.max_batch_size), self._default_max_batch_size)
+    def signature(self, config: ModelConfig, files: ModelFiles) -> Signature:
+        return _signature_of(_read(self.library, config, files), config.max_batch_size)
 
     def load(self, config: ModelConfig, files: ModelFiles) -> OpenVinoModel:
-        return OpenVinoModel(self._openvino_core(), config, model_path(config, files))
-
-    def _openvino_core(self) -> Any:
-        with self._lock:
-            if self._core is None:
-                self._core = import_openvino().Core()
-            return self._core
+        return OpenVinoModel(self.library, config, files)
 
 
-class OpenVinoModel(LoadedModel):
-    """A compiled model whose configuration fits; its instances are infer requests.
+class OpenVinoModel(FrameworkModel[Any]):
+    """A model, compiled once; its instances are infer requests.
 
     A model whose batch dimension is open takes batches of any size. One that was made for a single size takes that, or
     is padded to it.
     """
 
-    def __init__(self, core: Any, config: ModelConfig, path: Path) -> None:
-        self._config = config
-        _check_kinds(config)
-        self._settings = settings = Settings.of(config)
-        self._layout = BatchLayout(config)
-        model = _prepared(core, config, path, settings)
+    def __init__(self, core: Any, config: ModelConfig, files: ModelFiles) -> None:
+        if any(group.kind != "KIND_CPU" for group in config.instance_group):
+            raise InvalidArgumentError(
+                f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO"
+            )
+        super().__init__(config, files, share=math.inf)
+        self._core = core
+        self._settings = Settings.of(config)
+        self._fixed_batch = 0
+        self._thread_bound = True
+        self.first_program()
+
+    def make(self, spec: InstanceSpec) -> Any:
+        """The ``CompiledModel``, with the shapes that the configuration asks for."""
+        config, settings = self.config, self._settings
         batch = config.max_batch_size
-        signature = signature_of(model, batch)
-        check_model(config, signature, sequence_batching(config) or SequenceBatching())
+        try:
+            if settings.extension:
+                self._core.add_extension(settings.extension)
+            model = _read(self._core, config, self.files)
+            if settings.reshape:
+                rows = [-1] if batch > 0 else []
+                model.reshape({tensor.name: [*rows, *tensor.inner_dims] for tensor in config.input})
+        except ERRORS as error:
+            raise openvino_error(error) from error
+        signature = _signature_of(model, batch)
+        check_model(config, signature, self.tensors.sequences)
+        self.tensors.scalars = signature.scalars
         fixed = batch > 0 and any(port.get_partial_shape()[0].is_static for port in model.inputs)
         self._fixed_batch = batch if fixed else 0
-        self._scalars = frozenset(name for name, tensor in signature.inputs.items() if tensor.is_scalar)
         self._thread_bound = any(node.get_type_name() in _TIME_DEPENDS_ON_VALUES for node in model.get_ops())
         try:
-            self._compiled: Any = core.compile_model(model, settings.device, dict(settings.properties))
+            return self._core.compile_model(model, settings.device, dict(settings.properties))
         except ERRORS as error:
             raise openvino_error(error) from error
 
     def create_instance(self, spec: InstanceSpec) -> OpenVinoInstance:
-        instance = OpenVinoInstance(
-            self._compiled,
-            self._config,
-            spec,
-            self._layout,
-            self._fixed_batch,
-            self._settings.pad_batches,
-            self._scalars,
-        )
-        instance.thread_bound = self._thread_bound or self._settings.device != "CPU"
+        settings, tensors = self._settings, self.tensors
+        instance = OpenVinoInstance(self.program(spec), spec.name, tensors, self._fixed_batch, settings.pad_batches)
+        instance.thread_bound = self._thread_bound or settings.device != "CPU"
         return instance
 
-    def close(self) -> None:
-        self._compiled = None
 
-
-def model_path(config: ModelConfig, files: ModelFiles) -> Path:
-    """The model file of a version, or its directory (SavedModel).
+def _read(core: Any, config: ModelConfig, files: ModelFiles) -> Any:
+    """The model of a version's file, or directory (SavedModel).
 
     Raises:
         UnavailableError: it is not there.
+        InternalError: OpenVINO cannot read it.
     """
-    path = files.model_path(config, InstanceSpec(config.name), _DEFAULT_FILENAME)  # instances are on the CPU
-    if not path.exists():
-        raise UnavailableError(f"unable to find '{path}' for model instance '{config.name}'")
-    return path
-
-
-def _check_kinds(config: ModelConfig) -> None:
-    if any(group.kind != "KIND_CPU" for group in config.instance_group):
-        raise InvalidArgumentError(
-            f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO"
-        )
-
-
-def _read(core: Any, path: Path) -> Any:
+    spec = InstanceSpec(config.name)  # instances are on the CPU
+    path = find_file(config, files, spec, _DEFAULT_FILENAME, directory=True)
     try:
         return core.read_model(str(path))
     except ERRORS as error:
         raise openvino_error(error) from error
 
 
-def _prepared(core: Any, config: ModelConfig, path: Path, settings: Settings) -> Any:
-    """The model with the shapes that the configuration asks for."""
-    try:
-        if settings.extension:
-            core.add_extension(settings.extension)
-        model = _read(core, path)
-        if settings.reshape:
-            rows = [-1] if config.max_batch_size > 0 else []
-            inside = {tensor.name: tensor.inner_dims for tensor in config.input}
-            model.reshape({name: [*rows, *dims] for name, dims in inside.items()})
-    except ERRORS as error:
-        raise openvino_error(error) from error
-    return model
+# -- One infer request
 
 
-# -- One infer request: gather, run, scatter
-
-
-class OpenVinoInstance(ModelInstance):
+class OpenVinoInstance(ThreadInstance):
     """An instance; `execute` and `close` on one thread at a time.
 
     Args:
@@ -155,44 +117,19 @@ class OpenVinoInstance(ModelInstance):
         fixed_batch: rows that the model takes, no more and no fewer; 0 for any number.
     """
 
-    def __init__(
-        self,
-        compiled: Any,
-        config: ModelConfig,
-        spec: InstanceSpec,
-        layout: BatchLayout,
-        fixed_batch: int,
-        pad: bool,
-        scalars: frozenset[str],
-    ) -> None:
-        self._name = spec.name
-        self._max_rows = max(config.max_batch_size, 1)
-        self._layout = layout
-        self._outputs = [output.name for output in config.output]
+    def __init__(self, compiled: Any, name: str, tensors: ModelTensors, fixed_batch: int, pad: bool) -> None:
+        super().__init__(name, tensors, partial(compiled.create_infer_request().infer, share_inputs=True), ERRORS)
+        self._converts = self._fetches = True
         self._fixed_batch = fixed_batch
         self._pad = pad
-        self._scalars = scalars
-        self._request: Any = compiled.create_infer_request()
 
-    def execute(self, batch: ExecutionBatch) -> None:
-        if batch.rows > self._max_rows:
-            raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
-        jobs, arrays = self._layout.gather(batch.jobs)
-        if not jobs:
-            return
-        if self._fixed_batch and batch.rows != self._fixed_batch:
-            arrays = self._padded(arrays, batch.rows)
-        inputs = {
-            name: array.reshape(()) if name in self._scalars else np.ascontiguousarray(array)
-            for name, array in arrays.items()
-        }
-        batch.mark(Phase.INFER_START)
-        try:
-            results = self._request.infer(inputs, share_inputs=True)
-        except ERRORS as error:
-            raise openvino_error(error) from None
-        batch.mark(Phase.OUTPUT_START)
-        self._layout.scatter(jobs, [_at_least_1d(results[name]) for name in self._outputs])
+    def _convert(self, inputs: dict[str, Any], rows: int, jobs: int) -> dict[str, Any]:
+        if self._fixed_batch and rows != self._fixed_batch:
+            inputs = self._padded(inputs, rows)
+        return super()._convert({name: np.ascontiguousarray(array) for name, array in inputs.items()}, rows, jobs)
+
+    def _failure(self, error: Exception) -> InternalError:
+        return openvino_error(error)
 
     def _padded(self, arrays: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
         """Fill up with rows of zeros, whose results are dropped."""
@@ -207,16 +144,14 @@ class OpenVinoInstance(ModelInstance):
             for name, array in arrays.items()
         }
 
-    def close(self) -> None:
-        self._request = None
+    def _fetch(self, outputs: Any) -> list[np.ndarray]:
+        arrays = [outputs[name] for name in self._tensors.outputs]
+        return [
+            array.reshape(1) if array.ndim == 0 else array for array in arrays
+        ]  # a scalar is [1] for configurations
 
 
-def _at_least_1d(array: np.ndarray) -> np.ndarray:
-    """What graphs call a scalar, configurations call [1]."""
-    return array.reshape(1) if array.ndim == 0 else array
-
-
-# -- The openvino package: imported when a model needs it, never before; and its errors in plain words
+# -- What openvino raises, and what a model says about itself
 
 
 ERRORS = (RuntimeError, ValueError, TypeError, KeyError)
@@ -240,18 +175,13 @@ _KNOWN = {
 _SOURCE_POSITION = re.compile(r"Exception from \S+:\d+:\s*|Check '[^\n]*' failed at \S+:\d+:\s*")
 
 
-def import_openvino() -> Any:
-    """The package; see `import_package`."""
-    return import_package("openvino", "the backend 'openvino' needs", "openvino")
-
-
 def openvino_error(error: Exception) -> InternalError:
     """What OpenVINO says, without the positions in its source that come with it."""
     text = _SOURCE_POSITION.sub("", str(error)).strip()
     return InternalError(f"openvino error: {' '.join(text.split())}")
 
 
-def signature_of(model: Any, batch: int) -> Signature:
+def _signature_of(model: Any, batch: int) -> Signature:
     """The signature of a model or a compiled model.
 
     Args:

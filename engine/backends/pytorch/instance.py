@@ -1,218 +1,150 @@
-"""Instances: one that executes a batch on its thread, from beginning to end (gather, to torch, run, back, scatter), and
-one on a GPU that enqueues it, with CUDA graphs where they are wanted."""
+"""Instances: one that executes a batch on its thread, and one on a GPU that enqueues it, by CUDA graphs if wanted."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...errors import InternalError, TriremeError
-from ...execution import ExecutionBatch, Phase
-from ...gpu.device import Graph, SickDeviceError, Stream
-from ...gpu.graphs import GraphChoice, GraphShape
-from ...gpu.pipeline import Flight, Pipeline
+from ...gpu.device import Stream
+from ...gpu.graphs import CapturedGraph, GraphShape, capture_each
+from ...gpu.pipeline import Compute, Pipeline
 from ...gpu.torch_device import TorchDevice, TorchStream
-from ...job import Job
-from ...scheduling.batch import BatchLayout
-from ..interface import ModelInstance, StreamInstance
+from ..framework import DeviceBatch, ModelTensors, PipelineInstance, ThreadInstance
 from .program import Runner, error_types, execute_error
-from .tensors import Outputs, to_torch
+from .tensors import OutputCheck, to_torch
 
 
-class PyTorchInstance(ModelInstance):
-    """An instance on the CPU, or one that the device may be waited for; `execute` and `close` on the instance's thread.
+class PyTorchInstance(ThreadInstance):
+    """An instance on the CPU, or one that the device may be waited for.
 
     Args:
-        threads: threads that one operator of this instance may use; 0 for torch's own choice. torch keeps the number
-            for each thread that calls it, so instances do not take it from each other.
+        checks: for each value that the model gives.
+        threads: that one operator of this instance may use. torch keeps the number for each thread that calls it, so
+            instances do not take it from each other.
     """
 
     def __init__(
         self,
         torch: Any,
         name: str,
+        tensors: ModelTensors,
         runner: Runner,
-        layout: BatchLayout,
-        outputs: Outputs,
-        max_rows: int,
+        checks: Sequence[OutputCheck],
         threads: int,
     ) -> None:
+        super().__init__(name, tensors, runner.run, error_types(torch))
         self._torch = torch
-        self._errors = error_types(torch)
-        self._name = name
-        self._runner: Runner | None = runner
-        self._layout = layout
-        self._outputs = outputs
-        self._max_rows = max_rows
-        if threads:
-            torch.set_num_threads(threads)
+        self._runner = runner
+        self._checks = checks
+        self._converts = self._fetches = True
+        torch.set_num_threads(threads)
 
-    def execute(self, batch: ExecutionBatch) -> None:
-        runner = self._runner
-        assert runner is not None, "a closed instance executes nothing"
-        if batch.rows > self._max_rows:
-            raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
-        jobs, arrays = self._layout.gather(batch.jobs)
-        if not jobs:
-            return
-        device = runner.program.device
-        own = len(jobs) > 1  # joined from several, and not what a job has brought
-        inputs = {name: to_torch(self._torch, array, device, own=own) for name, array in arrays.items()}
-        batch.mark(Phase.INFER_START)
-        values = runner.run(inputs)
-        batch.mark(Phase.OUTPUT_START)
-        arrays = self._arrays(values)
-        runner.clean()
-        self._outputs.answer(jobs, arrays)
+    def _convert(self, inputs: dict[str, Any], rows: int, jobs: int) -> dict[str, Any]:
+        device = self._runner.program.device
+        own = jobs > 1  # joined from several, and not what a job has brought
+        return {name: to_torch(self._torch, array, device, own=own) for name, array in inputs.items()}
 
-    def _arrays(self, values: Sequence[Any]) -> list[np.ndarray]:
+    def _fetch(self, outputs: Sequence[Any]) -> list[np.ndarray]:
         try:
-            return [check.array(value) for check, value in zip(self._outputs.checks, values, strict=True)]
+            arrays = [check.array(value) for check, value in zip(self._checks, outputs, strict=True)]
         except self._errors as error:  # what a GPU did wrong may show only when its results are fetched
             raise execute_error(error) from error
+        self._runner.clean()
+        return arrays
+
+    def _failure(self, error: Exception) -> InternalError:
+        return execute_error(error)
 
     def close(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
-        self._runner = None
+        super().close()
+        self._runner.close()
 
 
-# -- An instance on a GPU: it enqueues copies and computation on streams of its own, and no thread waits for them
-
-
-Launched = tuple[Sequence[Job], Flight]
-
-
-class PyTorchStreamInstance(StreamInstance):
-    """An instance on a GPU of a model without strings.
-
-    Inputs are gathered into pinned memory, and the answers are views on the pinned memory that the outputs were copied
-    to; that goes back to its pool when the last of them has been sent.
-
-    Args:
-        stateful: it has implicit state. What a sequence remembers is there when a batch has been collected, and a
-            second batch in flight could only be made of other sequences. By the direct strategy, where each has its
-            row, both would then be half empty. So there is one at a time.
-    """
+class PyTorchStreamInstance(PipelineInstance):
+    """An instance on a GPU of a model without strings: it enqueues copies and computation on streams of its own."""
 
     def __init__(
         self,
         name: str,
+        tensors: ModelTensors,
         device: TorchDevice,
         runner: Runner,
-        layout: BatchLayout,
-        outputs: Outputs,
-        max_rows: int,
+        checks: Sequence[OutputCheck],
         priority: int = 0,
-        stateful: bool = False,
     ) -> None:
-        self._name = name
+        super().__init__(name, tensors, Pipeline(device, priority))
         self._device = device
-        self._runner: Runner | None = runner
-        self._layout = layout
-        self._outputs = outputs
-        self._max_rows = max_rows
+        self._runner = runner
+        self._checks = checks
         self._captured: CapturedPrograms | None = None
-        if stateful:
-            self.credits = 1
-        self._pipeline: Pipeline | None = Pipeline(device, priority)
         device.loaded(self._pipeline.compute)
 
-    def capture(self, shapes: Sequence[GraphShape], dtypes: Mapping[str, np.dtype]) -> None:
+    def capture(self, shapes: Sequence[GraphShape]) -> None:
         """Capture CUDA graphs, which then serve the batches that they fit. See `CapturedPrograms`."""
-        assert self._pipeline is not None
-        assert self._runner is not None
         stream = self._pipeline.compute
         assert isinstance(stream, TorchStream)
-        run = partial(enqueue, self._runner, self._outputs)
+        dtypes = {name: datatype.storage for name, datatype in self._tensors.inputs.items()}
         self._captured = self._device.load(
-            lambda: CapturedPrograms(self._name, self._device, stream, run, shapes, dtypes)
+            lambda: CapturedPrograms(self._name, self._device, stream, self._enqueue, shapes, dtypes)
         )
 
-    def launch(self, batch: ExecutionBatch, on_landed: Callable[[], None]) -> Launched:
-        assert self._pipeline is not None, "a closed instance executes nothing"
-        if batch.rows > self._max_rows:
-            raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
-        jobs, arrays = self._layout.gather(batch.jobs, self._device.pinned, self._device.index)
-        compute = partial(self._compute, list(arrays), batch.rows)
-        place = partial(self._outputs.place, jobs, self._device.index) if self._layout.wants_place(jobs) else None
-        return jobs, self._pipeline.launch(list(arrays.values()), compute, on_landed, place)
-
-    def collect(self, batch: ExecutionBatch, launched: Launched) -> None:
-        jobs, flight = launched
-        self._outputs.answer(jobs, flight.collect(batch))
-
-    def healthy(self, launched: Launched) -> None:
-        _, flight = launched
-        flight.reached()
-
     def close(self) -> None:
-        runner, self._runner = self._runner, None
-        self._captured = self._pipeline = None
-        if runner is not None:
-            runner.close()
+        self._captured = None
+        del self._pipeline
+        self._runner.close()
 
-    def _compute(self, names: Sequence[str], rows: int, stream: Stream, arrays: Sequence[Any]) -> Sequence[Any]:
+    def _prepare(self, run: DeviceBatch, inputs: dict[str, Any]) -> Compute:
+        run.outputs = tuple(self._tensors.outputs)
+        return partial(self._compute, run)
+
+    def _compute(self, run: DeviceBatch, stream: Stream, arrays: Sequence[Any]) -> Sequence[Any]:
         """See `pipeline.Compute`."""
-        runner = self._runner
-        assert runner is not None
         assert isinstance(stream, TorchStream)
-        inputs = dict(zip(names, arrays, strict=True))
+        inputs = dict(zip(run.names, arrays, strict=True))
         if self._captured is not None:
-            results = self._captured.run(rows, inputs)
+            results = self._captured.run(run.rows, inputs)
             if results is not None:
                 return results
         with self._device.errors(), stream.active():
-            results = enqueue(runner, self._outputs, inputs)
-            runner.clean()
+            results = list(self._enqueue(inputs).values())
+            self._runner.clean()
         return results
 
+    def _enqueue(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Enqueue a run on the current stream.
 
-def enqueue(runner: Runner, outputs: Outputs, inputs: dict[str, Any]) -> list[Any]:
-    """Enqueue a run on the current stream.
-
-    Returns:
-        The results, held to the configuration, contiguous and on the runner's device.
-    """
-    values = runner.run(inputs)
-    return [check.on_device(value, runner.program.device) for check, value in zip(outputs.checks, values, strict=True)]
+        Returns:
+            The results by name, held to the configuration, contiguous and on the program's device.
+        """
+        device, values = self._runner.program.device, self._runner.run(inputs)
+        outputs = zip(self._tensors.outputs, self._checks, values, strict=True)
+        return {name: check.on_device(value, device) for name, check, value in outputs}
 
 
-# A program as CUDA graphs: captured once for each shape, and then launched as a whole.
+# A program as CUDA graphs: captured once for each shape, and then launched as a whole (see `gpu.graphs`).
 #
 # Rules:
-#  1. A graph reads and writes the same memory every time. So a batch's inputs are copied there first, and its results
-#     away from there at once, all on the stream of the graph, where one batch comes after the other.
-#  2. A smaller batch is padded with zeros, never with what another one has left; what comes out of the padding is cut
+#  1. A smaller batch is padded with zeros, never with what another one has left; what comes out of the padding is cut
 #     off. Only the batch size is padded: what a larger shape would do to the outputs, PyTorch does not tell.
-#  3. The program is run a few times before it is captured, because TorchScript and the libraries beneath settle on
+#  2. The program is run a few times before it is captured, because TorchScript and the libraries beneath settle on
 #     their ways then.
-#  4. A program that cannot be captured, be it for lack of memory, is served without a graph, as in Triton; the log says
-#     why. Only a sick device is no place for it.
 
 
 _log = logging.getLogger(__name__)
 
 _WARM_UP_RUNS = 3
 
-Run = Callable[[dict[str, Any]], Sequence[Any]]
-"""Enqueues the program on the current stream."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Captured:
-    graph: Graph
-    inputs: Mapping[str, Any]
-    outputs: Sequence[Any]
-
 
 class CapturedPrograms:
     """The graphs of one instance. Made and used on its thread.
+
+    Args:
+        enqueue: enqueues the program on the current stream; gives its outputs by name.
 
     Raises:
         SickDeviceError: see `TorchDevice.errors`.
@@ -223,25 +155,14 @@ class CapturedPrograms:
         name: str,
         device: TorchDevice,
         stream: TorchStream,
-        run: Run,
+        enqueue: Callable[[dict[str, Any]], Mapping[str, Any]],
         shapes: Sequence[GraphShape],
         dtypes: Mapping[str, np.dtype],
     ) -> None:
+        self._name = name
         self._device = device
         self._stream = stream
-        self._captured: dict[int, _Captured] = {}
-        done: list[GraphShape] = []
-        for shape in sorted(shapes, key=lambda each: each.rows, reverse=True):  # smaller ones fit into its memory
-            exact = replace(shape, lower_shapes=shape.shapes)  # rule 2
-            try:
-                self._captured[id(exact)] = self._capture(exact, run, dtypes)
-            except SickDeviceError:
-                raise
-            except TriremeError as error:
-                _log.warning("instance '%s': no CUDA graph for batch size %d: %s", name, exact.rows, error)
-                continue
-            done.append(exact)
-        self._choice = GraphChoice(done)
+        self._choice = capture_each(shapes, partial(self._capture, enqueue, dtypes), self._refused)
 
     def run(self, rows: int, inputs: Mapping[str, Any]) -> list[Any] | None:
         """Serve a batch, if there is a graph for it.
@@ -252,29 +173,29 @@ class CapturedPrograms:
         Returns:
             The results, which no later batch touches; None if the batch is to be run as it is.
         """
-        shape = self._find(rows, inputs)
-        if shape is None:
+        captured = self._choice.fitting(rows, inputs)
+        if captured is None:
             return None
-        captured = self._captured[id(shape)]
         with self._device.errors(), self._stream.active():
             for name, given in inputs.items():
                 _fill(captured.inputs[name], given)
             captured.graph.launch(self._stream)
-            return [_cut(output, rows, shape.rows) for output in captured.outputs]
+            return [_cut(output, rows, captured.rows) for output in captured.outputs.values()]
 
-    def _find(self, rows: int, inputs: Mapping[str, Any]) -> GraphShape | None:
-        batching = any(shape.rows for shape in self._choice.graphs)
-        shapes = {name: tuple(given.shape[1:] if batching else given.shape) for name, given in inputs.items()}
-        return self._choice.find(rows if batching else 0, shapes)
-
-    def _capture(self, shape: GraphShape, run: Run, dtypes: Mapping[str, np.dtype]) -> _Captured:
-        outputs: list[Any] = []
+    def _capture(
+        self, enqueue: Callable[[dict[str, Any]], Mapping[str, Any]], dtypes: Mapping[str, np.dtype], shape: GraphShape
+    ) -> CapturedGraph:
+        outputs: dict[str, Any] = {}
         with self._device.errors(), self._stream.active():
             inputs = {name: self._device.empty(shape.shape(name), dtypes[name]).zero_() for name in shape.shapes}
             for _ in range(_WARM_UP_RUNS):
-                run(inputs)
-        graph = self._device.capture(self._stream, lambda: outputs.extend(run(inputs)))
-        return _Captured(graph, inputs, outputs)
+                enqueue(inputs)
+        graph = self._device.capture(self._stream, lambda: outputs.update(enqueue(inputs)))
+        # Rule 1: in all other dimensions only the exact shapes fit.
+        return CapturedGraph(shape.rows, shape.shapes, shape.lower_rows, shape.shapes, graph, inputs, outputs)
+
+    def _refused(self, shape: GraphShape, error: TriremeError) -> None:
+        _log.warning("instance '%s': no CUDA graph for batch size %d: %s", self._name, shape.rows, error)
 
 
 def _fill(target: Any, given: Any) -> None:

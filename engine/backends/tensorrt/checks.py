@@ -7,14 +7,14 @@ are marked as such; then types and shapes, one by one; then whether anything of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ...config.model import Dims, ModelConfig, ModelInput, ModelOutput
 from ...config.sequence import SequenceBatching
 from ...datatypes import DataType
 from ...errors import InternalError, InvalidArgumentError
 from ..interface import Completion
-from ..signature import GraphTensor, completed, fed_inputs, shape_text
+from ..signature import GraphTensor, completed, fed_types, find_tensor, shape_text
 from .signature import EngineTensors, Profile, wrong_config_dims
 
 _RUNTIME_TYPES = frozenset(
@@ -37,8 +37,10 @@ def check_engine(config: ModelConfig, tensors: EngineTensors, sequences: Sequenc
             f"unable to load model '{config.name}', configuration expects {len(config.input)} inputs, model provides "
             f"at most {len(signature.inputs)}"
         )
-    _check_names("input", [tensor.name for tensor in config.input], signature.inputs)
-    _check_names("output", [tensor.name for tensor in config.output], signature.outputs)
+    for tensor in config.input:
+        find_tensor("input", tensor.name, signature.inputs)
+    for tensor in config.output:
+        find_tensor("output", tensor.name, signature.outputs)
     for role, described in (("input", config.input), ("output", config.output)):
         for tensor in described:
             _check_kind(config, tensors, role, tensor)
@@ -76,14 +78,6 @@ def check_profiles(config: ModelConfig, profiles: Sequence[Profile]) -> None:
                     f"model configuration specified invalid shape for input '{tensor.name}' for model {config.name}. "
                     f"Error details: {wrong}"
                 )
-
-
-def _check_names(role: str, names: Iterable[str], allowed: Iterable[str]) -> None:
-    for name in names:
-        if name not in allowed:
-            raise InvalidArgumentError(
-                f"unexpected inference {role} '{name}', allowed {role}s are: {', '.join(sorted(allowed))}"
-            )
 
 
 def _check_kind(config: ModelConfig, tensors: EngineTensors, role: str, tensor: ModelInput | ModelOutput) -> None:
@@ -149,26 +143,25 @@ def _check_server_tensors(config: ModelConfig, tensors: EngineTensors, sequences
     """Batch inputs, controls and states: what clients do not send."""
     inputs = tensors.signature.inputs
     for spec in config.batch_input:
-        _check_names("input", spec.target_names, inputs)
         for name in spec.target_names:
-            _check_type(config, inputs[name], "input", spec.datatype)
+            _check_type(config, find_tensor("input", name, inputs), "input", spec.datatype)
     for control in sequences.controls:
-        _check_names("input", [control.name], inputs)
-        _check_type(config, inputs[control.name], "input", control.datatype)
-        _check_dims(config, tensors, inputs[control.name], (1,))
+        taken = find_tensor("input", control.name, inputs)
+        _check_type(config, taken, "input", control.datatype)
+        _check_dims(config, tensors, taken, (1,))
     for state in sequences.states:
-        _check_names("input", [state.input_name], inputs)
-        _check_names("output", [state.output_name], tensors.signature.outputs)
-        _check_type(config, inputs[state.input_name], "input", state.datatype)
-        _check_type(config, tensors.signature.outputs[state.output_name], "output", state.datatype)
-        _check_dims(config, tensors, inputs[state.input_name], state.dims)
+        taken = find_tensor("input", state.input_name, inputs)
+        given = find_tensor("output", state.output_name, tensors.signature.outputs)
+        _check_type(config, taken, "input", state.datatype)
+        _check_type(config, given, "output", state.datatype)
+        _check_dims(config, tensors, taken, state.dims)
 
 
 def _check_complete(config: ModelConfig, tensors: EngineTensors, sequences: SequenceBatching) -> None:
     """An engine computes with all of its inputs, and writes all of its outputs."""
     outputs = [tensor.name for tensor in config.output] + [state.output_name for state in sequences.states]
     for role, needed, given in (
-        ("input", tensors.signature.inputs, fed_inputs(config, sequences)),
+        ("input", tensors.signature.inputs, fed_types(config, sequences)),
         ("output", tensors.signature.outputs, outputs),
     ):
         for name in needed:

@@ -6,7 +6,7 @@ Rules:
     in between is never in use by both. Shapes and addresses belong to the call that enqueues, and change between two.
     Two contexts would need that memory twice, and gain nothing on the one stream.
  2. A context has one profile for all its life: to change it takes time, on the host and on the device.
- 3. What TensorRT reads and writes of the host's memory is held by the batch's `Run` until that has landed, as the
+ 3. What TensorRT reads and writes of the host's memory is held by the `DeviceBatch` until that has landed, as the
     pipeline holds what is on the device.
  4. TensorRT wants an address of everything, also of what has no elements.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,40 +23,14 @@ import numpy as np
 from ...config.model import Dims, ModelConfig
 from ...errors import InternalError, TriremeError
 from ...gpu.cupy_device import CupyDevice
-from ...gpu.device import DeviceArray, Graph, SickDeviceError, Stream
-from ...gpu.graphs import GraphChoice, GraphShape, graph_shapes, input_shapes
+from ...gpu.device import DeviceArray, Graph, Stream
+from ...gpu.graphs import CapturedGraph, GraphShape, capture_each, graph_shapes, input_shapes
+from ..framework import DeviceBatch
 from ..signature import shape_text
 from .library import Library
 from .signature import EngineTensors, Profile
 
 _NOTHING = np.dtype(np.uint8)
-
-
-class Run:
-    """One batch in a context.
-
-    Args:
-        names: of the inputs on the device, in the order in which they come.
-        host_inputs: pinned arrays of those that TensorRT reads on the host.
-
-    Attributes:
-        outputs: once enqueued: names of the results on the device, in the order in which they go.
-        host_outputs: pinned arrays that TensorRT writes to.
-        held: memory that TensorRT has asked for while it enqueued.
-    """
-
-    __slots__ = ("held", "host_inputs", "host_outputs", "names", "outputs")
-
-    def __init__(self, names: Sequence[str], host_inputs: Mapping[str, np.ndarray]) -> None:
-        self.names = names
-        self.host_inputs = host_inputs
-        self.host_outputs: dict[str, np.ndarray] = {}
-        self.outputs: list[str] = []
-        self.held: list[object] = []
-
-    def results(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs by name, once the batch has landed."""
-        return {**self.host_outputs, **dict(zip(self.outputs, arrays, strict=True))}
 
 
 class EngineContext:
@@ -104,7 +78,7 @@ class EngineContext:
                 text = f"Can not set the specified optimization profile {profile} for {instance}"
                 raise self._failure(text, errors) from error
 
-    def enqueue(self, run: Run, stream: Stream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+    def enqueue(self, run: DeviceBatch, stream: Stream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
         """Enqueue a batch that the profile allows; gives what will hold the results.
 
         Raises:
@@ -128,7 +102,7 @@ class EngineContext:
             InternalError: TensorRT does not take it, or cannot capture it; the text says why.
             OutOfDeviceMemoryError: there is no room for the results.
         """
-        run = Run(tuple(inputs), {})
+        run = DeviceBatch((), 0, tuple(inputs))
         with self._library.errors.caught() as errors:
             outputs = {}
             for name, array in self._bind(run, tuple(inputs.values()), errors).items():
@@ -143,7 +117,9 @@ class EngineContext:
         self._context = None
         self._growing.clear()
 
-    def _bind(self, run: Run, arrays: Sequence[DeviceArray], errors: list[str]) -> dict[str, DeviceArray | None]:
+    def _bind(
+        self, run: DeviceBatch, arrays: Sequence[DeviceArray], errors: list[str]
+    ) -> dict[str, DeviceArray | None]:
         """Say what goes in, and where what comes out is to go; gives that."""
         for name, array in zip(run.names, arrays, strict=True):
             self._set_input(name, array.shape, self._device.address(array), errors)
@@ -179,7 +155,7 @@ class EngineContext:
                 errors,
             )
 
-    def _set_outputs(self, run: Run) -> dict[str, DeviceArray | None]:
+    def _set_outputs(self, run: DeviceBatch) -> dict[str, DeviceArray | None]:
         """Room for the outputs, by name; None for those whose shape depends on what is computed."""
         results: dict[str, DeviceArray | None] = {}
         for name, dtype in self._dtypes.items():
@@ -196,14 +172,14 @@ class EngineContext:
             self._context.set_tensor_address(name, self._device.address(array) or self._device.address(self._nothing))
         return results
 
-    def _take_growing(self, run: Run, results: dict[str, DeviceArray | None]) -> list[DeviceArray]:
+    def _take_growing(self, run: DeviceBatch, results: dict[str, DeviceArray | None]) -> list[DeviceArray]:
         run.outputs = list(results)
         return [
             self._growing[name].take(name, self._dtypes[name], run.held) if array is None else array
             for name, array in results.items()
         ]
 
-    def _give_up_growing(self, run: Run, results: dict[str, DeviceArray | None]) -> None:
+    def _give_up_growing(self, run: DeviceBatch, results: dict[str, DeviceArray | None]) -> None:
         """A batch has failed; raises why there was no memory for an output, if that is it."""
         growing = [self._growing[name].give_up(run.held) for name, array in results.items() if array is None]
         error = next((error for error in growing if error is not None), None)
@@ -293,28 +269,15 @@ def _make_allocator(trt: Any, output: GrowingOutput) -> Any:
     return Allocator()
 
 
-# CUDA graphs of an execution context: captured when the instance is made, launched instead of what they stand for.
+# CUDA graphs of an execution context (see `gpu.graphs`): captured when the instance is made, launched instead of what
+# they stand for.
 #
 # Rules:
-#  1. A graph reads and writes the same memory every time. So a batch's inputs are copied there, and its results from
-#     there, on the stream that it is launched in: the batch before is computed by then, and the one after it not yet.
-#  2. A batch that is smaller than the graph is filled up with zeros, before it is copied to the device.
-#  3. What cannot be captured, be it for lack of memory, is executed without a graph, and the log says why. Only a sick
-#     device is no place for it.
-#  4. Capturing needs the computation to be executed once. What the device uses for that is held until it has done it.
+#  1. A batch that is smaller than the graph is filled up with zeros, before it is copied to the device.
+#  2. Capturing needs the computation to be executed once. What the device uses for that is held until it has done it.
 
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """One graph, and the memory that it reads and writes, by name."""
-
-    shape: GraphShape
-    graph: Graph
-    inputs: Mapping[str, DeviceArray]
-    outputs: Mapping[str, DeviceArray]
 
 
 class CapturedGraphs:
@@ -327,43 +290,33 @@ class CapturedGraphs:
         stream: Stream,
         instance: str,
     ) -> None:
-        self._batching = config.max_batch_size > 0
         self._device = device
         self._stream = stream
-        self._captured: list[Captured] = []
+        self._instance = instance
         self._held: list[object] = []
+        shapes: Sequence[GraphShape] = ()
         if tensors.shape_tensors:
             _log.warning("Detected shape tensor, CUDA graph is not captured for %s", instance)
-            return
+        else:
+            shapes = graph_shapes(config, _inputs(config, context))
         dtypes = {name: tensor.datatype("input", instance).storage for name, tensor in tensors.signature.inputs.items()}
-        for shape in graph_shapes(config, _inputs(config, context)):
-            try:
-                context.profile.check({name: shape.shape(name) for name in dtypes}, {}, instance)
-                self._captured.append(self._capture(context, shape, dtypes))
-            except SickDeviceError:
-                raise
-            except TriremeError as error:
-                _log.warning("unable to record CUDA graph for %s: %s", instance, str(error))
-                self._held.append(error)  # whose traceback holds what it was working with
+        self._choice = capture_each(shapes, partial(self._capture, context, dtypes), self._refused)
         self._tried = stream.record()
-        self._choice = GraphChoice([captured.shape for captured in self._captured])
 
-    def find(self, rows: int, shapes: Mapping[str, Dims]) -> Captured | None:
+    def find(self, rows: int, arrays: Mapping[str, np.ndarray]) -> CapturedGraph | None:
         """The graph for a batch; None if it is to be executed without one.
 
         Args:
-            shapes: of all inputs, with the batch dimension if the model has one.
+            arrays: of all inputs, with the batch dimension if the model has one.
         """
         if self._held and self._tried.reached():
             self._held.clear()
-        if not self._captured:
-            return None
-        inner = {name: shape[1:] for name, shape in shapes.items()} if self._batching else shapes
-        chosen = self._choice.find(rows if self._batching else 0, inner)
-        return next((captured for captured in self._captured if captured.shape is chosen), None)
+        return self._choice.fitting(rows, arrays)
 
-    def launch(self, captured: Captured, run: Run, stream: Stream, arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
-        """Launch a graph for a batch (rule 1); gives what will hold the results.
+    def launch(
+        self, captured: CapturedGraph, run: DeviceBatch, stream: Stream, arrays: Sequence[DeviceArray]
+    ) -> list[DeviceArray]:
+        """Launch a graph for a batch; gives what will hold the results.
 
         Args:
             arrays: the inputs that `run` names, of the graph's shapes.
@@ -374,23 +327,28 @@ class CapturedGraphs:
         for name, array in zip(run.names, arrays, strict=True):
             stream.copy(array, captured.inputs[name])
         captured.graph.launch(stream)
+        run.outputs = tuple(captured.outputs)
         results = []
-        for name, output in captured.outputs.items():
+        for output in captured.outputs.values():
             results.append(self._device.empty(output.shape, output.dtype))
-            run.outputs.append(name)
             stream.copy(output, results[-1])
         return results
 
-    def _capture(self, context: EngineContext, shape: GraphShape, dtypes: Mapping[str, np.dtype]) -> Captured:
-        # Of zeros, because it is executed once: what is in fresh memory may be no valid index, for example.
-        zeros = {name: self._device.pinned(shape.shape(name), dtype) for name, dtype in dtypes.items()}
+    def _capture(self, context: EngineContext, dtypes: Mapping[str, np.dtype], shape: GraphShape) -> CapturedGraph:
+        context.profile.check({name: shape.shape(name) for name in dtypes}, {}, self._instance)
         inputs = {}
-        for name, array in zeros.items():
-            array[...] = 0
-            self._held.append(array)
-            inputs[name] = self._stream.upload(array)
+        for name, dtype in dtypes.items():
+            # Of zeros, because it is executed once: what is in fresh memory may be no valid index, for example.
+            zeros = self._device.pinned(shape.shape(name), dtype)
+            zeros[...] = 0
+            self._held.append(zeros)
+            inputs[name] = self._stream.upload(zeros)
         graph, outputs = context.capture(inputs)
-        return Captured(shape, graph, inputs, outputs)
+        return CapturedGraph(shape.rows, shape.shapes, shape.lower_rows, shape.lower_shapes, graph, inputs, outputs)
+
+    def _refused(self, _: GraphShape, error: TriremeError) -> None:
+        _log.warning("unable to record CUDA graph for %s: %s", self._instance, str(error))
+        self._held.append(error)  # whose traceback holds what it was working with
 
 
 def _inputs(config: ModelConfig, context: EngineContext) -> Mapping[str, Dims]:

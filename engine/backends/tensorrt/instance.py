@@ -1,38 +1,25 @@
-"""One instance: gather, choose a profile, launch; when the batch has landed, scatter."""
+"""One instance: choose a profile, and let the context of that compute."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...config.model import Dims, ModelConfig
-from ...config.sequence import ImplicitState
 from ...errors import InternalError
-from ...execution import ExecutionBatch
 from ...gpu.cupy_device import CupyDevice
-from ...gpu.pipeline import Flight, Pipeline
-from ...job import Job
-from ...scheduling.batch import BatchLayout
-from ...scheduling.sequence.state import keep_arrays
-from ..interface import InstanceSpec, StreamInstance
-from .context import CapturedGraphs, EngineContext, Run
+from ...gpu.pipeline import Compute, Pipeline
+from ..framework import DeviceBatch, ModelTensors, PipelineInstance
+from .context import CapturedGraphs, EngineContext
 from .library import Library, Settings
 from .signature import EngineTensors, Profile, choose
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
-    jobs: Sequence[Job]
-    run: Run
-    flight: Flight
-
-
-class TensorRtInstance(StreamInstance):
-    """An instance; see `StreamInstance` for who calls what.
+class TensorRtInstance(PipelineInstance):
+    """An instance.
 
     Args:
         engine: the ``ICudaEngine``, which other instances on the device use as well.
@@ -41,84 +28,38 @@ class TensorRtInstance(StreamInstance):
         TriremeError: TensorRT cannot make the contexts.
     """
 
+    shares_inputs = shares_outputs = False
+
     def __init__(
         self,
         library: Library,
         config: ModelConfig,
-        spec: InstanceSpec,
+        name: str,
+        tensors: ModelTensors,
         device: CupyDevice,
         engine: Any,
-        tensors: EngineTensors,
+        engine_tensors: EngineTensors,
         profiles: Sequence[Profile],
         settings: Settings,
-        layout: BatchLayout,
-        states: Sequence[ImplicitState],
     ) -> None:
-        self._name = spec.name
-        self._batching = config.max_batch_size > 0
-        self._max_rows = max(config.max_batch_size, 1)
-        self._device = device
-        self._tensors = tensors
-        self._profiles = profiles
-        self._layout = layout
-        self._scalars = frozenset(name for name, tensor in tensors.signature.inputs.items() if not tensor.dims)
-        self._outputs = [output.name for output in config.output]
-        self._shape_outputs = frozenset(output.name for output in config.output if output.is_shape_tensor)
-        self._states = states
         with device.active():
-            self._pipeline = Pipeline(device, settings.stream_priority)
+            super().__init__(name, tensors, Pipeline(device, settings.stream_priority))
+            stream = self._pipeline.compute
+            self._device = device
+            self._values = engine_tensors.values[0]
+            self._profiles = profiles
+            self._shape_outputs = frozenset(output.name for output in config.output if output.is_shape_tensor)
             self._contexts = {
                 profile.index: EngineContext(
-                    library,
-                    engine,
-                    tensors,
-                    profile,
-                    device,
-                    self._pipeline.compute,
-                    settings.strategy,
-                    spec.name,
+                    library, engine, engine_tensors, profile, device, stream, settings.strategy, name
                 )
                 for profile in profiles
             }
             self._graphs = {
-                index: CapturedGraphs(config, tensors, context, device, self._pipeline.compute, spec.name)
+                index: CapturedGraphs(config, engine_tensors, context, device, stream, name)
                 for index, context in self._contexts.items()
                 if settings.graphs
             }
-
-    def launch(self, batch: ExecutionBatch, on_landed: Callable[[], None]) -> Launched:
-        if batch.rows > self._max_rows:
-            raise InternalError(f"batch size {batch.rows} for '{self._name}', max allowed is {self._max_rows}")
-        jobs, gathered = self._layout.gather(batch.jobs, self._device.pinned)
-        arrays = {name: array.reshape(()) if name in self._scalars else array for name, array in gathered.items()}
-        host_inputs = {name: self._with_rows(arrays.pop(name), batch.rows) for name in self._tensors.values[0]}
-        shapes = {name: array.shape for name, array in arrays.items()}
-        profile = choose(
-            self._profiles, shapes, {name: _numbers(array) for name, array in host_inputs.items()}, self._name
-        )
-        run = Run(tuple(arrays), host_inputs)
-        compute = partial(self._contexts[profile.index].enqueue, run)
-        pinned = list(arrays.values())
-        graphs = self._graphs.get(profile.index)
-        captured = graphs.find(batch.rows, shapes) if graphs else None
-        if graphs and captured:
-            compute = partial(graphs.launch, captured, run)
-            pinned = [self._filled_up(array, captured.shape.shape(name)) for name, array in arrays.items()]
-        with self._device.active():
-            return Launched(jobs, run, self._pipeline.launch(pinned, compute, on_landed))
-
-    def collect(self, batch: ExecutionBatch, launched: Launched) -> None:
-        results = launched.run.results(launched.flight.collect(batch))
-        for name in self._shape_outputs:
-            results[name] = self._shape_rows(name, results[name], batch.rows)
-        shares = self._layout.split(launched.jobs, [results[name] for name in self._outputs])
-        if self._states:
-            kept = [(state, results[state.output_name]) for state in self._states]
-            keep_arrays(launched.jobs, kept, self._batching)
-        self._layout.answer(shares)
-
-    def healthy(self, launched: Launched) -> None:
-        launched.flight.reached()
 
     def close(self) -> None:
         with self._device.active():
@@ -126,6 +67,23 @@ class TensorRtInstance(StreamInstance):
                 context.close()
             self._graphs.clear()
             self._contexts.clear()
+
+    def _prepare(self, run: DeviceBatch, inputs: dict[str, Any]) -> Compute:
+        run.host_inputs = {name: self._with_rows(inputs.pop(name), run.rows) for name in self._values}
+        shapes = {name: array.shape for name, array in inputs.items()}
+        values = {name: tuple(array.reshape(-1).tolist()) for name, array in run.host_inputs.items()}
+        profile = choose(self._profiles, shapes, values, self._name)
+        graphs = self._graphs.get(profile.index)
+        captured = graphs.find(run.rows, inputs) if graphs else None
+        if graphs is None or captured is None:
+            return partial(self._contexts[profile.index].enqueue, run)
+        for name, array in inputs.items():
+            inputs[name] = self._filled_up(array, captured.shape(name))
+        return partial(graphs.launch, captured, run)
+
+    def _finish(self, run: DeviceBatch, arrays: dict[str, Any]) -> None:
+        for name in self._shape_outputs:
+            arrays[name] = self._shape_rows(name, arrays[name], run.rows)
 
     def _filled_up(self, array: np.ndarray, shape: Dims) -> np.ndarray:
         """A pinned array as a graph wants it."""
@@ -138,7 +96,7 @@ class TensorRtInstance(StreamInstance):
 
     def _with_rows(self, values: np.ndarray, rows: int) -> np.ndarray:
         """A shape tensor as the engine wants it: that of a batch has the number of rows in front."""
-        if not self._batching:
+        if not self._tensors.batching:
             return values
         complete = self._device.pinned((1 + values.size,), values.dtype)
         complete[0] = rows
@@ -147,7 +105,7 @@ class TensorRtInstance(StreamInstance):
 
     def _shape_rows(self, name: str, values: np.ndarray, rows: int) -> np.ndarray:
         """The content of a shape tensor that came out, for each row of a batch: without the rows in front."""
-        if not self._batching or values.ndim == 0:
+        if not self._tensors.batching or values.ndim == 0:
             return values
         if values[0] != rows:
             raise InternalError(
@@ -155,7 +113,3 @@ class TensorRtInstance(StreamInstance):
                 f"{values[0]}, and the batch has {rows} rows"
             )
         return np.broadcast_to(values[1:], (rows, values.size - 1))
-
-
-def _numbers(array: np.ndarray) -> tuple[int, ...]:
-    return tuple(array.reshape(-1).tolist())

@@ -9,8 +9,8 @@ import pytest
 from google.protobuf import text_format
 
 from trireme.engine.backends.interface import InstanceSpec, ModelFiles
-from trireme.engine.backends.tensorflow import TensorFlowBackend, graph
-from trireme.engine.backends.tensorflow.graph import Settings, import_tensorflow
+from trireme.engine.backends.tensorflow import TensorFlowBackend, backend
+from trireme.engine.backends.tensorflow.backend import Settings, import_tensorflow
 from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.config.schema import ModelConfigMessage
@@ -36,7 +36,7 @@ def two_devices(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Settings, "session_config", session_config)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _kind: ["one", "two"])
-    monkeypatch.setattr(graph, "device_name", lambda spec: f"/device:CPU:{spec.gpu}")
+    monkeypatch.setattr(backend, "device_name", lambda spec: f"/device:CPU:{spec.gpu}")
 
 
 def config(platform: str, groups: str = ON_TWO) -> ModelConfig:

@@ -303,4 +303,4 @@ def test_closing_gives_everything_back(machine: Any) -> None:
     runner.run(row(1))
     runner.instance.close()
     machine.loaded.close()
-    assert not machine.loaded._engines
+    assert not machine.loaded._made

@@ -97,7 +97,7 @@ def test_a_graph_serves_smaller_batches_down_to_its_lower_bound(machine: Any) ->
     assert first["OUT"][:, 0].tolist() == [2, 4]
     assert second["OUT"][:, 0].tolist() == [6]
     assert enqueued(machine) == 0
-    (captured,) = runner.instance._graphs[0]._captured
+    (captured,) = runner.instance._graphs[0]._choice.graphs
     memory = machine.gpus.memory(captured.inputs["IN"].data.ptr, 6 * 4 * 4).view(np.float32).reshape(6, 4)
     assert memory[:, 0].tolist() == [1, 2, 3, 0, 0, 0]
     runner.run(rows(1, 2))
@@ -180,7 +180,7 @@ def refuse(*_: Any) -> Any:
 def test_sizes_that_the_profile_does_not_allow_are_not_captured(machine: Any, caplog: pytest.LogCaptureFixture) -> None:
     machine.start(double_plan(most=2), machine.config(f"max_batch_size: 4 {GRAPHS}"))
     assert len(caplog.messages) == 2
-    assert "dimension 0 to be between 1 and 2 but received 4" in caplog.messages[-1]
+    assert "dimension 0 to be between 1 and 2 but received 4" in caplog.messages[0]
 
 
 def test_a_batch_without_room_for_its_results_fails_alone(machine: Any) -> None:

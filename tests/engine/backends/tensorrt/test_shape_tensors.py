@@ -80,7 +80,7 @@ def test_two_batches_in_flight_do_not_share_them(machine: Any) -> None:
 def test_the_stand_in_notices_values_that_go_back_early(machine: Any) -> None:
     runner = machine.start(resize(), machine.config(tensors=BATCHING))
     flying = runner.launch(request(1, 1, 2))
-    flying.launched.run.host_inputs["SHAPE"][1] = 3
+    flying.launched[0].host_inputs["SHAPE"][1] = 3
     with pytest.raises(Misuse, match="have changed"):
         machine.gpus.run()
 
