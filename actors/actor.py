@@ -1,18 +1,37 @@
-"""The actor: a mailbox, a decision, a deadline, and a task under its supervisor.
+"""The actor, its mailbox, and the turn that delivers messages.
 
-Rules:
- 1. An actor owns its state alone. Others leave messages in its mailbox; in its turn it receives them, oldest first, and
+Whatever wakes the event loop (sockets that can be read, a thread that is done, a deadline) opens the turn, leaves
+messages, and closes it. Then mail is delivered until there is none, and every connection that has something to write is
+flushed once. So a small request goes from socket to socket in one task, and the order of everything follows from the
+order of posting.
+
+Rules of turns:
+ 1. A *recipient* (an actor, a reply) is posted when it has something to take in. It is on the list once, however often
+    it is posted, and takes its turn in the order of posting.
+ 2. Posting is for the event loop's thread. Inside an open turn it is delivered at the end of that turn; outside, the
+    turn's own task is woken and delivers in the loop's next pass, so that what several tasks post is decided together.
+ 3. Other threads have a function called in a turn (`call_from_thread`). All that they asked for until then is one
+    turn.
+ 4. Nothing in a turn waits, and no turn is without end: after `MOST_DELIVERIES` the rest waits for the next turn. So
+    does a recipient that is deferred. The next turn begins with the next wake-up, at the latest in the loop's next
+    pass.
+ 5. What a recipient raises concerns that recipient alone: its `fail` is called, and the turn goes on.
+
+    IDLE ─ open ▶ OPEN ─ the outermost block ends ▶ DELIVERING ─ nothing left, or rule 4 ▶ IDLE
+    IDLE ─ post ▶ DUE ─ the loop's next pass, or an earlier wake-up ▶ DELIVERING
+    OPEN, DELIVERING: opening once more changes nothing, what is posted is delivered in this turn
+
+Rules of actors:
+ 6. An actor owns its state alone. Others leave messages in its mailbox; in its turn it receives them, oldest first, and
     then acts once, however many there were.
- 2. `receive` and `act` are synchronous. What waits (loading, closing) is for the actor's own task.
- 3. The task is for supervision and for deadlines. It sleeps while the actor works: turns do that. When `deadline_s` has
+ 7. `receive` and `act` are synchronous. What waits (loading, closing) is for the actor's own task.
+ 8. The task is for supervision and for deadlines. It sleeps while the actor works: turns do that. When `deadline_s` has
     come, the actor takes a turn without a message. A deadline that is put off costs nothing: the task wakes at the
     earlier one, and looks again.
- 4. What `receive` or `act` raises ends the actor. It takes in no more mail, and its task raises the error to its
+ 9. What `receive` or `act` raises ends the actor. It takes in no more mail, and its task raises the error to its
     supervisor.
- 5. The supervisor buries an actor that has ended, of that or of something else, and fails what it held, its mail
+10. The supervisor buries an actor that has ended, of that or of something else, and fails what it held, its mail
     included (`undelivered`). What still comes after that is given to `return_mail`.
-
-States:
 
     ALIVE ─ finish ▶ FINISHED: run returns
     ALIVE ─ receive or act raises ▶ FAILED: run raises it
@@ -22,16 +41,258 @@ States:
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
-from .mailbox import Mailbox
-from .turn import Recipient, Turn
-
 M = TypeVar("M")
+
+MOST_DELIVERIES = 1_024
+"""Of one turn (rule 4)."""
+
+_MOST_CLOSING_TURNS = 1_000
+
+
+class Recipient(ABC):
+    """Who takes part in turns.
+
+    Attributes:
+        posted: it is on the turn's list. The turn's own.
+    """
+
+    __slots__ = ("posted",)
+
+    def __init__(self) -> None:
+        self.posted = False
+
+    @abstractmethod
+    def take_turn(self) -> None:
+        """Take in all mail, then decide once. Does not wait."""
+
+    @abstractmethod
+    def fail(self, error: Exception) -> None:
+        """`take_turn` has raised this. Must not raise."""
+
+
+class Flushable(Protocol):
+    """A connection, once given to `flush_later`, is not given again before it was flushed."""
+
+    def flush(self) -> None:
+        """Write what there is. Does not wait, and does not raise."""
+        ...
+
+
+class Turn:
+    """The one of a server. Opened by ``with turn:``, in whose block nothing may wait.
+
+    Attributes:
+        number: of the turn that is open, or was last.
+    """
+
+    __slots__ = ("_calls", "_depth", "_idle", "_next", "_scope", "_token", "_unflushed", "_waiting", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._depth = 0
+        self._waiting: deque[Recipient] = deque()
+        self._next: dict[Recipient, None] = {}
+        self._unflushed: list[Flushable] = []
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._idle = trio.lowlevel.ParkingLot()
+        self._scope = trio.CancelScope()
+        self._token = trio.lowlevel.current_trio_token()
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self.number += 1
+            if self._next:
+                deferred, self._next = self._next, {}
+                for recipient in deferred:
+                    self.post(recipient)
+
+    def __exit__(self, *_error: object) -> None:
+        if self._depth > 1:
+            self._depth -= 1
+            return
+        try:
+            self._deliver()
+        finally:
+            self._depth = 0
+            if self._next or self._waiting:
+                self._idle.unpark_all()
+
+    def post(self, recipient: Recipient) -> None:
+        """Have a recipient take its turn."""
+        if not recipient.posted:
+            recipient.posted = True
+            self._waiting.append(recipient)
+            if not self._depth:
+                self._idle.unpark_all()
+
+    def defer(self, recipient: Recipient) -> None:
+        """Have a recipient take part in the next turn, whatever it does in this one."""
+        self._next[recipient] = None
+        if not self._depth:
+            self._idle.unpark_all()
+
+    def deliver_ahead(self, recipient: Recipient) -> None:
+        """Have a recipient take its turn now. For one whose answer decides what another has to say in its own turn."""
+        try:
+            recipient.take_turn()
+        except Exception as error:  # noqa: BLE001 - rule 5
+            recipient.fail(error)
+
+    def flush_later(self, connection: Flushable) -> None:
+        """Have a connection flushed at the end of the turn."""
+        self._unflushed.append(connection)
+        if not self._depth:
+            self._idle.unpark_all()
+
+    def call_from_thread(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have a function called in a turn. From any thread.
+
+        Args:
+            function: must not raise.
+
+        Raises:
+            trio.RunFinishedError: the event loop has ended.
+        """
+        self._calls.append((function, arguments))
+        try:
+            self._token.run_sync_soon(self._make_calls, idempotent=True)
+        except trio.RunFinishedError:
+            self._calls.clear()  # or what they hold would be kept, and nothing makes them any more
+            raise
+
+    def _make_calls(self) -> None:
+        calls = self._calls
+        with self:
+            for _ in range(len(calls)):  # what comes meanwhile has asked to be called itself
+                function, arguments = calls.popleft()
+                function(*arguments)
+
+    def _deliver(self) -> None:
+        waiting = self._waiting
+        left = MOST_DELIVERIES
+        while (waiting and left) or self._unflushed:
+            while waiting and left:
+                left -= 1
+                recipient = waiting.popleft()
+                recipient.posted = False
+                try:
+                    recipient.take_turn()
+                except Exception as error:  # noqa: BLE001 - rule 5: the recipient's supervisor is told
+                    recipient.fail(error)
+            connections, self._unflushed = self._unflushed, []
+            for connection in connections:
+                connection.flush()  # which may find out that a client is gone, and post that
+
+    @property
+    def _due(self) -> bool:
+        return bool(self._waiting or self._next or self._unflushed)
+
+    async def keep_running(self, shielded: bool = False) -> None:
+        """Run turns for those who post outside of any (rule 2), until `stop` or cancelled.
+
+        Args:
+            shielded: only `stop` ends this.
+        """
+        self._scope.shield = shielded
+        with self._scope:
+            while True:
+                if self._due:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await self._idle.park()
+                with self:
+                    pass
+
+    def stop(self) -> None:
+        """Let `keep_running` return, or not begin."""
+        self._scope.cancel()
+
+    def close(self) -> None:
+        """Deliver what is left, now that `keep_running` has ended."""
+        self._make_calls()
+        for _ in range(_MOST_CLOSING_TURNS):
+            if not self._due:
+                break
+            with self:
+                pass
+
+    def __repr__(self) -> str:
+        state = "open" if self._depth else "due" if self._due else "idle"
+        return f"<Turn {self.number}: {state}, {len(self._waiting)} recipients waiting, {len(self._next)} deferred>"
+
+
+class MailboxFullError(trio.WouldBlock):
+    """`Mailbox.send_nowait` found no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxStatistics:
+    """Messages waiting, and the bound."""
+
+    used: int
+    bound: float
+
+
+class Mailbox(Generic[M]):
+    """A first-in, first-out queue of messages to one recipient, with the names of trio's memory channels.
+
+    Its reader does not wait for messages: it is posted to the turn when the first one comes, and takes in all that is
+    there. The bound is a promise between actors (an instance never has more batches coming than it has credits,
+    say), so a full mailbox refuses loudly. A mailbox of requests has no bound of its own: each request in it holds a
+    share of the server's budget, or belongs to a request that does.
+
+    Args:
+        name: whose mailbox it is, for people.
+        owner: whom messages are for.
+        bound: most messages that may wait in it.
+    """
+
+    __slots__ = ("_messages", "_owner", "_turn", "bound", "name")
+
+    def __init__(self, name: str, turn: Turn, owner: Recipient, bound: float = math.inf) -> None:
+        if bound < 1:
+            raise ValueError(f"a mailbox holds at least one message, not {bound}")
+        self.name = name
+        self.bound = bound
+        self._turn = turn
+        self._owner = owner
+        self._messages: deque[M] = deque()
+
+    def send_nowait(self, message: M) -> None:
+        """Leave a message, to be received in this turn.
+
+        Raises:
+            MailboxFullError: there is no room.
+        """
+        messages = self._messages
+        if len(messages) >= self.bound:
+            raise MailboxFullError(f"the mailbox of {self.name} holds its limit of {self.bound} messages")
+        messages.append(message)
+        if not self._owner.posted:
+            self._turn.post(self._owner)
+
+    def receive_all(self) -> deque[M]:
+        """Everything in the mailbox, oldest first; possibly nothing."""
+        messages, self._messages = self._messages, deque()
+        return messages
+
+    def statistics(self) -> MailboxStatistics:
+        return MailboxStatistics(len(self._messages), self.bound)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __repr__(self) -> str:
+        return f"<Mailbox of {self.name}: {len(self._messages)}/{self.bound}>"
 
 
 class Actor(Recipient, Generic[M]):
@@ -43,6 +304,8 @@ class Actor(Recipient, Generic[M]):
 
     Attributes:
         deadline_s: when to take a turn without a message, in seconds of the event loop's clock; for `act` to set.
+        alive: it takes in mail.
+        failure: what it has ended of by rule 9.
     """
 
     def __init__(self, name: str, turn: Turn, bound: float = math.inf) -> None:
@@ -53,20 +316,11 @@ class Actor(Recipient, Generic[M]):
         self._mail: deque[M] = deque()  # received, and not dealt with
         self._timer: trio.CancelScope | None = None
         self._timer_s = math.inf
-        self._task: trio.lowlevel.Task | None = None
-        self._failure: Exception | None = None
-        self._alive = True
+        self._asleep = trio.lowlevel.ParkingLot()
+        self.failure: Exception | None = None
+        self.alive = True
         self._buried = False
         self._finished = False
-
-    @property
-    def alive(self) -> bool:
-        return self._alive
-
-    @property
-    def failed(self) -> bool:
-        """It has ended by rule 4."""
-        return self._failure is not None
 
     @abstractmethod
     def receive(self, message: M) -> None:
@@ -81,7 +335,7 @@ class Actor(Recipient, Generic[M]):
             self.mailbox.send_nowait(message)
 
     def take_turn(self) -> None:
-        if self._alive:
+        if self.alive:
             mail = self._mail = self.mailbox.receive_all()
             while mail:
                 self.receive(mail[0])
@@ -93,14 +347,14 @@ class Actor(Recipient, Generic[M]):
             self.return_mail()
 
     def fail(self, error: Exception) -> None:
-        if self._alive:
-            self._alive = False
-            self._failure = error
-            self._wake()
+        if self.alive:
+            self.alive = False
+            self.failure = error
+            self._asleep.unpark_all()
 
     def end(self) -> None:
-        """Be buried (rule 5)."""
-        self._alive = False
+        """Be buried (rule 10)."""
+        self.alive = False
         self._buried = True
 
     def undelivered(self) -> list[M]:
@@ -116,31 +370,21 @@ class Actor(Recipient, Generic[M]):
     def finish(self) -> None:
         """Let `run` return."""
         self._finished = True
-        self._wake()
+        self._asleep.unpark_all()
 
     async def run(self) -> None:
         """Wait for deadlines until finished or cancelled.
 
         Raises:
-            Exception: rule 4.
+            Exception: rule 9.
         """
-        while self._alive and not self._finished:
+        while self.alive and not self._finished:
             self._timer_s = self.deadline_s
             with trio.CancelScope(deadline=self.deadline_s) as self._timer:
-                self._task = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
+                await self._asleep.park()
             expired, self._timer = self._timer.cancelled_caught, None
             if expired:
                 with self._turn:
                     self._turn.post(self)
-        if self._failure is not None:
-            raise self._failure
-
-    def _wake(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
-
-    def _stop_sleeping(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
+        if self.failure is not None:
+            raise self.failure

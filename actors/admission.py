@@ -11,10 +11,11 @@ from ..engine.clock import Clock
 from ..engine.description import ModelDescription
 from ..engine.errors import UnavailableError, request_prefix
 from ..engine.job import Job
-from ..engine.request import InferenceRequest
+from ..engine.request import LATEST, InferenceRequest
 from ..engine.scheduling.refusals import queue_full
 from ..engine.tensor import Tensor
 from ..engine.tracing.tracer import TracedReply
+from .actor import Turn
 from .budget import InflightBudget, Lease
 from .members import refuse_recursion
 from .messages import Admit
@@ -22,58 +23,64 @@ from .model import Model
 from .offload import Offload
 from .reply import Reply
 from .repository import Repository
-from .turn import Turn
 
 
 class Admission:
-    """The methods are those of `InferenceServer`, which says what they promise.
+    """The part of `InferenceServer` that admits requests.
 
     Args:
-        turn: in which jobs are handed in.
-        on_request: see `InferenceServer`.
         offload: for checks that take long.
 
     Attributes:
-        stopping: only running sequences may go on.
-        tell: called with each job before it is queued; None if requests are not logged.
+        exiting: only running sequences may go on.
+        turn: in which jobs are handed in.
     """
 
+    turn: Turn
+    _repository: Repository
+    _clock: Clock
+
     def __init__(
-        self,
-        repository: Repository,
-        budget: InflightBudget,
-        clock: Clock,
-        turn: Turn,
-        on_request: Callable[[InferenceRequest, int], None] | None,
-        offload: Offload,
+        self, budget: InflightBudget, on_request: Callable[[InferenceRequest, int], None] | None, offload: Offload
     ) -> None:
-        self.stopping = False
-        self.tell: Callable[[Job], None] | None = None
-        self._repository = repository
+        self.exiting = False
+        self.offload = offload
         self._budget = budget
-        self._clock = clock
-        self._turn = turn
         self._on_request = on_request
-        self._offload = offload
+        self._tell: Callable[[Job], None] | None = None  # each job before it is queued, if requests are logged
 
     async def admit(
-        self, request: InferenceRequest, lease: Lease | None, description: ModelDescription | None
+        self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply:
+        """Check a request and hand it to its model. Suspends only while the server-wide budget is used up, or its
+        model's share. The request is not queued yet when this returns: that the model's queue is full, or the model
+        stopping, is said by the reply (`Reply.admitted`, `Reply.accepted`).
+
+        Args:
+            lease: what the request has taken of the budget while it arrived. It is closed at the final answer, or by
+                this call if that raises.
+            model: what `describe` said of the model and version that the request names, which spares looking it up
+                again, while it holds. It decides nothing.
+
+        Raises:
+            TriremeError: refused: no such model, invalid, stopping; its model has too much in flight, and the lease was
+                not made for that model.
+        """
         received_ns = self._clock.now_ns()
         with ExitStack() as undo:
             if lease is not None:
                 undo.callback(lease.close)
-            model = self._find(request, description)
-            budget, share = self._budget, model.share
-            large = is_large(request, model.validator)
+            found = self._find(request, model)
+            budget, share = self._budget, found.share
+            large = is_large(request, found.validator)
             if large:
                 if lease is None:
                     lease = budget.lease(share)
                     undo.callback(lease.close)
                 await self._hold_strings(request, lease)
-                inputs, rows = await self._offload(model.validator.check, request)
+                inputs, rows = await self.offload(found.validator.check, request)
             else:
-                inputs, rows = model.validator.check(request)
+                inputs, rows = found.validator.check(request)
             nbytes = sum([tensor.nbytes for tensor in inputs.values()])
             holder = share if lease is None else lease
 
@@ -83,10 +90,10 @@ class Admission:
                     return None
                 with ExitStack() as release:
                     release.callback(holder.release, nbytes)
-                    tensors = read_regions_now(inputs, model.input_gpu) if request.in_regions else inputs
-                    again = model, tensors, rows
-                    if (waited or large) and not model.ready:
-                        again = self._check_again_now(model, request, tensors, rows)
+                    tensors = read_regions_now(inputs, found.input_gpu) if request.in_regions else inputs
+                    again = found, tensors, rows
+                    if (waited or large) and not found.ready:
+                        again = self._check_again_now(found, request, tensors, rows)
                     release.pop_all()
                 return None if again is None else self._hand_in(request, *again, nbytes, received_ns, holder)
 
@@ -96,41 +103,42 @@ class Admission:
                 reply = await budget.admit(lease, share, nbytes, hand_in)
             if reply is None:
                 if request.in_regions and large:  # the holder is a lease, which is closed below
-                    inputs = await self._offload(read_regions_now, inputs, model.input_gpu)
-                if not model.ready:
-                    model, inputs, rows = await self._check_again(model, request, inputs, rows, holder, nbytes)
-                reply = self._hand_in(request, model, inputs, rows, nbytes, received_ns, holder)
+                    inputs = await self.offload(read_regions_now, inputs, found.input_gpu)
+                if not found.ready:
+                    found, inputs, rows = await self._check_again(found, request, inputs, rows, holder, nbytes)
+                reply = self._hand_in(request, found, inputs, rows, nbytes, received_ns, holder)
             undo.pop_all()
         return reply
 
     def admit_nowait(
-        self, request: InferenceRequest, lease: Lease | None, description: ModelDescription | None
+        self, request: InferenceRequest, *, lease: Lease | None = None, model: ModelDescription | None = None
     ) -> Reply | None:
-        received_ns = self._clock.now_ns()
-        checked = self._check(request, description)
-        if checked is None:
-            return None
-        model, inputs, rows, nbytes = checked
-        share, budget = model.share, self._budget
-        if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
-            return None
-        holder = share if lease is None else lease
-        if request.in_regions:
-            with ExitStack() as undo:
-                undo.callback(holder.release, nbytes)
-                inputs = read_regions_now(inputs, model.input_gpu)
-                undo.pop_all()
-        return self._hand_in(request, model, inputs, rows, nbytes, received_ns, holder)
+        """`admit`, except that nothing is done, and None returned, while the server-wide budget is used up; then the
+        lease, which may have grown, is still the caller's.
 
-    def admit_leased(
-        self, request: InferenceRequest, lease: Lease, description: ModelDescription | None
-    ) -> Reply | None:
-        """`admit_nowait` with a lease, which is closed if that raises."""
-        with ExitStack() as undo:
-            undo.callback(lease.close)
-            reply = self.admit_nowait(request, lease, description)
-            undo.pop_all()
-        return reply
+        Raises:
+            TriremeError: refused: no such model, invalid, its model has too much in flight, stopping.
+        """
+        try:
+            received_ns = self._clock.now_ns()
+            checked = self._check(request, model)
+            if checked is None:
+                return None
+            found, inputs, rows, nbytes = checked
+            share, budget = found.share, self._budget
+            if not (budget.take_nowait(share, nbytes) if lease is None else budget.admit_nowait(lease, share, nbytes)):
+                return None
+            holder = share if lease is None else lease
+            if request.in_regions:
+                with ExitStack() as undo:
+                    undo.callback(holder.release, nbytes)
+                    inputs = read_regions_now(inputs, found.input_gpu)
+                    undo.pop_all()
+            return self._hand_in(request, found, inputs, rows, nbytes, received_ns, holder)
+        except Exception:
+            if lease is not None:
+                lease.close()
+            raise
 
     def admit_inner(self, request: InferenceRequest, description: ModelDescription | None) -> Reply:
         """`admit_nowait`, for what a model asks while it serves a request: does not wait for room (`model_calls`).
@@ -148,13 +156,18 @@ class Admission:
         self._budget.take_anyway(share, nbytes)
         return self._hand_in(request, model, inputs, rows, nbytes, received_ns, share)
 
-    def check_room(self, name: str, version: int) -> None:
+    def check_room(self, name: str, version: int = LATEST) -> None:
+        """Look whether a model can take one more request, of which nothing is known yet but that.
+
+        Raises:
+            TriremeError: no such model; it has too much in flight, or its queue is full.
+        """
         model = self._repository.find(name, version)
         if self._budget.full(model.share):
             raise model.share.refusal()
         if model.scheduler.full:
-            with self._turn:  # what stands in the queue may be about to go
-                self._turn.post(model.scheduler)
+            with self.turn:  # what stands in the queue may be about to go
+                self.turn.post(model.scheduler)
             if model.scheduler.full:
                 raise queue_full("")
 
@@ -165,9 +178,9 @@ class Admission:
             description: what was found by the names in the request; looked for again if it does not hold any more.
         """
         model = None if description is None else self._repository.described.get(description)
-        if model is not None and not self.stopping:
+        if model is not None and not self.exiting:
             return self._repository.answering(model, request) if model.stateful else model
-        if self.stopping:
+        if self.exiting:
             model = self._repository.find_draining(request)
             if model is None:
                 raise UnavailableError(
@@ -208,7 +221,7 @@ class Admission:
             undo.callback(holder.release, nbytes)
             while (again := self._check_again_now(model, request, inputs, rows)) is None:
                 model = self._find(request)
-                inputs, rows = await self._offload(_check_and_read, model, request)
+                inputs, rows = await self.offload(_check_and_read, model, request)
             undo.pop_all()
         return again
 
@@ -242,10 +255,10 @@ class Admission:
         """Send a request, for which the budget has been taken, to its model's door."""
         if self._on_request is not None:
             self._on_request(request, rows)
-        reply = Reply(self._turn, holder, nbytes, model.answer_window if model.config.decoupled else 0)
+        reply = Reply(self.turn, holder, nbytes, model.answer_window if model.config.decoupled else 0)
         job = Job(request, inputs, rows, model.name, model.version, reply, received_ns, nbytes)
-        if self.tell is not None:
-            self.tell(job)
+        if self._tell is not None:
+            self._tell(job)
         if request.trace is not None:
             TracedReply(request.trace, job, self._clock)
         send = model.scheduler.mailbox.send_nowait

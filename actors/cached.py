@@ -33,12 +33,12 @@ from ..engine.metrics.statistics import ModelStatistics
 from ..engine.request import InferenceResponse
 from ..engine.scheduling.refusals import cancelled, stopping
 from ..engine.tensor import Tensor
+from .actor import Turn
 from .cache_access import CacheAccess
-from .door import Door, SchedulerStatistics
+from .door import Door
 from .ensemble import Ensemble
-from .messages import Admit, Answer, Cancel, DoorMessage, Stop
+from .messages import Admit, CacheHit, Cancel, DoorMessage, Stop
 from .scheduler import Scheduler
-from .turn import Turn
 
 
 @dataclass(slots=True, eq=False)
@@ -77,15 +77,13 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         self._statistics = statistics
         self._ordered = batching is not None and batching.preserve_ordering
         self._waiting: dict[Job, _Waiting] = {}
-        self._stopping = self._inner_told = False
+        self._stopping = False
+        self._stop: Stop | None = None  # for the scheduler
         self._nursery: trio.Nursery | None = None
 
     @property
     def inflight(self) -> int:
         return self._inner.inflight + len(self._waiting)
-
-    def statistics(self) -> SchedulerStatistics:
-        return self._inner.statistics()
 
     # What comes in.
 
@@ -100,10 +98,9 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         elif isinstance(message, LookedUp):
             message.waiting.found = message.found
             message.waiting.known = True
-        elif isinstance(message, Stop):
-            self._stopping = True
         else:
-            self._inner.mailbox.send_nowait(message)
+            self._stopping = True
+            self._stop = message
 
     def admit(self, job: Job) -> None:
         """Take a job in.
@@ -137,9 +134,9 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         while (waiting := self._next_known()) is not None:
             self._leave(waiting)
             self._pass_on(waiting.job, waiting.found)
-        if self._stopping and not self._waiting and not self._inner_told:
-            self._inner_told = True
-            self._inner.mailbox.send_nowait(Stop())
+        if self._stop is not None and not self._waiting:
+            self._inner.mailbox.send_nowait(self._stop)
+            self._stop = None
         self._notify_watchers()
 
     def fail_held(self, error: TriremeError) -> None:
@@ -227,7 +224,7 @@ class CachedDoor(Door[DoorMessage | LookedUp]):
         self._statistics.record_cache_hit(job.received_ns, job.enqueued_ns, found.began_ns, self._clock.now_ns())
         response = job.response(outputs)
         if isinstance(self._inner, Scheduler):
-            self._inner.mailbox.send_nowait(Answer(job, response))
+            self._inner.mailbox.send_nowait(CacheHit(job, response))
         else:
             job.accept()
             job.reply.deliver(response, True)

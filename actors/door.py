@@ -10,17 +10,14 @@ Rules:
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import trio
 
 from ..engine.errors import TriremeError, UnavailableError
 from ..engine.job import Job
-from .actor import Actor
-from .mailbox import MailboxStatistics
+from .actor import Actor, Turn
 from .messages import Admit
-from .turn import Turn
 
 M = TypeVar("M")
 
@@ -28,16 +25,6 @@ M = TypeVar("M")
 def stopping_error() -> TriremeError:
     """The answer to what is left when a model's time is up."""
     return UnavailableError("Server is stopping, scheduler for model has stopped accepting new inference requests")
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStatistics:
-    """`inflight` counts jobs accepted and not finally answered, `queued` those of them that no instance has yet."""
-
-    queued: int
-    inflight: int
-    instances: int
-    mailbox: MailboxStatistics
 
 
 class Door(Actor[M], Generic[M]):
@@ -59,10 +46,6 @@ class Door(Actor[M], Generic[M]):
     def full(self) -> bool:
         """Whether any job would be refused now, because the queue is full."""
         return False
-
-    @abstractmethod
-    def statistics(self) -> SchedulerStatistics:
-        """What it holds."""
 
     def refuse(self, job: Job, error: TriremeError) -> None:
         """Answer a job that is not accepted."""

@@ -44,12 +44,11 @@ from ..engine.logs.request_lines import about
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.request import InferenceRequest
 from ..engine.tracing.tracer import TracedReply
-from .door import Door, SchedulerStatistics
-from .mailbox import Mailbox
+from .actor import Mailbox, Turn
+from .door import Door
 from .members import Member, refuse_recursion
 from .messages import Admit, Cancel, DoorMessage, Stop
 from .reply import WINDOW
-from .turn import Turn
 
 logger = logging.getLogger("trireme.ensemble")
 
@@ -150,9 +149,6 @@ class Ensemble(Door[DoorMessage | StepAnswered | RoomMade]):
 
     def receive_last(self, message: DoorMessage | StepAnswered | RoomMade) -> None:
         """What members answer is not waited for any more."""
-
-    def statistics(self) -> SchedulerStatistics:
-        return SchedulerStatistics(0, self._inflight, 0, self.mailbox.statistics())
 
     # What goes out.
 

@@ -1,7 +1,7 @@
 """Where backends run: the executor interface, and its implementation with one thread an instance.
 
 Rules:
- 1. `run` is for making and closing an instance, `begin` for its batches. There are never more batches begun and not
+ 1. `call` is for making and closing an instance, `begin` for its batches. There are never more batches begun and not
     over than the instance has credits.
  2. A batch that was begun is over when its `done` is called, on the event loop and in a turn: before `begin` returns if
     it was executed in place, later if a thread, a process or a device executes it. By then ``batch.finish`` was called.
@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
@@ -25,11 +24,11 @@ from ..engine.cancellation import Cancellation
 from ..engine.errors import InternalError, backend_failure
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.instances.placement import Placement
+from .actor import Turn
 from .offload import run_on_thread
 from .process_executor import ProcessExecutor
 from .socket_readiness import Readiness
 from .stream_executor import StreamExecutor
-from .turn import Turn
 from .work_thread import Done, WorkThread, last_word, run_on
 
 T = TypeVar("T")
@@ -47,7 +46,7 @@ class Executor(Protocol):
         """
         ...
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def call(self, work: Callable[[], T]) -> T:
         """Run `work` where the instance lives and give back its result; what it raises is raised here."""
         ...
 
@@ -59,7 +58,7 @@ class Executor(Protocol):
         """
         ...
 
-    async def end(self, instance: ModelInstance) -> None:
+    async def end_instance(self, instance: ModelInstance) -> None:
         """Close an instance that executes no more."""
         ...
 
@@ -127,16 +126,16 @@ class ThreadExecutor:
     async def around(self, life: Callable[[], Awaitable[None]]) -> None:
         await life()
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def call(self, work: Callable[[], T]) -> T:
         return await run_on(self._thread, work)
 
     def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
         if instance.thread_bound:
-            self._thread.put(_Execution(instance, batch, done))
+            self._put(instance, batch, done)
             return
         nbytes = batch.nbytes
         if not self.placement.in_place(nbytes):
-            self._thread.put(_Execution(instance, batch, partial(self._measured, nbytes, done)))
+            self._put(instance, batch, partial(self._measured, nbytes, done))
             return
         try:
             batch.mark(Phase.COMPUTE_START)
@@ -147,35 +146,31 @@ class ThreadExecutor:
             batch.finish(backend_failure(error))
         self._measured(nbytes, done, batch)
 
+    def _put(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+        """Have the thread execute a batch."""
+
+        def execute() -> None:
+            batch.mark(Phase.COMPUTE_START)
+            run_backend(instance, batch)
+
+        def executed(result: outcome.Outcome[None]) -> None:
+            done(batch, cast(Exception, result.error) if isinstance(result, outcome.Error) else None)
+
+        self._thread.put(execute, executed)
+
     def _measured(self, nbytes: int, done: Done, batch: ExecutionBatch, death: Exception | None = None) -> None:
         if death is None:
             self.placement.measured(nbytes, batch.marks[Phase.COMPUTE_END] - batch.marks[Phase.COMPUTE_START])
         done(batch, death)
 
-    async def end(self, instance: ModelInstance) -> None:
-        await self.run(instance.close)
+    async def end_instance(self, instance: ModelInstance) -> None:
+        await self.call(instance.close)
 
     def close(self) -> None:
         self._thread.close()
 
     def __repr__(self) -> str:
         return f"<ThreadExecutor on {self._thread!r}>"
-
-
-@dataclass(slots=True, eq=False)
-class _Execution:
-    """A batch for an instance's thread."""
-
-    _instance: ModelInstance
-    _batch: ExecutionBatch
-    _done: Done
-
-    def work(self) -> None:
-        self._batch.mark(Phase.COMPUTE_START)
-        run_backend(self._instance, self._batch)
-
-    def done(self, result: outcome.Outcome[object]) -> None:
-        self._done(self._batch, cast(Exception, result.error) if isinstance(result, outcome.Error) else None)
 
 
 class ThreadExecutors:

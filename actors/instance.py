@@ -14,7 +14,7 @@ States:
 
     STARTING ─ Attached ▶ IDLE ─ holds a batch that is not over at once ▶ BUSY ─ holds none ▶ IDLE
     STARTING ─ TurnedAway ▶ DEAD
-    IDLE, BUSY ─ Close ▶ (goes on) ─ Dismissed ▶ STOPPED
+    IDLE, BUSY ─ close ▶ (goes on) ─ Dismissed ▶ STOPPED
     any ─ something other than the backend's own handling of a batch goes wrong, or rule 3 ▶ DEAD
 """
 
@@ -24,7 +24,6 @@ import enum
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -36,15 +35,11 @@ from ..engine.execution import ExecutionBatch, Phase
 from ..engine.instances.execution_limit import ExecutionLimit, Verdict
 from ..engine.job import Job
 from ..engine.scheduling.core import InstanceId
-from .actor import Actor
-from .exception_groups import first_error
+from .actor import Actor, Turn
 from .executors import Executor
-from .mailbox import MailboxStatistics
 from .messages import (
     Attach,
-    Attached,
     Bound,
-    Close,
     Dismissed,
     Execute,
     Executed,
@@ -55,13 +50,13 @@ from .messages import (
 )
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
-from .turn import Turn
 from .warmup import WarmUp
+from .work_thread import first_error
 
 logger = logging.getLogger("trireme.model")
 
-_OTHER_MESSAGES = 6
-"""In the mailbox beside a batch for each credit: `Attached`, `Dismissed`, two each of `Close` and `Bound`."""
+_OTHER_MESSAGES = 4
+"""In the mailbox beside a batch for each credit: `Attached`, `Dismissed`, and `Bound`, twice."""
 
 _KILLED_TWICE = (
     " The request was executed again, alone, after an instance had died with the batch that it was in. This instance "
@@ -79,14 +74,6 @@ class InstanceState(enum.Enum):
 
 class InstanceHungError(Exception):
     """A batch took longer than the execution limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceStatistics:
-    name: str
-    state: InstanceState
-    executed: int
-    mailbox: MailboxStatistics
 
 
 class Instance(Actor[InstanceMessage]):
@@ -141,7 +128,7 @@ class Instance(Actor[InstanceMessage]):
         self._held: dict[ExecutionBatch, None] = {}
         self._lost: list[ExecutionBatch] = []
         self._beginning: ExecutionBatch | None = None
-        self._closing: Close | None = None
+        self._leaving: Leaving | None = None
         self._on_attached: Callable[[], None] | None = None
         self._obituary: TriremeError | None = None
 
@@ -165,7 +152,7 @@ class Instance(Actor[InstanceMessage]):
         place, name, device = self.spec.kind.removeprefix("KIND_"), self.spec.name, self.spec.device_id
         logger.info("TRITONBACKEND_ModelInstanceInitialize: %s (%s device %d)", name, place, device)
         logger.debug("Creating instance %s on %s", name, place)
-        copy = await self._executor.run(self._make)
+        copy = await self._executor.call(self._make)
         text = "TRITONBACKEND_ModelInstanceInitialize: instance initialization successful %s (device %d)"
         logger.debug(text, name, device)
         if isinstance(copy, ProcessInstance) and copy.checks_itself:
@@ -174,7 +161,7 @@ class Instance(Actor[InstanceMessage]):
             await self._make_warm(copy, self._warm_up)
         await self._serve(copy, task_status)
         logger.debug("Stopping backend thread for %s...", name)
-        await self._executor.end(copy)
+        await self._executor.end_instance(copy)
         logger.info("TRITONBACKEND_ModelInstanceFinalize: delete instance state")
         self._executor.close()
         self.state = InstanceState.STOPPED
@@ -222,12 +209,11 @@ class Instance(Actor[InstanceMessage]):
         elif isinstance(message, TurnedAway):
             raise message.error
         else:
-            if isinstance(message, Attached):
-                self.state = InstanceState.IDLE
-                if self._on_attached is not None:
-                    self._on_attached()
-            if self._closing is not None and self.state is not InstanceState.STARTING:
-                self._scheduler.mailbox.send_nowait(Leaving(self.identity, self._closing.sequences_first))
+            self.state = InstanceState.IDLE
+            if self._on_attached is not None:
+                self._on_attached()
+            if self._leaving is not None:
+                self._scheduler.mailbox.send_nowait(self._leaving)
 
     def _over(self, batch: ExecutionBatch, death: Exception | None = None) -> None:
         """A batch is over; or the instance has died of it."""
@@ -290,7 +276,7 @@ class Instance(Actor[InstanceMessage]):
         try:
             await warm_up.run(self.spec, partial(self._execute, copy))
         except TriremeError:
-            await self._executor.end(copy)
+            await self._executor.end_instance(copy)
             raise
 
     async def _execute(self, copy: ModelInstance, batch: ExecutionBatch) -> None:
@@ -321,10 +307,11 @@ class Instance(Actor[InstanceMessage]):
 
     def close(self, *, sequences_first: bool = False) -> None:
         """Close once the batches in hand are done; `stopped` tells when. To be bound no longer, say so again."""
-        before = self._closing
-        if not self.stopped.is_set() and (before is None or (before.sequences_first and not sequences_first)):
-            self._closing = Close(sequences_first)
-            self.mailbox.send_nowait(self._closing)
+        before = self._leaving
+        if before is None or (before.sequences_first and not sequences_first):
+            self._leaving = Leaving(self.identity, sequences_first)
+            if self.alive and self.state in (InstanceState.IDLE, InstanceState.BUSY):
+                self._scheduler.mailbox.send_nowait(self._leaving)
 
     def bury(self, error: TriremeError, *, isolates: bool = False) -> None:
         """Answer what a dead instance held with `error`, tell the scheduler, give up the executor.
@@ -363,9 +350,6 @@ class Instance(Actor[InstanceMessage]):
         for batch in batches:
             batch.finish(error, keep_open=bool(isolated))
         self._scheduler.mailbox.send_nowait(Gone(self.identity, self.seat, batches, isolated))
-
-    def statistics(self) -> InstanceStatistics:
-        return InstanceStatistics(self.spec.name, self.state, self.executed, self.mailbox.statistics())
 
     def __repr__(self) -> str:
         return f"<Instance {self.spec.name} {self.state.value}, {self.executed} batches>"

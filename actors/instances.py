@@ -22,10 +22,10 @@ from ..engine.instances.orders import InstanceOrder, match
 from ..engine.instances.restart import RestartPolicy
 from .door import stopping_error
 from .instance import Instance, InstanceHungError, InstanceState, obituary
+from .loading import ServerContext
 from .messages import FailHeld, SeatLost
 from .readiness import ReadinessCheck
 from .scheduler import Scheduler
-from .surroundings import Surroundings
 from .warmup import WarmUp
 
 logger = logging.getLogger("trireme.model")
@@ -62,7 +62,7 @@ class Instances:
         title: str,
         model: LoadedModel,
         scheduler: Scheduler,
-        surroundings: Surroundings,
+        context: ServerContext,
         nursery: trio.Nursery,
         warm_up: WarmUp | None = None,
         limit_s: float = 0.0,
@@ -74,11 +74,11 @@ class Instances:
         self._title = title
         self._model = model
         self._scheduler = scheduler
-        self._surroundings = surroundings
+        self._context = context
         self._nursery = nursery
         self._warm_up = warm_up
         self._limit_s = limit_s
-        self._isolates = isolates and surroundings.limiter is None
+        self._isolates = isolates and context.limiter is None
         self._seats: list[_Seat] = []
         self._identities = 0
         self._numbers = 0
@@ -181,8 +181,8 @@ class Instances:
 
     async def _keep(self, seat: _Seat, *, task_status: trio.TaskStatus[None]) -> None:
         """Run an instance; bury it when it dies; start the next one."""
-        options = self._surroundings.options
-        now_s = self._surroundings.clock.now_s
+        options = self._context.options
+        now_s = self._context.clock.now_s
         policy = RestartPolicy(options.restart_limit, options.restart_window_s)
 
         def on_started() -> None:
@@ -234,7 +234,7 @@ class Instances:
         if seat.leaving:
             return None
         name = seat.order.spec.name
-        delay_s = policy.died(self._surroundings.clock.now_s())
+        delay_s = policy.died(self._context.clock.now_s())
         if self._closing:
             return None
         logger.error("instance '%s' died: %s; restarting in %g s", name, error, delay_s)
@@ -248,8 +248,8 @@ class Instances:
         self._identities += 1
         order = seat.order
         kind = self._model.instance_class(order.spec)
-        turn = self._surroundings.turn
-        executor = self._surroundings.executors.instance_executor(order.spec.name, kind, turn)
+        turn = self._context.turn
+        executor = self._context.executors.instance_executor(order.spec.name, kind, turn)
         return Instance(
             self._identities,
             seat.number,

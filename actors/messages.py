@@ -15,7 +15,7 @@ from ..engine.job import Job, Outcome
 from ..engine.request import InferenceResponse
 from ..engine.scheduling.core import InstanceId
 from ..engine.scheduling.sequence.slot_core import SlotReport
-from .mailbox import Mailbox
+from .actor import Mailbox
 
 # To whatever takes a model's requests in: a scheduler, an ensemble, the door of the cache.
 
@@ -36,19 +36,22 @@ class Cancel:
 
 @dataclass(slots=True, eq=False)
 class Stop:
-    """Refuse new jobs, and finish those that are there without waiting for delays."""
+    """Refuse new jobs, and finish those that are there without waiting for delays. May come again.
 
+    Attributes:
+        finishes_sequences: it counts as drained only when all sequences are over that have begun.
+        ends_sequences: no request can continue a sequence any more.
+    """
 
-@dataclass(slots=True, eq=False)
-class EndSequences:
-    """No request can continue a sequence any more."""
+    finishes_sequences: bool = False
+    ends_sequences: bool = False
 
 
 # To a scheduler alone.
 
 
 @dataclass(slots=True, eq=False)
-class Answer:
+class CacheHit:
     """Accept this job and answer it without executing it; in its turn if the model preserves ordering."""
 
     job: Job
@@ -69,7 +72,7 @@ class Executed:
 
 
 @dataclass(slots=True, eq=False)
-class Answered:
+class Responded:
     """A decoupled model has answered a job."""
 
     job: Job
@@ -156,19 +159,12 @@ class FailHeld:
     error: TriremeError
 
 
-@dataclass(slots=True, eq=False)
-class FinishSequences:
-    """Whether to count as drained only when all sequences are over that have begun."""
-
-    wanted: bool
-
-
-DoorMessage = Admit | Cancel | Stop | EndSequences
+DoorMessage = Admit | Cancel | Stop
 SchedulerMessage = (
     DoorMessage
-    | Answer
+    | CacheHit
     | Executed
-    | Answered
+    | Responded
     | Granted
     | Attach
     | Registered
@@ -176,7 +172,6 @@ SchedulerMessage = (
     | Gone
     | SeatLost
     | FailHeld
-    | FinishSequences
     | SlotReport
 )
 
@@ -208,13 +203,6 @@ class Execute:
 
 
 @dataclass(slots=True, eq=False)
-class Close:
-    """Close, once the batches in hand are done; and its sequences, if they are to end first."""
-
-    sequences_first: bool = False
-
-
-@dataclass(slots=True, eq=False)
 class Bound:
     """It has sequences that are to end first."""
 
@@ -224,7 +212,7 @@ class Dismissed:
     """No batch will come any more."""
 
 
-InstanceMessage = Attached | TurnedAway | Execute | Close | Bound | Dismissed
+InstanceMessage = Attached | TurnedAway | Execute | Bound | Dismissed
 
 
 # To a model, from the repository and from ensembles.

@@ -50,14 +50,13 @@ from .cached import CachedDoor
 from .door import Door, stopping_error
 from .ensemble import Ensemble
 from .instances import InstanceCounts, Instances, Once
-from .loading import load
+from .loading import ServerContext, load
 from .members import FindContinuing, FindModel, Members
-from .messages import Drain, EndResize, EndSequences, FinishSequences, Hold, ModelMessage, Serve, Stop
+from .messages import Drain, EndResize, Hold, ModelMessage, Serve, Stop
 from .readiness import ReadinessCheck
 from .reply import WINDOW
 from .scheduler import Scheduler
 from .slot import SlotActors
-from .surroundings import Surroundings
 from .warmup import WarmUp
 
 logger = logging.getLogger("trireme.model")
@@ -90,16 +89,16 @@ class Model(Actor[ModelMessage]):
         source: ModelSource,
         config: ModelConfig,
         version: int,
-        surroundings: Surroundings,
+        context: ServerContext,
         find: FindModel,
         continuing: FindContinuing,
         on_state: Callable[[Model], None] = lambda _model: None,
     ) -> None:
-        super().__init__(f"model {source.id} version {version}", surroundings.turn)
+        super().__init__(f"model {source.id} version {version}", context.turn)
         self.id = source.id
         self.name = source.name
         self.stateful = config.has_sequence_batching
-        self.share = surroundings.budget.share(source.name)
+        self.share = context.budget.share(source.name)
         self.version = version
         self.config = config
         self.state = ModelState.UNKNOWN
@@ -107,7 +106,7 @@ class Model(Actor[ModelMessage]):
         self.statistics = ModelStatistics()
         self.labels: Mapping[str, tuple[str, ...]] = {}
         self.source = source
-        self._surroundings = surroundings
+        self._context = context
         self._find = find
         self._continuing = continuing
         self._on_state = on_state
@@ -276,12 +275,8 @@ class Model(Actor[ModelMessage]):
 
     def _wind_down(self) -> None:
         if self._stopping and not self.held:
-            if self._batcher is not None:
-                self._batcher.mailbox.send_nowait(FinishSequences(self._finishes_sequences))
-                if self._ends_sequences:
-                    self._batcher.mailbox.send_nowait(EndSequences())
             if self._scheduler is not None:
-                self._scheduler.mailbox.send_nowait(Stop())
+                self._scheduler.mailbox.send_nowait(Stop(self._finishes_sequences, self._ends_sequences))
             self._end.set()
 
     # Its life.
@@ -298,10 +293,10 @@ class Model(Actor[ModelMessage]):
         try:
             if instances is None:
                 raise stopping_error()
-            surroundings = self._surroundings
+            context = self._context
             wanted = adopt(self.config, read)
             prepare = self.source.prepare
-            config = await surroundings.executors.offload(lambda: prepare(wanted, None, gpus_for(wanted, surroundings)))
+            config = await context.executors.offload(lambda: prepare(wanted, None, gpus_for(wanted, context)))
         except TriremeError as error:
             return f"{ModelState.UNAVAILABLE.value} state: {error.status_text}"
         error = await instances.resize(self._orders(config))
@@ -313,11 +308,11 @@ class Model(Actor[ModelMessage]):
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, serve, drain, unload. `task_status` is started when loading has succeeded or failed; see `loaded`."""
         status = Once(task_status)
-        retries = self._surroundings.options.model_load_retry_count
+        retries = self._context.options.model_load_retry_count
         try:
             await self._live(status)
             for attempt in range(1, retries + 1):
-                if self._loaded or self._stopping or self.failed or self._cause is None:
+                if self._loaded or self._stopping or self.failure is not None or self._cause is None:
                     break
                 text = "loading '%s' version %d failed: %s; trying again (%d of %d)"
                 reason = self._cause.status_text
@@ -342,7 +337,7 @@ class Model(Actor[ModelMessage]):
 
     async def _load_and_serve(self, status: Once) -> None:
         self._enter(ModelState.LOADING)
-        began_s = self._surroundings.clock.now_s()
+        began_s = self._context.clock.now_s()
         try:
             loaded = await self._load()
         except TriremeError as error:
@@ -354,7 +349,7 @@ class Model(Actor[ModelMessage]):
             async with trio.open_nursery() as nursery:
                 await self._start_children(nursery, loaded)
                 if self._cause is None:
-                    self.statistics.load_duration_s = self._surroundings.clock.now_s() - began_s
+                    self.statistics.load_duration_s = self._context.clock.now_s() - began_s
                     self._loaded = True
                     status.started()
                     await self._end.wait()
@@ -366,7 +361,7 @@ class Model(Actor[ModelMessage]):
 
     async def _close(self, model: LoadedModel) -> None:
         try:
-            await self._surroundings.executors.briefly(model.close)
+            await self._context.executors.briefly(model.close)
             logger.info("TRITONBACKEND_ModelFinalize: delete model state")
         except Exception:
             # A backend's code: what it cannot give back is lost, but nothing else is.
@@ -374,14 +369,14 @@ class Model(Actor[ModelMessage]):
 
     async def _load(self) -> LoadedInstances | LoadedEnsemble | None:
         """None if it was told to stop meanwhile: what takes time then is ended, or left to itself."""
-        surroundings, steps = self._surroundings, None
+        context, steps = self._context, None
         if self.config.has_ensemble_scheduling:
             with self._turn:  # all of them are held, or none
                 self._members = Members(self.config, self._find, self._continuing)
             steps = self._members.steps
         loaded = None
         with trio.CancelScope() as self._loading:
-            loaded = None if self._stopping else await load(self.source, self.config, self.version, surroundings, steps)
+            loaded = None if self._stopping else await load(self.source, self.config, self.version, context, steps)
         if self._stopping:
             if isinstance(loaded, LoadedInstances):
                 await self._close(loaded.model)
@@ -391,17 +386,17 @@ class Model(Actor[ModelMessage]):
         self._backend_model = loaded.model if isinstance(loaded, LoadedInstances) else None
         self.input_gpu = None if self._backend_model is None else self._backend_model.input_gpu
         self.stateful = self.config.has_sequence_batching
-        self._validator = RequestValidator(self.config, surroundings.options.tensor_limits)
-        if surroundings.options.summary_latencies:
+        self._validator = RequestValidator(self.config, context.options.tensor_limits)
+        if context.options.summary_latencies:
             self.statistics.recent = RecentLatencies()
         histogram = first_response_histogram(self.config)  # warns of what it does not know, wanted or not
-        if surroundings.options.histogram_latencies:
+        if context.options.histogram_latencies:
             self.statistics.first_responses = histogram
         self.statistics.cached = self.config.response_cache
-        if surroundings.cache is not None and self.config.response_cache:
-            shared = surroundings.cache.cache.shared
-            own = f"load {surroundings.cache.next_load()}"
-            self._cache_identity = await surroundings.executors.offload(self.fingerprint) if shared else own
+        if context.cache is not None and self.config.response_cache:
+            shared = context.cache.cache.shared
+            own = f"load {context.cache.next_load()}"
+            self._cache_identity = await context.executors.offload(self.fingerprint) if shared else own
         return loaded
 
     def fingerprint(self) -> str:
@@ -411,14 +406,14 @@ class Model(Actor[ModelMessage]):
 
     def _with_cache(self, scheduler: Scheduler | Ensemble) -> Door[Any]:
         """Behind a door of the response cache, if the model uses it."""
-        cache = self._surroundings.cache
+        cache = self._context.cache
         if cache is None or not self.config.response_cache:
             return scheduler
-        clock, turn = self._surroundings.clock, self._surroundings.turn
+        clock, turn = self._context.clock, self._context.turn
         return self.cached_door_class(scheduler, cache, self._cache_identity, self.config, clock, turn, self.statistics)
 
     async def _start_children(self, nursery: trio.Nursery, loaded: LoadedInstances | LoadedEnsemble) -> None:
-        clock, turn = self._surroundings.clock, self._surroundings.turn
+        clock, turn = self._context.clock, self._context.turn
         if isinstance(loaded, LoadedEnsemble):
             assert self._members is not None, "an ensemble was loaded with its members"
             ensemble = self.ensemble_class(loaded.plan, self._members.find, clock, turn, self.statistics)
@@ -433,7 +428,7 @@ class Model(Actor[ModelMessage]):
             turn,
             self.statistics,
             iterative=loaded.iterative,
-            limiter=self._surroundings.limiter,
+            limiter=self._context.limiter,
         )
         if self.stateful:
             SlotActors(self.name, nursery, clock, turn, scheduler.mailbox.send_nowait).serve(loaded.core)
@@ -446,7 +441,7 @@ class Model(Actor[ModelMessage]):
             title,
             loaded.model,
             scheduler,
-            self._surroundings,
+            self._context,
             nursery,
             warm_up,
             loaded.limit_s,
@@ -457,7 +452,7 @@ class Model(Actor[ModelMessage]):
             self._give_up(error)
 
     def _orders(self, config: ModelConfig) -> list[InstanceOrder]:
-        limits = () if self._surroundings.limiter is None else rate_limits(config)
+        limits = () if self._context.limiter is None else rate_limits(config)
         return list(instance_orders(config, limits))
 
     async def _stop_children(self, nursery: trio.Nursery) -> None:

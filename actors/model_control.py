@@ -33,12 +33,12 @@ from ..engine.repository.known import FORGOTTEN_NS, Known, Override, always, is_
 from ..engine.repository.source import ModelSource, RepositorySource
 from ..engine.repository.uploads import OverrideModel, read_load_parameters, refuse_code
 from ..engine.tensor import Buffer
+from .loading import ServerContext
 from .model import Model
 from .name_locks import NameLocks
 from .poller import Poller
 from .repository import Begin, LoadProgress, Repository, Scanned, Unload
 from .slow_loads import NEWER, UNLOADED_MEANWHILE, Replacement, no_more_changes
-from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
 
@@ -57,14 +57,14 @@ class ModelControl:
     def __init__(
         self,
         source: RepositorySource,
-        surroundings: Surroundings,
+        context: ServerContext,
         nursery: trio.Nursery,
         on_progress: LoadProgress,
         model_class: type[Model] = Model,
     ) -> None:
-        self.repository = Repository(surroundings, on_progress, self._unused, model_class)
-        self._poller = Poller(source, surroundings)
-        self._surroundings = surroundings
+        self.repository = Repository(context, on_progress, self._unused, model_class)
+        self._poller = Poller(source, context)
+        self._context = context
         self._nursery = nursery
         self._known: dict[str, Known] = {}
         self._explicit: set[str] = set()
@@ -81,7 +81,7 @@ class ModelControl:
         Raises:
             TriremeError: a repository cannot be read at all.
         """
-        options = self._surroundings.options
+        options = self._context.options
         await self._nursery.start(self.repository.run)
         await self.rescan()
         if options.model_control_mode is ControlMode.EXPLICIT and ALL_MODELS not in options.startup_models:
@@ -189,7 +189,7 @@ class ModelControl:
 
     def _check_mode(self) -> None:
         self.repository.check_started()
-        if self._surroundings.options.model_control_mode is not ControlMode.EXPLICIT:
+        if self._context.options.model_control_mode is not ControlMode.EXPLICIT:
             raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
 
     async def _apart(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -221,7 +221,7 @@ class ModelControl:
                 error = None  # else it and this frame, which has the files of a load request, refer to each other
 
     async def _load(self, name: str, parameters: Mapping[str, str | Buffer]) -> None:
-        if not self._surroundings.options.allow_code_upload:
+        if not self._context.options.allow_code_upload:
             refuse_code(name, parameters)
         override = await self._read_override(name, parameters)
         try:
@@ -240,7 +240,7 @@ class ModelControl:
             held |= names
             async with self._hold(held, by):
                 await self.rescan()
-                if override is not None and not self._surroundings.options.allow_code_upload:
+                if override is not None and not self._context.options.allow_code_upload:
                     await self._poller.check_override(override)
                 ids = self._poller.named(name, override)
                 polled, _ = await self._poll_with_members(ids, override)
@@ -285,9 +285,9 @@ class ModelControl:
                 return None
             source = None
             if read.files:
-                shared = self._surroundings.options.confinement.account is not None
+                shared = self._context.options.confinement.account is not None
                 make = partial(OverrideModel, name, read.files, shared=shared)
-                source = await self._surroundings.executors.offload(make)
+                source = await self._context.executors.offload(make)
         except TriremeError as error:
             logger.error("Poll failed for model directory '%s': %s", name, error.message)
             raise _not_polled(name) from error
@@ -320,7 +320,7 @@ class ModelControl:
         self._explicit.discard(identity)
         self._errors.pop(identity, None)
         if known.source.temporary:
-            await self._surroundings.executors.briefly(known.source.unloading)
+            await self._context.executors.briefly(known.source.unloading)
         self.repository.tell(Unload(identity))
         await self._unused(known.source)
         for member in member_ids if with_members else ():
@@ -386,7 +386,7 @@ class ModelControl:
             if known.config.has_ensemble_scheduling:
                 self._check_members(identity)
             self.repository.tell(Begin(known.source))
-            versions = await self._surroundings.executors.offload(partial(known.source.versions, known.config))
+            versions = await self._context.executors.offload(partial(known.source.versions, known.config))
             reason = await self.repository.replace(known.source, known.config, versions, in_place=in_place)
         except TriremeError as error:
             reason = error.message
@@ -397,7 +397,7 @@ class ModelControl:
             await self._failed(identity, former, reason)
             return
         self._errors.pop(identity, None)
-        offload = self._surroundings.executors.offload
+        offload = self._context.executors.offload
         if known.source.temporary:
             await offload(partial(known.source.load_ended, True))
         if former is not None and former.source is not known.source and former.source.temporary:
@@ -417,7 +417,7 @@ class ModelControl:
         failed = self._known[identity]
         self._known[identity] = replace(former or failed, modified_ns=FORGOTTEN_NS)
         if failed.source.temporary and failed is not former:
-            await self._surroundings.executors.offload(partial(failed.source.load_ended, False))
+            await self._context.executors.offload(partial(failed.source.load_ended, False))
             await self._unused(failed.source)
 
     async def _discard(self, polled: Mapping[str, Known]) -> None:
@@ -430,7 +430,7 @@ class ModelControl:
         needed = needed or any(source is origin for made, origin in self._temporary.items() if made is not source)
         if source in self._temporary and not needed and not self.repository.uses(source):
             origin = self._temporary.pop(source)
-            await self._surroundings.executors.briefly(source.dispose)
+            await self._context.executors.briefly(source.dispose)
             if origin is not source:
                 await self._unused(origin)
 

@@ -14,7 +14,7 @@ import trio
 from ..engine.errors import TriremeError
 from ..engine.repository.known import FORGOTTEN_NS, Known, Override, check_override, members, resolve
 from ..engine.repository.source import ModelSource, RepositorySource, Scan
-from .surroundings import Surroundings
+from .loading import ServerContext
 
 logger = logging.getLogger("trireme.repository")
 
@@ -26,10 +26,10 @@ class Poller:
         scan: what the last look found.
     """
 
-    def __init__(self, source: RepositorySource, surroundings: Surroundings) -> None:
+    def __init__(self, source: RepositorySource, context: ServerContext) -> None:
         self.scan = Scan(())
         self._source = source
-        self._surroundings = surroundings
+        self._context = context
 
     async def rescan(self) -> None:
         """Look what the repositories hold.
@@ -37,7 +37,7 @@ class Poller:
         Raises:
             TriremeError: one cannot be read.
         """
-        self.scan = await self._surroundings.executors.briefly(self._source.scan)
+        self.scan = await self._context.executors.briefly(self._source.scan)
 
     def sources(self) -> dict[str, ModelSource]:
         """What the repositories held at the last look, by id."""
@@ -57,7 +57,7 @@ class Poller:
             InvalidArgumentError: it does.
         """
         own = [source for source in self.scan.models if source.name == override.name]
-        await self._surroundings.executors.offload(partial(check_override, override, own, self._surroundings.options))
+        await self._context.executors.offload(partial(check_override, override, own, self._context.options))
 
     async def poll(
         self, sources: Mapping[str, ModelSource], known: Mapping[str, Known], override: Override | None = None
@@ -127,7 +127,7 @@ class Poller:
             logger.error("failed to poll model '%s': model not found in any model repository.", identity)
 
     async def _look(self, source: ModelSource, known: Known | None, config_json: str | None) -> Known | None:
-        surroundings = self._surroundings
+        context = self._context
 
         def look() -> Known:
             modified_ns = source.modified_ns()
@@ -135,13 +135,13 @@ class Poller:
             if not fresh and known is not None and FORGOTTEN_NS < modified_ns <= known.modified_ns:
                 return known
             contents = source.contents()
-            opened, config = source.open(surroundings.options, config_json, surroundings.agents)
+            opened, config = source.open(context.options, config_json, context.agents)
             if opened is not source:
                 contents = opened.contents()
             return Known(source, opened, config, modified_ns, contents)
 
         try:
-            return await surroundings.executors.offload(look)
+            return await context.executors.offload(look)
         except TriremeError as error:
             logger.error("Poll failed for model directory '%s': %s", source.name, error)
         except Exception:

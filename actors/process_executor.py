@@ -20,11 +20,10 @@ import trio
 from ..engine.backends.interface import ModelInstance, ProcessInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
-from .exception_groups import first_error
+from .actor import Turn
 from .offload import run_on_thread
 from .socket_readiness import Readiness
-from .turn import Turn
-from .work_thread import Done
+from .work_thread import Done, first_error
 
 T = TypeVar("T")
 
@@ -71,7 +70,7 @@ class ProcessExecutor:
         if error is not None:
             raise error
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def call(self, work: Callable[[], T]) -> T:
         result = await run_on_thread(work)
         if isinstance(result, ProcessInstance):
             await self._start(result)
@@ -118,7 +117,7 @@ class ProcessExecutor:
             with self._turn:
                 going_on = hear()
 
-    async def end(self, instance: ModelInstance) -> None:
+    async def end_instance(self, instance: ModelInstance) -> None:
         assert isinstance(instance, ProcessInstance), "this executor has made it"
         instance.ask_to_end()
         await trio.to_thread.run_sync(instance.close, abandon_on_cancel=True)

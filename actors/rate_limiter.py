@@ -18,16 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ..engine.errors import TriremeError
 from ..engine.scheduling.core import InstanceId
 from ..engine.scheduling.rate_limiter import RateLimiter as RateLimiterCore
 from ..engine.scheduling.resources import ExplicitResource
-from .actor import Actor
-from .mailbox import Mailbox
+from .actor import Actor, Mailbox, Turn
 from .messages import Attach, Granted, Registered, SchedulerMessage
-from .turn import Turn
 
 Key = tuple[Mailbox[SchedulerMessage], InstanceId]
 """An instance of any model: the mailbox of its scheduler, and its identity there."""
@@ -42,42 +40,19 @@ class Register:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
-    """An instance has work."""
+class Told:
+    """What happens to an instance, for the method of the core that has this name.
 
+    Attributes:
+        more: what else the method takes.
+    """
+
+    event: Literal["request", "withdraw", "renew", "release", "unregister"]
     key: Key
+    more: tuple[bool, ...] = ()
 
 
-@dataclass(slots=True, eq=False)
-class Withdraw:
-    """An instance has no work any more, and holds up no other from now on."""
-
-    key: Key
-
-
-@dataclass(slots=True, eq=False)
-class Renew:
-    """An instance has executed and has more work: it gives back what it was granted, and asks again."""
-
-    key: Key
-
-
-@dataclass(slots=True, eq=False)
-class Release:
-    """An instance gives back what it was granted."""
-
-    key: Key
-    executed: bool
-
-
-@dataclass(slots=True, eq=False)
-class Unregister:
-    """An instance is gone."""
-
-    key: Key
-
-
-LimiterMessage = Register | Request | Withdraw | Renew | Release | Unregister
+LimiterMessage = Register | Told
 
 
 class RateLimiter(Actor[LimiterMessage]):
@@ -94,33 +69,21 @@ class RateLimiter(Actor[LimiterMessage]):
         self._core = self.core_class(explicit)
 
     def receive(self, message: LimiterMessage) -> None:
-        core = self._core
-        match message:
-            case Register(scheduler, attach):
-                self._register(scheduler, attach)
-            case Request(key):
-                core.request(key)
-            case Withdraw(key):
-                core.withdraw(key)
-            case Renew(key):
-                core.renew(key)
-            case Release(key, executed):
-                core.release(key, executed)
-            case Unregister(key):
-                core.unregister(key)
-
-    def act(self) -> None:
-        while (key := self._core.next_grant()) is not None:
-            scheduler, instance = key
-            scheduler.send_nowait(Granted(instance))
-
-    def _register(self, scheduler: Mailbox[SchedulerMessage], attach: Attach) -> None:
+        if isinstance(message, Told):
+            getattr(self._core, message.event)(message.key, *message.more)
+            return
+        scheduler, attach = message.scheduler, message.attach
         error = None
         try:
             self._core.register((scheduler, attach.instance), attach.limit, attach.device)
         except TriremeError as refusal:
             error = refusal
         scheduler.send_nowait(Registered(attach, error))
+
+    def act(self) -> None:
+        while (key := self._core.next_grant()) is not None:
+            scheduler, instance = key
+            scheduler.send_nowait(Granted(instance))
 
     def __repr__(self) -> str:
         return repr(self._core)
@@ -143,16 +106,16 @@ class Asking:
         self._send(Register(self._scheduler, attach))
 
     def unregister(self, instance: InstanceId) -> None:
-        self._send(Unregister((self._scheduler, instance)))
+        self._send(Told("unregister", (self._scheduler, instance)))
 
     def request(self, instance: InstanceId) -> None:
-        self._send(Request((self._scheduler, instance)))
+        self._send(Told("request", (self._scheduler, instance)))
 
     def withdraw(self, instance: InstanceId) -> None:
-        self._send(Withdraw((self._scheduler, instance)))
+        self._send(Told("withdraw", (self._scheduler, instance)))
 
     def renew(self, instance: InstanceId) -> None:
-        self._send(Renew((self._scheduler, instance)))
+        self._send(Told("renew", (self._scheduler, instance)))
 
     def release(self, instance: InstanceId, executed: bool) -> None:
-        self._send(Release((self._scheduler, instance), executed))
+        self._send(Told("release", (self._scheduler, instance), (executed,)))

@@ -31,9 +31,9 @@ from ..engine.errors import InternalError, TriremeError
 from ..engine.instances.answer_window import AnswerWindow
 from ..engine.job import Job, Outcome
 from ..engine.request import InferenceResponse
+from .actor import Recipient, Turn
 from .budget import Lease
 from .messages import Cancel
-from .turn import Recipient, Turn
 
 logger = logging.getLogger("trireme.server")
 

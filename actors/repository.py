@@ -13,7 +13,7 @@ Rules:
 
 States:
 
-    OPEN ─ EndLoads ▶ no model is loaded or unloaded by request (`stopping`) ─ Stop ▶ all models drain
+    OPEN ─ EndLoads ▶ no model is loaded or unloaded by request (`stopping`) ─ with `drains` ▶ all models drain
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ..engine.repository.catalog import UNLOADED, Catalog
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import LATEST
 from .actor import Actor
-from .messages import Drain, Serve, Stop
+from .loading import ServerContext
+from .messages import Drain, Serve
 from .model import Model
 from .readiness import ReadinessCheck, all_pass
 from .slow_loads import SlowLoads, no_more_changes
-from .surroundings import Surroundings
 
 logger = logging.getLogger("trireme.repository")
 
@@ -82,7 +82,13 @@ class Unload:
 
 @dataclass(slots=True, eq=False)
 class EndLoads:
-    """End what is being loaded; from now on nothing is loaded or unloaded by request."""
+    """End what is being loaded; from now on nothing is loaded or unloaded by request.
+
+    Attributes:
+        drains: all models drain.
+    """
+
+    drains: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +100,7 @@ class StateChanged:
     reason: str
 
 
-RepositoryMessage = Scanned | Begin | Switch | Unload | EndLoads | Stop | StateChanged
+RepositoryMessage = Scanned | Begin | Switch | Unload | EndLoads | StateChanged
 
 
 class StartupError(InternalError):
@@ -123,19 +129,19 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: ServerContext,
         on_progress: LoadProgress,
         on_unused: Callable[[ModelSource], Awaitable[None]],
         model_class: type[Model] = Model,
     ) -> None:
-        Actor.__init__(self, "the repository", surroundings.turn)
-        Catalog.__init__(self, surroundings.options.model_namespacing)
-        self._surroundings = surroundings
+        Actor.__init__(self, "the repository", context.turn)
+        Catalog.__init__(self, context.options.model_namespacing)
+        self._context = context
         self._on_progress = on_progress
         self._on_unused = on_unused
         self._model_class = model_class
         self._nursery: trio.Nursery | None = None
-        self.slow_loads = SlowLoads(surroundings, self._all)
+        self.slow_loads = SlowLoads(context, self._all)
         self.stopping = False
         self._undrained: dict[Model, None] = {}  # when the server stops
         self._watchers = trio.lowlevel.ParkingLot()
@@ -154,10 +160,10 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
                 self._switch(identity, models, staying)
             case Unload(identity):
                 self._unload(identity)
-            case _:
+            case EndLoads(drains):
                 self.stopping = True
                 self.slow_loads.end_all()
-                if isinstance(message, Stop):
+                if drains:
                     self._undrained = dict.fromkeys(self._all())
 
     def act(self) -> None:
@@ -314,7 +320,7 @@ class Repository(Catalog[Model], Actor[RepositoryMessage]):
         """Load versions side by side; those that could be loaded wait to be told to serve."""
         find = partial(self.find_member, source.namespace)
         models = [
-            self._model_class(source, config, version, self._surroundings, find, self.continuing, self._note)
+            self._model_class(source, config, version, self._context, find, self.continuing, self._note)
             for version in versions
         ]
         self.tell(Begin(source, models))

@@ -33,31 +33,30 @@ from ..engine.scheduling.ordering import answer_order
 from ..engine.scheduling.permits import Permits
 from ..engine.scheduling.sequence.batcher import SequenceBatcher
 from ..engine.scheduling.sequence.slot_core import SlotReport
-from .door import Door, SchedulerStatistics
+from .actor import Turn
+from .door import Door
 from .messages import (
     Admit,
-    Answer,
-    Answered,
     Attach,
     Attached,
     Bound,
+    CacheHit,
     Cancel,
     Dismissed,
-    EndSequences,
     Execute,
     Executed,
     FailHeld,
-    FinishSequences,
     Gone,
     Granted,
     Leaving,
     Registered,
+    Responded,
     SchedulerMessage,
     SeatLost,
+    Stop,
     TurnedAway,
 )
 from .rate_limiter import Asking, RateLimiter
-from .turn import Turn
 
 
 class Scheduler(Door[SchedulerMessage]):
@@ -69,6 +68,9 @@ class Scheduler(Door[SchedulerMessage]):
         core: forms batches; a `SequenceCore` if the model is stateful.
         limiter: whom instances ask before they execute; None if they need not ask.
         iterative: the model may have a request executed again instead of answering it.
+
+    Attributes:
+        instances: that may get batches.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Scheduler(Door[SchedulerMessage]):
         self._dispatcher = Dispatcher(core, config.has_sequence_batching, self._order, permits)
         self._stream = self._answer_from_thread if config.decoupled else None
         self._iterative = iterative
-        self._instances: dict[InstanceId, Attach] = {}
+        self.instances: dict[InstanceId, Attach] = {}
         self._registering: dict[InstanceId, None] = {}  # with the rate limiter
         self._resting_in = 0
         self._over: list[ExecutionBatch] = []
@@ -120,7 +122,7 @@ class Scheduler(Door[SchedulerMessage]):
                 self.refuse(message.job, error)
         elif isinstance(message, Executed):
             self._executed(message)
-        elif isinstance(message, Answered):
+        elif isinstance(message, Responded):
             self._answered(message)
         elif isinstance(message, Granted):
             self._granted = True
@@ -128,18 +130,19 @@ class Scheduler(Door[SchedulerMessage]):
             return
         elif isinstance(message, Cancel):
             self.cancel(message.job)
-        elif isinstance(message, Answer):
+        elif isinstance(message, CacheHit):
             self._answer(message)
         elif isinstance(message, SlotReport):
             cast(SequenceBatcher, self._core).hear(message, self._clock.now_s())
         elif isinstance(message, FailHeld):
             self.fail_held(message.error)
-        elif isinstance(message, EndSequences | FinishSequences):
-            self._end_sequences(message)
-        elif isinstance(message, Attach | Registered | Leaving | Gone | SeatLost):
-            self._instance_changed(message)
-        else:
+        elif isinstance(message, Stop):
+            self._finishes_sequences = message.finishes_sequences
+            if message.ends_sequences and self._dispatcher.sequences is not None:
+                self._dispatcher.sequences.end_sequences()
             self.stop()
+        else:
+            self._instance_changed(message)
         self._news = True
 
     def admit(self, job: Job) -> None:
@@ -187,13 +190,7 @@ class Scheduler(Door[SchedulerMessage]):
         """Refuse new jobs, drain the queue without waiting for delays."""
         self._core.stop()
 
-    def _end_sequences(self, message: EndSequences | FinishSequences) -> None:
-        if isinstance(message, FinishSequences):
-            self._finishes_sequences = message.wanted
-        elif self._dispatcher.sequences is not None:
-            self._dispatcher.sequences.end_sequences()
-
-    def _answer(self, message: Answer) -> None:
+    def _answer(self, message: CacheHit) -> None:
         job = message.job
         self._inflight += 1
         if self._order is not None:
@@ -201,7 +198,7 @@ class Scheduler(Door[SchedulerMessage]):
         job.accept()
         self._release(job, message.response, True)
 
-    def _answered(self, message: Answered) -> None:
+    def _answered(self, message: Responded) -> None:
         job = message.job
         if not job.is_null:  # no client asked for a null job, so nothing is counted
             self._accounts.answered(job, message.outcome, message.final)
@@ -264,7 +261,7 @@ class Scheduler(Door[SchedulerMessage]):
             self._notify_watchers()
 
     def _dispatch(self, action: Dispatch) -> None:
-        instance = self._instances[action.instance]
+        instance = self.instances[action.instance]
         stream, iterative = self._stream, self._iterative
         batch = ExecutionBatch(action.jobs, instance.name, self._clock, action.reason, stream, iterative, instance.gpu)
         if request_lines.logger.isEnabledFor(logging.DEBUG):
@@ -295,7 +292,7 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _answer_from_thread(self, job: Job, outcome: Outcome, final: bool) -> None:
         """An answer of a decoupled model, from any thread."""
-        self._turn.call_from_thread(self.mailbox.send_nowait, Answered(job, outcome, final))
+        self._turn.call_from_thread(self.mailbox.send_nowait, Responded(job, outcome, final))
 
     def _release(self, job: Job, outcome: Outcome, final: bool) -> None:
         released = ((job, outcome, final),) if self._order is None else self._order.settle(job, outcome, final)
@@ -319,7 +316,7 @@ class Scheduler(Door[SchedulerMessage]):
             self._registered(message)
         elif isinstance(message, Leaving):
             if not self._dispatcher.leave(message.instance, message.sequences_first):
-                self._instances[message.instance].mailbox.send_nowait(Bound())
+                self.instances[message.instance].mailbox.send_nowait(Bound())
         elif isinstance(message, Gone):
             self._gone(message)
         else:
@@ -331,7 +328,7 @@ class Scheduler(Door[SchedulerMessage]):
         most = message.credits if self._asking is None else 1  # leave is for one batch
         if message.gpu is not None:
             self._statistics.add_device(message.gpu)
-        self._instances[instance] = message
+        self.instances[instance] = message
         message.mailbox.send_nowait(Attached())
         self._dispatcher.attach(instance, most, overlaps=message.overlaps, seat=message.seat)
 
@@ -344,7 +341,7 @@ class Scheduler(Door[SchedulerMessage]):
 
     def detach(self, instance: InstanceId) -> None:
         """An instance is gone."""
-        self._instances.pop(instance, None)
+        self.instances.pop(instance, None)
         self._registering.pop(instance, None)
         if self._asking is not None:
             self._asking.unregister(instance)
@@ -361,7 +358,7 @@ class Scheduler(Door[SchedulerMessage]):
 
     def _dismiss(self) -> None:
         for instance in self._dispatcher.dismissed:
-            mailbox = self._instances[instance].mailbox
+            mailbox = self.instances[instance].mailbox
             self.detach(instance)
             mailbox.send_nowait(Dismissed())
         self._dispatcher.dismissed.clear()
@@ -375,12 +372,12 @@ class Scheduler(Door[SchedulerMessage]):
             self._reject(job, error)
 
     def bury(self, error: TriremeError) -> None:
-        self._dispatcher.core_failed = self.failed
+        self._dispatcher.core_failed = self.failure is not None
         super().bury(error)
 
     def receive_last(self, message: SchedulerMessage) -> None:
         """Batches come to their end, and instances leave; nothing is dispatched any more."""
-        if isinstance(message, Executed | Answered | Leaving | Gone):
+        if isinstance(message, Executed | Responded | Leaving | Gone):
             self.receive(message)
             self._dismiss()
 
@@ -394,9 +391,6 @@ class Scheduler(Door[SchedulerMessage]):
         """Whether it has a sequence of this id that a request may continue."""
         sequences = self._dispatcher.sequences
         return sequences is not None and sequences.continues(correlation_id)
-
-    def statistics(self) -> SchedulerStatistics:
-        return SchedulerStatistics(self._core.queued, self._inflight, len(self._instances), self.mailbox.statistics())
 
     def __repr__(self) -> str:
         return f"<Scheduler of {self.name}: {self._core.queued} queued, {self._inflight} in flight>"

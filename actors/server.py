@@ -42,25 +42,21 @@ from ..engine.request import LATEST, InferenceRequest, InferenceResponse
 from ..engine.scheduling.factory import CoreFactory, make_scheduler
 from ..engine.tensor import Buffer
 from ..python_backend.trio_loop import TrioLoop
+from .actor import Turn
 from .admission import Admission
 from .budget import InflightBudget, Lease
 from .cache_access import CacheAccess
-from .clock import TrioClock
-from .exception_groups import is_cancelled
 from .executors import Executors, ThreadExecutors
-from .messages import Stop
+from .loading import ServerContext
 from .model import Model
 from .model_calls import ModelCalls
 from .model_control import ModelControl
 from .offload import Offload
 from .rate_limiter import RateLimiter
 from .readiness import all_pass
-from .reply import Reply
 from .repository import EndLoads, LoadProgress, StartupError
 from .socket_readiness import Readiness
-from .surroundings import Surroundings
 from .tracing import Tracing
-from .turn import Turn
 from .watchdog import Watchdog
 
 logger = logging.getLogger("trireme.server")
@@ -72,7 +68,7 @@ _FLUSH_GRACE_S = 1.0
 """The same for the traces that are on their way to files or to a collector."""
 
 
-class InferenceServer:
+class InferenceServer(Admission):
     """A server without sockets.
 
     Args:
@@ -104,13 +100,15 @@ class InferenceServer:
         model_class: type[Model] = Model,
         limiter_class: type[RateLimiter] = RateLimiter,
     ) -> None:
+        share = part_of_bodies(options.address_share)
+        budget = InflightBudget(options.max_inflight_requests, options.max_inflight_bytes, share)
+        super().__init__(budget, on_request, Offload())
         self.options = options
         self.shared_memory = Regions(largest_input_bytes=options.max_inflight_bytes)
         self.metrics = MetricsRegistry()
         self.metrics.add(Section.MODEL_COUNTERS, cache_counter_families)
         self.metrics.add(Section.SUMMARIES, cache_summary_families)
         self._on_load_progress = on_load_progress
-        self._on_request = on_request
         self._core_factory = core_factory
         self._model_class = model_class
         self._limiter_class = limiter_class
@@ -126,15 +124,10 @@ class InferenceServer:
         self.services.confinement = options.confinement
         self.gpus = NO_GPUS
         self._agents = agents or AgentRegistry()
-        self._budget = InflightBudget(
-            options.max_inflight_requests, options.max_inflight_bytes, part_of_bodies(options.address_share)
-        )
         self.client_accounts = ClientAccounts.of(options.max_inflight_bytes, options.address_share)
-        self.offload = Offload()
         self._tracing = Tracing(options.tracing, clock or SystemClock())
         self.tracer = self._tracing.tracer
         self._stop_by_s = -math.inf
-        self._exiting = False
         self._startup_failed = False
         self._drained = True
         self._cache: ResponseCache | None = None
@@ -147,7 +140,7 @@ class InferenceServer:
             StartupError: a model could not be loaded, and ``exit_on_error`` is set; everything is unloaded again.
             TriremeError: a repository cannot be read, or the response cache cannot be used.
         """
-        self._clock = self._given_clock or TrioClock()
+        self._clock = self._given_clock or SystemClock(trio.lowlevel.current_clock().current_time)
         cache = self._open_cache()
         self.turn = Turn()
         self._nurseries = AsyncExitStack()
@@ -162,7 +155,7 @@ class InferenceServer:
         if limiter is not None:
             self._nursery.start_soon(limiter.run)
         self.gpus = usable_gpus(self.options.gpus, self.options.min_compute_capability, os.environ)
-        surroundings = Surroundings(
+        context = ServerContext(
             options=self.options,
             backends=self._backends,
             gpus=self.gpus,
@@ -175,18 +168,13 @@ class InferenceServer:
             cache=cache,
             agents=self._agents,
         )
-        self._control = ModelControl(
-            self._source, surroundings, self._nursery, self._on_load_progress, self._model_class
-        )
+        self._control = ModelControl(self._source, context, self._nursery, self._on_load_progress, self._model_class)
         self._repository = self._control.repository
-        self._admission = Admission(
-            self._repository, self._budget, self._clock, self.turn, self._on_request, self.offload
-        )
         self._calls = self._backends.services.models = ModelCalls(self.offload, self._nursery)
         started = False
         try:
             await self._start()
-            self._calls.open(self._admission, self._control)
+            self._calls.open(self, self._control)
             started = True
         finally:
             if not started:
@@ -231,10 +219,10 @@ class InferenceServer:
     async def _close(self, error: BaseException | None) -> None:
         """Drain within the time allowed, shielded from whatever ends the block; then end every actor."""
         with trio.CancelScope(shield=True):
-            if not is_cancelled(error):
+            if not _is_cancelled(error):
                 await self.stop(self.options.exit_timeout_s)
             await self._tracing.close(max(_FLUSH_GRACE_S, self._stop_by_s - self._clock.now_s()))
-        self._exiting = self._admission.stopping = True
+        self.exiting = True
         self._nursery.cancel_scope.cancel()
         await self._nurseries.aclose()
         self.turn.close()
@@ -260,12 +248,12 @@ class InferenceServer:
             Whether everything was answered and unloaded in time.
         """
         repository = self._repository
-        if not self._exiting:
+        if not self.exiting:
             self._stop_by_s = self._clock.now_s() + timeout_s
-        if not self._exiting and repository.live_versions():
+        if not self.exiting and repository.live_versions():
             logger.info("Waiting for in-flight requests to complete.")
-        self._exiting = self._admission.stopping = True
-        repository.tell(Stop())
+        self.exiting = True
+        repository.tell(EndLoads(drains=True))
         self._drained = not repository.live_versions()
         if self._drained:
             return True
@@ -296,42 +284,6 @@ class InferenceServer:
 
     # Inference.
 
-    async def admit(
-        self, request: InferenceRequest, lease: Lease | None = None, model: ModelDescription | None = None
-    ) -> Reply:
-        """Check a request and hand it to its model. Suspends only while the server-wide budget is used up, or its
-        model's share. The request is not queued yet when this returns: that the model's queue is full, or the model
-        stopping, is said by the reply (`Reply.admitted`, `Reply.accepted`).
-
-        Args:
-            lease: what the request has taken of the budget while it arrived. It is closed at the final answer, or by
-                this call if that raises.
-            model: what `describe` said of the model and version that the request names, which spares looking it up
-                again, while it holds. It decides nothing.
-
-        Raises:
-            TriremeError: refused: no such model, invalid, stopping; its model has too much in flight, and the lease was
-                not made for that model.
-        """
-        return await self._admission.admit(request, lease, model)
-
-    def admit_nowait(
-        self,
-        request: InferenceRequest,
-        *,
-        lease: Lease | None = None,
-        model: ModelDescription | None = None,
-    ) -> Reply | None:
-        """`admit`, except that nothing is done, and None returned, while the server-wide budget is used up; then the
-        lease, which may have grown, is still the caller's.
-
-        Raises:
-            TriremeError: refused: no such model, invalid, its model has too much in flight, stopping.
-        """
-        if lease is not None:
-            return self._admission.admit_leased(request, lease, model)
-        return self._admission.admit_nowait(request, None, model)
-
     def lease(self, name: str = "", version: int = LATEST, client: str = "") -> Lease:
         """What a request is to hold of the server-wide budget while it arrives; for `admit`, or to be closed.
 
@@ -341,14 +293,6 @@ class InferenceServer:
             client: the address of the client, of which no more than its share is to arrive at a time.
         """
         return self._budget.lease(self._repository.share(name, version) if name else None, client)
-
-    def check_room(self, name: str, version: int = LATEST) -> None:
-        """Look whether a model can take one more request, of which nothing is known yet but that.
-
-        Raises:
-            TriremeError: no such model; it has too much in flight, or its queue is full.
-        """
-        self._admission.check_room(name, version)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Ask a model that answers once. Cancelling this cancels the request.
@@ -362,10 +306,6 @@ class InferenceServer:
     # Asking about the server.
 
     @property
-    def exiting(self) -> bool:
-        return self._exiting
-
-    @property
     def started(self) -> bool:
         """False if it could not start, and goes on without models because ``exit_on_error`` is not set."""
         return self._repository.started
@@ -377,10 +317,10 @@ class InferenceServer:
 
     def tell_requests(self, wanted: bool) -> None:
         """Whether to log, at the verbose level 1, each step of a request."""
-        self._admission.tell = tell_queued if wanted else None
+        self._tell = tell_queued if wanted else None
 
     def live(self) -> bool:
-        return self._repository.started and not self._exiting
+        return self._repository.started and not self.exiting
 
     def ready(self) -> bool:
         """Whether requests are welcome; with strict readiness, whether every model is well
@@ -492,4 +432,11 @@ class InferenceServer:
         await self._control.rescan()
 
     def __repr__(self) -> str:
-        return f"<InferenceServer {self.options.server_id}: {'exiting' if self._exiting else 'serving'}>"
+        return f"<InferenceServer {self.options.server_id}: {'exiting' if self.exiting else 'serving'}>"
+
+
+def _is_cancelled(error: BaseException | None) -> bool:
+    """Whether an error says that its task is cancelled, and nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)

@@ -6,7 +6,7 @@ Rules:
  1. A slot is made when a sequence gets it, and ends when its batcher dismisses it. Its task is a child of its model. It
     sleeps until the idle deadline; requests go through the slot in turns.
  2. The idle deadline is put off by each request and costs nothing then: the task wakes at the earlier one, and looks
-    again (`actor`, rule 3).
+    again (`actor`, rule 8).
  3. Each request in its mailbox and in its queue holds a share of the server's budget, which bounds them.
  4. A slot that dies takes its sequence with it. Its supervisor tells the scheduler, whose core refuses what the slot
     held, and gives its place to another slot.
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 import trio
@@ -33,21 +32,11 @@ from ..engine.scheduling.core import SchedulerCore
 from ..engine.scheduling.sequence.batcher import SequenceBatcher
 from ..engine.scheduling.sequence.slot import Dismiss, Slot, SlotMessage
 from ..engine.scheduling.sequence.slot_core import Failed, SlotCore, SlotReport
-from .actor import Actor
-from .mailbox import MailboxStatistics
-from .turn import Turn
+from .actor import Actor, Turn
 
 logger = logging.getLogger("trireme.sequence")
 
 Report = Callable[[SlotReport], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SlotStatistics:
-    """Requests that were not offered yet, and the mailbox."""
-
-    queued: int
-    mailbox: MailboxStatistics
 
 
 class SlotActor(Actor[SlotMessage]):
@@ -78,9 +67,6 @@ class SlotActor(Actor[SlotMessage]):
         while (report := core.next_report(now)) is not None:
             self._report(report)
         self.deadline_s = core.idle_s
-
-    def statistics(self) -> SlotStatistics:
-        return SlotStatistics(len(self._core), self.mailbox.statistics())
 
     def __repr__(self) -> str:
         return f"<SlotActor of {self.mailbox.name}: {self._core}>"

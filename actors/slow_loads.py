@@ -16,9 +16,9 @@ import trio
 from ..engine.description import ModelState
 from ..engine.errors import UnavailableError
 from ..engine.repository.known import Known
+from .loading import ServerContext
 from .messages import Drain, EndResize
 from .model import Model
-from .surroundings import Surroundings
 
 UNLOADED_MEANWHILE = "it was unloaded meanwhile, no version is available"
 NEWER = "there is something newer to load"
@@ -58,15 +58,15 @@ class SlowLoads:
         models: all that there are.
     """
 
-    def __init__(self, surroundings: Surroundings, models: Callable[[], Iterable[Model]]) -> None:
-        self._surroundings = surroundings
+    def __init__(self, context: ServerContext, models: Callable[[], Iterable[Model]]) -> None:
+        self._context = context
         self._models = models
         self._loads: dict[str, LoadUnderWay] = {}  # by id
 
     @contextmanager
     def under_way(self, identity: str) -> Iterator[LoadUnderWay]:
         """While versions of a model are loaded. There is one load of a model at a time."""
-        load = self._loads[identity] = LoadUnderWay(self._surroundings.clock.now_s())
+        load = self._loads[identity] = LoadUnderWay(self._context.clock.now_s())
         try:
             yield load
         finally:
@@ -82,13 +82,13 @@ class SlowLoads:
         """
         with waiting:
             while True:
-                before_s = self._surroundings.clock.now_s() - self._surroundings.options.load_patience_s
+                before_s = self._context.clock.now_s() - self._context.options.load_patience_s
                 slow = [(identity, load) for identity, load in self._loads.items() if load.began_s <= before_s]
                 for identity, load in slow:
                     each = known.get(identity)
                     if each is None or by.name not in (None, each.source.name):
                         continue
-                    if await self._surroundings.executors.briefly(partial(by.applies, each)):
+                    if await self._context.executors.briefly(partial(by.applies, each)):
                         self._end(identity, load, by.why)
                 await trio.sleep(period_s)
 

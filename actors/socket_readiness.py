@@ -34,7 +34,7 @@ import outcome
 import trio
 
 from ..engine.fair_queue import FairQueue
-from .turn import Turn
+from .actor import Turn
 
 _READ_BYTES = 65_536
 _BURST = 16

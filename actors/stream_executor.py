@@ -1,9 +1,9 @@
-"""Where GPU instances live: the stream actor.
+"""Where GPU instances live: an executor that is an actor.
 
 A batch is launched on the instance's own thread, which enqueues what the device is to do and goes on to the next one.
 When the device has done it, a thread of the driver's says so, and the batch is collected on the event loop. No thread
-ever waits for the device. What happens to a batch is decided by `engine.gpu.flights`; the stream hears of launches and
-landings through its mailbox, and asks after what does not land.
+ever waits for the device. What happens to a batch is decided by `engine.gpu.flights`; the executor is told of launches
+and landings through its mailbox, and asks after what does not land.
 
 What a batch raises is its requests' answer, be it on the thread or when it is collected. A sick device, and whatever
 else goes wrong, is raised to the instance actor, which dies of it, answers what is in flight, and is replaced by its
@@ -16,6 +16,7 @@ import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import outcome
@@ -26,10 +27,8 @@ from ..engine.errors import TriremeError, backend_failure
 from ..engine.execution import ExecutionBatch, Phase
 from ..engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
 from ..engine.gpu.flights import Flights, FlightState, FlightStatistics, Ticket
-from .actor import Actor
-from .exception_groups import first_error
-from .turn import Turn
-from .work_thread import Done, ExecutorDiedError, Worker, run_on
+from .actor import Actor, Turn
+from .work_thread import Done, ExecutorDiedError, Worker, first_error, run_on
 
 T = TypeVar("T")
 
@@ -52,8 +51,8 @@ class BatchLanded:
     ticket: Ticket
 
 
-class Stream(Actor[BatchLaunched | BatchLanded]):
-    """One GPU instance's batches in flight.
+class StreamExecutor(Actor[BatchLaunched | BatchLanded]):
+    """One GPU instance's executor. Has as many batches in flight as the instance has credits.
 
     Args:
         worker: the instance's thread.
@@ -62,18 +61,59 @@ class Stream(Actor[BatchLaunched | BatchLanded]):
 
     def __init__(self, name: str, worker: Worker, turn: Turn) -> None:
         super().__init__(f"stream of {name}", turn, _MESSAGES_EACH)
-        self.name = name
-        self.flights = Flights()
+        self._name = name
+        self._flights = Flights()
         self._worker = worker
 
-    def launch(self, instance: StreamInstance, batch: ExecutionBatch, done: Done) -> None:
-        """Begin a batch. See `Executor.begin`."""
+    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
+        error: BaseException
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.run)
+                await life()
+                nursery.cancel_scope.cancel()
+            return
+        except BaseExceptionGroup as group:
+            error = first_error(group)
+            if isinstance(error, SickDeviceError):
+                self._flights.sick()
+        finally:
+            self.end()
+            self.return_mail()
+        error.__context__ = None  # neither it nor its traceback, which may be kept with a log record,
+        raise error.with_traceback(None)  # is to hold on to the data of the last batch
+
+    async def call(self, work: Callable[[], T]) -> T:
+        result = await run_on(self._worker, work)
+        if isinstance(result, StreamInstance):
+            self.mailbox.bound = _MESSAGES_EACH * result.credits
+        return result
+
+    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
+        assert isinstance(instance, StreamInstance), "this executor has made it"
         batch.mark(Phase.COMPUTE_START)
         ticket = Ticket(instance, batch, done)
-        self.flights.begin(ticket)
-        self._worker.put(_Launch(ticket, self))
+        self._flights.begin(ticket)
+        self._worker.put(partial(self._launch, ticket), partial(self._launched, ticket))
 
-    def tell_landed(self, ticket: Ticket) -> None:
+    async def end_instance(self, instance: ModelInstance) -> None:
+        await self.call(instance.close)
+
+    def close(self) -> None:
+        self._worker.close()
+
+    # On the instance's thread, and of it.
+
+    def _launch(self, ticket: Ticket) -> None:
+        instance = ticket.instance
+        if instance is None or not self.alive:
+            raise ExecutorDiedError("the instance was lost before this batch was launched")
+        ticket.launched = instance.launch(ticket.batch, partial(self._landed, ticket))
+
+    def _launched(self, ticket: Ticket, result: outcome.Outcome[object]) -> None:
+        self.mailbox.send_nowait(BatchLaunched(ticket, result))
+
+    def _landed(self, ticket: Ticket) -> None:
         """On any thread."""
         with contextlib.suppress(trio.RunFinishedError):  # the loop has ended, and nothing waits for it
             self._turn.call_from_thread(self.mailbox.send_nowait, BatchLanded(ticket))
@@ -86,7 +126,7 @@ class Stream(Actor[BatchLaunched | BatchLanded]):
         Raises:
             SickDeviceError, ExecutorDiedError: the instance cannot go on.
         """
-        flights, ticket = self.flights, message.ticket
+        flights, ticket = self._flights, message.ticket
         if isinstance(message, BatchLanded):
             over = flights.landed(ticket)
         elif isinstance(message.result, outcome.Error):
@@ -104,10 +144,10 @@ class Stream(Actor[BatchLaunched | BatchLanded]):
         Raises:
             SickDeviceError: it never will.
         """
-        overdue = self.flights.overdue(trio.current_time())
+        overdue = self._flights.overdue(trio.current_time())
         if overdue is not None and overdue.instance is not None:
             overdue.instance.healthy(overdue.launched)
-        self.deadline_s = self.flights.next_look_s()
+        self.deadline_s = self._flights.next_look_s()
 
     def return_mail(self) -> None:
         """The instance is lost, and its batches are answered; flights, rule 4."""
@@ -116,14 +156,14 @@ class Stream(Actor[BatchLaunched | BatchLanded]):
             if ticket.state is FlightState.OVER:
                 continue  # the instance has died of this very message
             if isinstance(message, BatchLanded):
-                done = self.flights.landed(ticket)
+                done = self._flights.landed(ticket)
             elif isinstance(message.result, outcome.Error):
-                self.flights.failed(ticket)
+                self._flights.failed(ticket)
                 done = False
             else:
-                done = self.flights.launched(ticket, math.inf)
+                done = self._flights.launched(ticket, math.inf)
             if done:
-                self.flights.over(ticket, failed=True)
+                self._flights.over(ticket, failed=True)
 
     def _collect(self, ticket: Ticket) -> None:
         batch, instance = ticket.batch, ticket.instance
@@ -133,7 +173,7 @@ class Stream(Actor[BatchLaunched | BatchLanded]):
             instance.collect(batch, ticket.launched)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary to foreign code, as in `executors`
             failure = error.with_traceback(None)  # whose frames hold what the batch had of the device
-        self.flights.over(ticket, failed=failure is not None)
+        self._flights.over(ticket, failed=failure is not None)
         if failure is not None:  # not amid the handling: an answer that is raised at a client would refer to it
             self._fail(ticket, failure)
             return
@@ -154,80 +194,12 @@ class Stream(Actor[BatchLaunched | BatchLanded]):
         ticket.batch.finish(failure)
         ticket.on_over(ticket.batch)
 
-    def __repr__(self) -> str:
-        now = self.flights.statistics()
-        return f"<Stream {self.name}: {now.launching} launching, {now.flying} in flight>"
-
-
-class StreamExecutor:
-    """One GPU instance's executor. Has as many batches in flight as the instance has credits."""
-
-    def __init__(self, name: str, worker: Worker, turn: Turn) -> None:
-        self._worker = worker
-        self._stream = Stream(name, worker, turn)
-
-    async def around(self, life: Callable[[], Awaitable[None]]) -> None:
-        stream = self._stream
-        error: BaseException
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(stream.run)
-                await life()
-                nursery.cancel_scope.cancel()
-            return
-        except BaseExceptionGroup as group:
-            error = first_error(group)
-            if isinstance(error, SickDeviceError):
-                stream.flights.sick()
-        finally:
-            stream.end()
-            stream.return_mail()
-        error.__context__ = None  # neither it nor its traceback, which may be kept with a log record,
-        raise error.with_traceback(None)  # is to hold on to the data of the last batch
-
-    async def run(self, work: Callable[[], T]) -> T:
-        result = await run_on(self._worker, work)
-        if isinstance(result, StreamInstance):
-            self._stream.mailbox.bound = _MESSAGES_EACH * result.credits
-        return result
-
-    def begin(self, instance: ModelInstance, batch: ExecutionBatch, done: Done) -> None:
-        assert isinstance(instance, StreamInstance), "this executor has made it"
-        self._stream.launch(instance, batch, done)
-
-    async def end(self, instance: ModelInstance) -> None:
-        await self.run(instance.close)
-
-    def close(self) -> None:
-        self._worker.close()
-
     def statistics(self) -> FlightStatistics:
-        return self._stream.flights.statistics()
+        return self._flights.statistics()
 
     def __repr__(self) -> str:
-        return f"<StreamExecutor of {self._stream!r}>"
-
-
-@dataclass(slots=True, eq=False)
-class _Launch:
-    """A batch to be launched by the instance's thread."""
-
-    _ticket: Ticket
-    _stream: Stream
-
-    def work(self) -> None:
-        ticket = self._ticket
-        instance = ticket.instance
-        if instance is None or not self._stream.alive:
-            raise ExecutorDiedError("the instance was lost before this batch was launched")
-        ticket.launched = instance.launch(ticket.batch, self._landed)
-
-    def _landed(self) -> None:
-        """On any thread."""
-        self._stream.tell_landed(self._ticket)
-
-    def done(self, result: outcome.Outcome[object]) -> None:
-        self._stream.mailbox.send_nowait(BatchLaunched(self._ticket, result))
+        now = self._flights.statistics()
+        return f"<StreamExecutor of {self._name}: {now.launching} launching, {now.flying} in flight>"
 
 
 def advised(error: OutOfDeviceMemoryError, batch: ExecutionBatch) -> TriremeError:

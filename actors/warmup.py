@@ -19,7 +19,7 @@ from ..engine.job import Job, Outcome
 
 logger = logging.getLogger("trireme.model")
 
-Execute = Callable[[ExecutionBatch], Awaitable[None]]
+ExecuteBatch = Callable[[ExecutionBatch], Awaitable[None]]
 
 
 class WarmUp:
@@ -38,7 +38,7 @@ class WarmUp:
         self._clock = clock
         self._iterative = iterative
 
-    async def run(self, spec: InstanceSpec, execute: Execute) -> None:
+    async def run(self, spec: InstanceSpec, execute: ExecuteBatch) -> None:
         """Execute all samples, one after the other; those that settle an instance on a GPU only there.
 
         Args:
@@ -66,7 +66,7 @@ class WarmUp:
                     texts = "".join(f"{error}; " for error in errors)
                     raise InvalidArgumentError(f"failed to run warmup sample '{sample.name}': {texts}")
 
-    async def _execute(self, sample: WarmupSample, spec: InstanceSpec, execute: Execute) -> list[str]:
+    async def _execute(self, sample: WarmupSample, spec: InstanceSpec, execute: ExecuteBatch) -> list[str]:
         """Execute one batch; what is wrong with the answers."""
         most = max(1, self._config.max_batch_size)
         if sample.requests > most:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import outcome
 import trio
 
 from ..engine.execution import ExecutionBatch
-from .turn import Turn
+from .actor import Turn
 
 T = TypeVar("T")
 
@@ -25,22 +24,23 @@ class ExecutorDiedError(Exception):
     """The executor failed outside the backend's own error handling; its instance is lost."""
 
 
-class Piece(Protocol):
-    """A piece of work."""
-
-    def work(self) -> object:
-        """Done by the worker; what it raises becomes its result."""
-        ...
-
-    def done(self, result: outcome.Outcome[object]) -> None:
-        """Told on the event loop, in a turn, later. Must not raise."""
-        ...
+def first_error(group: BaseExceptionGroup) -> BaseException:
+    """An exception in it that is an `Exception`: one is enough, and the others often say the same. The group itself if
+    there is none."""
+    errors = group.subgroup(Exception)
+    first: BaseException = errors or group
+    while errors is not None and isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
 
 
 class Worker(Protocol):
     """Does pieces of work, one after the other, while the event loop goes on."""
 
-    def put(self, piece: Piece) -> None: ...
+    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
+        """Have `work` done. What it returns or raises is given to `done`, on the event loop, in a turn, later; `done`
+        must not raise."""
+        ...
 
     def close(self) -> None:
         """Nothing more will come. Does not wait."""
@@ -48,15 +48,10 @@ class Worker(Protocol):
 
 
 class Done(Protocol):
-    """Called when a batch is over; see `executors`, rule 2."""
+    """Called when a batch is over (`executors`, rule 2), or its instance has died meanwhile of `death`: then the batch
+    is not finished."""
 
-    def __call__(self, batch: ExecutionBatch, death: Exception | None = None, /) -> None:
-        """Take a batch back.
-
-        Args:
-            death: what the instance has died of meanwhile; then the batch is not finished.
-        """
-        ...
+    def __call__(self, batch: ExecutionBatch, death: Exception | None = None, /) -> None: ...
 
 
 class WorkThread:
@@ -67,12 +62,12 @@ class WorkThread:
     """
 
     def __init__(self, name: str, turn: Turn) -> None:
-        self._pieces: SimpleQueue[Piece | None] = SimpleQueue()  # bounded by its callers: a batch for each credit
+        self._pieces: SimpleQueue[_Piece | None] = SimpleQueue()  # bounded by its callers: a batch for each credit
         self._thread = threading.Thread(target=_serve, args=(self._pieces, turn), name=name, daemon=True)
         self._thread.start()
 
-    def put(self, piece: Piece) -> None:
-        self._pieces.put(piece)
+    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
+        self._pieces.put((work, done))
 
     def close(self) -> None:
         self._pieces.put(None)
@@ -81,21 +76,25 @@ class WorkThread:
         return f"<WorkThread {self._thread.name}{'' if self._thread.is_alive() else ' (ended)'}>"
 
 
-def _serve(pieces: SimpleQueue[Piece | None], turn: Turn) -> None:
+_Piece = tuple[Callable[[], object], Callable[[outcome.Outcome[Any]], object]]
+
+
+def _serve(pieces: SimpleQueue[_Piece | None], turn: Turn) -> None:
     """The thread: work until told to stop, or until the event loop is gone."""
     while (piece := pieces.get()) is not None:
-        result = result_of(piece)
+        work, done = piece
+        result = result_of(work)
         try:
-            turn.call_from_thread(piece.done, result)
+            turn.call_from_thread(done, result)
         except trio.RunFinishedError:
             return
-        del piece, result  # while waiting for the next one, the data of the last one is not held
+        del piece, work, done, result  # while waiting for the next one, the data of the last one is not held
 
 
-def result_of(piece: Piece) -> outcome.Outcome[object]:
+def result_of(work: Callable[[], object]) -> outcome.Outcome[Any]:
     """Do a piece of work."""
     try:
-        return outcome.Value(piece.work())
+        return outcome.Value(work())
     except Exception as error:  # noqa: BLE001 - carried to the task that waits for it
         return outcome.Error(error)
     except BaseException as error:  # noqa: BLE001 - a backend called sys.exit(), or worse: that is its instance's end
@@ -110,25 +109,15 @@ def last_word(error: BaseException) -> str:
 
 async def run_on(worker: Worker, work: Callable[[], T]) -> T:
     """Have `work` done and wait for its result; what it raises is raised here. Cancelling this abandons it."""
-    piece = _Awaited(work, trio.lowlevel.current_task())
-    worker.put(piece)
-    return await trio.lowlevel.wait_task_rescheduled(piece.abandon)
+    waiting = [trio.lowlevel.current_task()]
 
+    def done(result: outcome.Outcome[Any]) -> None:
+        if waiting:
+            trio.lowlevel.reschedule(waiting.pop(), result)
 
-@dataclass(slots=True, eq=False)
-class _Awaited:
-    """One piece of work and the task that waits for it."""
-
-    _work: Callable[[], object]
-    _task: trio.lowlevel.Task | None
-
-    def work(self) -> object:
-        return self._work()
-
-    def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._task = None
+    def abandon(_raise_cancel: object) -> trio.lowlevel.Abort:
+        waiting.clear()
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def done(self, result: outcome.Outcome[object]) -> None:
-        if self._task is not None:
-            trio.lowlevel.reschedule(self._task, result)
+    worker.put(work, done)
+    return await trio.lowlevel.wait_task_rescheduled(abandon)

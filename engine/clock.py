@@ -7,6 +7,7 @@ real one, a simulation on a virtual one, and the same code cannot tell the diffe
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -27,10 +28,17 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's monotonic clock, and its calendar."""
+    """The machine's monotonic clock, and its calendar.
 
-    now_s = staticmethod(time.monotonic)
+    Args:
+        now_s: what decisions use, if it is something else: an event loop's time, so that a deadline which was computed
+            with it can be slept on as it is. Callable from any thread.
+    """
+
     now_ns = staticmethod(time.monotonic_ns)
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.now_s = now_s
 
     @staticmethod
     def wall_ms() -> int:

@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+import outcome
 import trio
 
+from ..actors.actor import Turn
 from ..actors.executors import Executor, run_backend
 from ..actors.instance import InstanceHungError
 from ..actors.stream_executor import StreamExecutor
-from ..actors.turn import Turn
-from ..actors.work_thread import Done, ExecutorDiedError, Piece, result_of
+from ..actors.work_thread import Done, ExecutorDiedError, result_of
 from ..engine.backends.interface import ModelInstance, ProcessLostError, StreamInstance
 from ..engine.cancellation import Cancellation
 from ..engine.errors import FailureReason, InternalError, TriremeError
@@ -73,7 +74,7 @@ class VirtualExecutor:
                 raise
             nursery.cancel_scope.cancel()
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def call(self, work: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()
         return work()
 
@@ -133,8 +134,8 @@ class VirtualExecutor:
         run_backend(instance, batch)
         return True
 
-    async def end(self, instance: ModelInstance) -> None:
-        await self.run(instance.close)
+    async def end_instance(self, instance: ModelInstance) -> None:
+        await self.call(instance.close)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -191,11 +192,11 @@ class VirtualWorker:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
 
-    def put(self, piece: Piece) -> None:
-        self._turn.call_from_thread(self._do, piece)
+    def put(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
+        self._turn.call_from_thread(self._do, work, done)
 
-    def _do(self, piece: Piece) -> None:
-        self._turn.call_from_thread(piece.done, result_of(piece))
+    def _do(self, work: Callable[[], object], done: Callable[[outcome.Outcome[Any]], object]) -> None:
+        self._turn.call_from_thread(done, result_of(work))
 
     def close(self) -> None:
         """Nothing to give back."""

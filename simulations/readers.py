@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..actors import Reply
-from ..actors.turn import Turn
+from ..actors.actor import Turn
 from ..engine.job import Outcome
 from ..engine.request import InferenceResponse
 from .events import AnswersTaken

@@ -15,12 +15,12 @@ from typing import Any, cast
 
 from ..actors.cached import CachedDoor
 from ..actors.ensemble import STUCK_S, Ensemble
+from ..actors.loading import ServerContext
 from ..actors.members import FindContinuing, FindModel
-from ..actors.messages import Answer, Attach, Executed
+from ..actors.messages import Attach, CacheHit, Executed
 from ..actors.model import Model
 from ..actors.reply import WINDOW
 from ..actors.scheduler import Scheduler
-from ..actors.surroundings import Surroundings
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
 from ..engine.errors import TriremeError
@@ -162,7 +162,7 @@ def tapped_model(
             source: ModelSource,
             config: ModelConfig,
             version: int,
-            surroundings: Surroundings,
+            context: ServerContext,
             find: FindModel,
             continuing: FindContinuing,
             on_state: Callable[[Model], None],
@@ -173,7 +173,7 @@ def tapped_model(
                 recorder.record(ModelStateChanged(recorder.now_ns(), name, version, model.state.value))
                 on_state(model)
 
-            super().__init__(source, config, version, surroundings, find, continuing, tell)
+            super().__init__(source, config, version, context, find, continuing, tell)
 
     return TappedModel
 
@@ -193,7 +193,7 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
             super().admit(job)
             _record_queued(recorder, job, self._label)
 
-        def _answer(self, message: Answer) -> None:
+        def _answer(self, message: CacheHit) -> None:
             _record_found(recorder, message.job, self._label)
             super()._answer(message)
 
@@ -230,7 +230,7 @@ def tapped_scheduler(recorder: Recorder, schedulers: list[Door], generations: Ge
             super().attach(message)
 
         def detach(self, instance: InstanceId) -> None:
-            if instance in self._instances:
+            if instance in self.instances:
                 name = self._tapped.instances[instance]
                 recorder.record(InstanceDetached(recorder.now_ns(), self._label, name))
             super().detach(instance)

@@ -47,7 +47,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (queues_are_bounded, "python_backend/child/process_host.py"): "a batch and a few words; of open calls a window",
     (queues_are_bounded, "python_backend/child/channel.py"): "what answers to a bounded number of requests need",
     (time_and_chance_are_injected, "engine/clock.py"): "the one place where the clock of the machine is read",
-    (time_and_chance_are_injected, "actors/clock.py"): "trio's clock as a Clock; measurements need the machine's",
+    (errors_are_caught_by_name, "actors/admission.py"): "gives a lease back, and raises it again",
     (errors_are_caught_by_name, "actors/executors.py"): "the boundary to foreign code: what it raises is its answer",
     (
         errors_are_caught_by_name,
@@ -55,9 +55,8 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     ): "user code; raised again in the waiting thread",
     (errors_are_caught_by_name, "actors/instances.py"): "the supervisor of instances",
     (errors_are_caught_by_name, "actors/stream_executor.py"): "the boundary to foreign code, as in executors.py",
-    (errors_are_caught_by_name, "actors/turn.py"): "what a recipient raises is for its supervisor",
-    (queues_are_bounded, "actors/turn.py"): "a recipient is in it once, a thread calls once for each piece of work",
-    (queues_are_bounded, "actors/actor.py"): "what its mailbox held",
+    (errors_are_caught_by_name, "actors/actor.py"): "what a recipient raises is for its supervisor",
+    (queues_are_bounded, "actors/actor.py"): "recipients once, calls of threads for each work, mail to its bound",
     (errors_are_caught_by_name, "actors/work_thread.py"): "carries what foreign code raises to who waits for it",
     (
         errors_are_caught_by_name,
@@ -94,7 +93,6 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
         queues_are_bounded,
         "engine/scheduling/sequence/slot_core.py",
     ): "requests in it hold shares of the server's budget",
-    (queues_are_bounded, "actors/mailbox.py"): "the mailbox itself, which refuses or waits at its bound",
     (queues_are_bounded, "engine/gpu/shared.py"): "streams and events, of which batches in flight have a few each",
     (queues_are_bounded, "engine/gpu/pinned_pool.py"): "blocks of memory, of which the limit says how many there are",
     (queues_are_bounded, "engine/scheduling/dispatcher.py"): "instances, and jobs within the server-wide budget",

@@ -15,7 +15,7 @@ from grpclib.const import Status
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
 
-from ...actors.turn import Turn
+from ...actors.actor import Turn
 from ...engine.tensor import Buffer
 from ..http2.connection import Call, Http2Connection, Http2Group
 from ..sockets.roster import Roster

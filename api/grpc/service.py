@@ -8,10 +8,10 @@ from typing import TypeVar
 import trio
 from grpclib.encoding.base import CodecBase
 
+from ...actors.actor import Turn
 from ...actors.budget import InflightBudget
 from ...actors.offload import Offload
 from ...actors.socket_readiness import Readiness
-from ...actors.turn import Turn
 from ..http2.connection import Http2Group
 from ..sockets.roster import Roster
 from ..sockets.service import Service

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...actors.turn import Turn
+from ...actors.actor import Turn
 from ...engine.admission.client_bytes import ClientAccounts
 from ..http2.connection import Http2Group
 from ..sockets.roster import Roster

@@ -2,7 +2,7 @@
 writes once a turn.
 
 - A *call* is a request and its answer, whatever they mean: a subclass makes it, and `calls` has those that are open.
-- What has been read is taken in in one turn (`actors.turn`), and all that is answered in that turn is written at its
+- What has been read is taken in in one turn (`actors.actor`), and all that is answered in that turn is written at its
   end. What is answered later is written at the end of its turn; or at once, if no other call is open.
 - The roster's sweep ends a connection whose handshake takes too long, that does not read, or that asks nothing for a
   long time (roster.py).
@@ -22,7 +22,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from ...actors.turn import Turn
+from ...actors.actor import Turn
 from ...engine.admission.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
 from ..sockets.roster import Connection, Phase, Roster

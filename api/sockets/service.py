@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import trio
 
+from ...actors.actor import Turn
 from ...actors.socket_readiness import Readiness
-from ...actors.turn import Turn
 from ...engine.admission.client_bytes import ClientAccounts
 from .limits import Limits, open_file_limit, within_open_files
 from .listener import BindError, Listener, endpoint, listen

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...actors import InferenceServer, Reply
+from ...actors.scheduler import Scheduler
 from ...engine.description import ModelState
 from ...engine.metrics.statistics import ModelStatisticsEntry
 from ..events import AnswerFound, BatchSealed, ReplyDelivered, RequestQueued, RequestRescheduled
@@ -25,11 +26,9 @@ def leftovers(server: InferenceServer, schedulers: Iterable[Door], replies: Mapp
     if budget.requests or budget.bytes or budget.waiting:
         yield f"of the server-wide budget are left: {budget}"
     for scheduler in schedulers:
-        held = scheduler.statistics()
-        if held.queued or held.inflight or held.instances:
-            yield f"{scheduler!r} with {held.instances} instances is left"
-        if held.mailbox.peak > held.mailbox.bound:
-            yield f"{scheduler.mailbox!r} has held {held.mailbox.peak}"
+        instances = len(scheduler.instances) if isinstance(scheduler, Scheduler) else 0
+        if scheduler.inflight or instances:
+            yield f"{scheduler!r} with {instances} instances is left"
     for model in server.model_statistics():
         if model.instances_alive or model.inflight or (server.drained and model.state is not ModelState.UNAVAILABLE):
             yield f"of model '{model.name}' is left: {model}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...actors.admission import Admission
-from ...actors.messages import Answer as AnswerMessage
+from ...actors.messages import CacheHit
 from ...actors.scheduler import Scheduler
 from ...engine.errors import NotFoundError, TriremeError
 from ...engine.execution import ExecutionBatch
@@ -68,7 +68,7 @@ def _window_counts_nothing(original: Any, window: AnswerWindow) -> None:
     """A model that answers too fast is never held back."""
 
 
-def _hit_overtakes(original: Any, scheduler: Scheduler, message: AnswerMessage) -> None:
+def _hit_overtakes(original: Any, scheduler: Scheduler, message: CacheHit) -> None:
     """What is found in the response cache is answered before what came earlier."""
     del original, scheduler
     message.job.accept()
@@ -81,7 +81,7 @@ def _refused_in_one_breath(original: Any, scheduler: Scheduler) -> None:
 
 def _unknown_while_stopping(original: Any, admission: Admission, request: InferenceRequest, *rest: Any) -> Any:
     """A server that stops no longer knows its models."""
-    if admission.stopping:
+    if admission.exiting:
         raise NotFoundError(f"Request for unknown model: '{request.model_name}' is not found")
     return original(admission, request, *rest)
 

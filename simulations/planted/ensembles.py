@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...actors.ensemble import Ensemble
-from ...actors.messages import Stop
-from ...actors.repository import Repository
+from ...actors.repository import EndLoads, Repository
 from ...engine.ensemble import EnsembleRun, StepCall
 from ...engine.ensemble.run import Iteration, RunState
 from ...engine.ensemble.statistics import ComputeTimes
@@ -38,7 +37,7 @@ def _never_let_go(original: Any, ensemble: Ensemble, step: Any) -> None:
 
 def _members_first(original: Any, repository: Repository, message: Any) -> None:
     """A server that stops tells all models at once, the members of ensembles too."""
-    if isinstance(message, Stop):
+    if isinstance(message, EndLoads) and message.drains:
         for model in repository.models():
             model._holds = 0  # or it would not be drained before all let it go that hold it
     original(repository, message)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...actors.rate_limiter import RateLimiter, Unregister, Withdraw
+from ...actors.rate_limiter import RateLimiter, Told
 from ...engine.scheduling.rate_limiter import GrantState
 from ...engine.scheduling.rate_limiter import RateLimiter as LimiterCore
 
 
 def _resource_dies_with_its_holder(original: Any, limiter: RateLimiter, message: Any) -> None:
     """What an instance had been granted is not given back when it dies."""
-    if not isinstance(message, Unregister):
+    if not (isinstance(message, Told) and message.event == "unregister"):
         original(limiter, message)
 
 
 def _stays_in_line(original: Any, limiter: RateLimiter, message: Any) -> None:
     """An instance whose work has expired goes on waiting for its resources, and holds up others."""
-    if not isinstance(message, Withdraw):
+    if not (isinstance(message, Told) and message.event == "withdraw"):
         original(limiter, message)
 
 

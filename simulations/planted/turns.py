@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...actors.actor import Actor
-from ...actors.mailbox import Mailbox
-from ...actors.turn import Turn
+from ...actors.actor import Actor, Mailbox, Turn
 
 
 def _deferred_for_ever(original: Any, turn: Turn, recipient: Any) -> None:

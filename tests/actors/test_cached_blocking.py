@@ -153,7 +153,7 @@ async def test_a_cache_that_fails_is_left_alone_and_tried_again(
                 await server.infer(counted_request())
             assert cache.asked == 1
             monkeypatch.setattr(guard, "RETRY_S", 0.0)
-            server._repository._surroundings.cache._guard._rests_until_s = 0.0  # type: ignore[union-attr]
+            server._repository._context.cache._guard._rests_until_s = 0.0  # type: ignore[union-attr]
             cache.error = None
             await server.infer(counted_request())
             await until(lambda: bool(cache.entries))

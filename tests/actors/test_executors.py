@@ -9,9 +9,9 @@ from queue import SimpleQueue
 import pytest
 import trio
 
+from trireme.actors.actor import Turn
 from trireme.actors.executors import ThreadExecutor, ThreadExecutors
 from trireme.actors.socket_readiness import Readiness
-from trireme.actors.turn import Turn
 from trireme.actors.work_thread import ExecutorDiedError
 from trireme.engine.cancellation import Cancellation
 from trireme.engine.errors import InternalError
@@ -19,7 +19,7 @@ from trireme.engine.errors import InternalError
 
 async def test_work_runs_on_one_thread_of_its_own() -> None:
     executor = ThreadExecutor("digits_0", Turn())
-    threads = {await executor.run(threading.current_thread) for _ in range(3)}
+    threads = {await executor.call(threading.current_thread) for _ in range(3)}
     assert {thread.name for thread in threads} == {"digits_0"}
     assert threading.current_thread() not in threads
     executor.close()
@@ -32,8 +32,8 @@ async def test_errors_are_raised_to_the_caller() -> None:
         raise KeyError("what")
 
     with pytest.raises(KeyError, match="what"):
-        await executor.run(fail)
-    assert await executor.run(lambda: 5) == 5, "the thread lives on"
+        await executor.call(fail)
+    assert await executor.call(lambda: 5) == 5, "the thread lives on"
     executor.close()
 
 
@@ -48,7 +48,7 @@ async def test_a_backend_that_raises_what_is_no_exception_kills_its_executor_onl
         raise Panic("index out of range")
 
     with pytest.raises(ExecutorDiedError, match=r"ended its thread \(Panic: index out of range\)"):
-        await executor.run(panic)
+        await executor.call(panic)
     executors = ThreadExecutors(load_threads=1, readiness=Readiness())
     with pytest.raises(InternalError, match=r"ended its thread \(Panic: index out of range\)"):
         await executors.offload(panic)
@@ -58,16 +58,16 @@ async def test_a_backend_that_raises_what_is_no_exception_kills_its_executor_onl
 async def test_a_backend_that_exits_kills_its_executor_only() -> None:
     executor = ThreadExecutor("tests", Turn())
     with pytest.raises(ExecutorDiedError, match="exit status 3"):
-        await executor.run(lambda: sys.exit(3))
+        await executor.call(lambda: sys.exit(3))
     executor.close()
 
 
 async def test_a_cancelled_wait_abandons_the_work_and_the_thread_ends_by_itself() -> None:
     executor = ThreadExecutor("tests", Turn())
     release = threading.Event()
-    thread = await executor.run(threading.current_thread)
+    thread = await executor.call(threading.current_thread)
     with trio.move_on_after(0.01) as scope:
-        await executor.run(lambda: release.wait(30))
+        await executor.call(lambda: release.wait(30))
     assert scope.cancelled_caught
     executor.close()
     release.set()

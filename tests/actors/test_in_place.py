@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from trireme.actors import InferenceServer
+from trireme.actors.actor import Turn
 from trireme.actors.executors import ThreadExecutor
-from trireme.actors.turn import Turn
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig

@@ -10,9 +10,9 @@ from unittest.mock import MagicMock
 
 import trio
 
+from trireme.actors.actor import Turn
 from trireme.actors.process_executor import COPIED_IN_PLACE_BYTES, ProcessExecutor
 from trireme.actors.socket_readiness import Readiness
-from trireme.actors.turn import Turn
 from trireme.engine.backends.interface import ProcessInstance
 from trireme.engine.errors import InvalidArgumentError, TriremeError
 from trireme.engine.execution import ExecutionBatch, Phase
@@ -36,7 +36,7 @@ async def test_what_an_instance_wants_at_its_end_is_not_begun() -> None:
     executor = ProcessExecutor("m_0", Readiness(), Turn())
 
     async def life() -> None:
-        await executor.run(lambda: instance)
+        await executor.call(lambda: instance)
 
     await executor.around(life)
     os.close(ended)
@@ -72,7 +72,7 @@ async def test_a_refused_batch_is_freed_at_once() -> None:
     executor = ProcessExecutor("m_0", Readiness(), Turn())
 
     async def life() -> None:
-        await executor.run(lambda: instance)
+        await executor.call(lambda: instance)
         batch = Batch()
         seen = weakref.ref(batch)
         over = trio.Event()

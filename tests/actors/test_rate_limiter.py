@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trireme.actors.mailbox import Mailbox
+from trireme.actors.actor import Mailbox, Recipient, Turn
 from trireme.actors.messages import Attach, Granted, Registered, SchedulerMessage
 from trireme.actors.rate_limiter import Asking, RateLimiter
-from trireme.actors.turn import Recipient, Turn
 from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
 from trireme.engine.scheduling.resources import ExplicitResource
 

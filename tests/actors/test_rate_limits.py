@@ -10,10 +10,10 @@ import trio
 from google.protobuf import text_format
 
 from trireme.actors import InferenceServer, StartupError
-from trireme.actors.mailbox import Mailbox
+from trireme.actors.actor import Mailbox, Recipient
 from trireme.actors.messages import Attach, Gone
 from trireme.actors.reply import Reply
-from trireme.actors.turn import Recipient
+from trireme.actors.scheduler import Scheduler
 from trireme.engine.config.model import DynamicBatching, InstanceGroup, QueuePolicy
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, UnavailableError
@@ -342,10 +342,11 @@ async def test_an_instance_that_dies_while_it_is_registered_gets_no_batch(autoju
     """The limiter's answer comes when the scheduler has heard of the death already."""
     async with serving(limited("a", Profile(1.0), "R:1")) as server:
         scheduler = server._repository.find("a").scheduler
+        assert isinstance(scheduler, Scheduler)
         nowhere: Mailbox = Mailbox("an instance", server.turn, scheduler, 1)
         with server.turn:
             scheduler.mailbox.send_nowait(Attach(99, 7, "a_99", nowhere))
             scheduler.mailbox.send_nowait(Gone(99, 7, ()))
-        assert scheduler.statistics().instances == 1
+        assert len(scheduler.instances) == 1
         assert len(nowhere) == 0, "it is not told that it is attached"
         assert await ask(server, "a", "a") == pytest.approx(2.0)

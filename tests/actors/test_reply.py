@@ -9,9 +9,9 @@ from contextlib import aclosing
 import pytest
 import trio
 
+from trireme.actors.actor import Turn
 from trireme.actors.budget import InflightBudget
 from trireme.actors.reply import WINDOW, Reply
-from trireme.actors.turn import Turn
 from trireme.engine.errors import FailureReason, InternalError, InvalidArgumentError, UnavailableError
 from trireme.engine.job import Job, Outcome
 from trireme.engine.request import InferenceRequest, InferenceResponse

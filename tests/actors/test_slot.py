@@ -15,8 +15,8 @@ from google.protobuf import text_format
 from sequence_world import make_plan, sequence_job
 
 from trireme.actors import InferenceServer
+from trireme.actors.actor import Turn
 from trireme.actors.slot import SlotActor, SlotActors
-from trireme.actors.turn import Turn
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.config.sequence import OldestStrategy, SequenceBatching

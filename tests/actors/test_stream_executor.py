@@ -17,8 +17,8 @@ from streaming_models import Streaming, request
 from valued_server import until
 
 from trireme.actors import InferenceServer, Reply
+from trireme.actors.actor import Turn
 from trireme.actors.stream_executor import StreamExecutor
-from trireme.actors.turn import Turn
 from trireme.actors.work_thread import WorkThread
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, TriremeError, UnavailableError
@@ -388,7 +388,7 @@ def test_what_lands_after_the_server_has_stopped_does_no_harm(streaming: Streami
 async def test_it_tells_what_it_is_at(streaming: Streaming) -> None:
     turn = Turn()
     executor = StreamExecutor("digits_0", WorkThread("digits_0", turn), turn)
-    assert repr(executor) == "<StreamExecutor of <Stream digits_0: 0 launching, 0 in flight>>"
+    assert repr(executor) == "<StreamExecutor of digits_0: 0 launching, 0 in flight>"
     assert executor.statistics() == flights.FlightStatistics(0, 0, 0, 0)
     await executor.around(trio.lowlevel.checkpoint)
     executor.close()

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from trireme.actors.actor import Turn
 from trireme.actors.stream_executor import StreamExecutor
-from trireme.actors.turn import Turn
 from trireme.engine.backends.interface import StreamInstance
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.device import SickDeviceError
@@ -54,7 +54,7 @@ async def two_begun(executor: StreamExecutor, instance: QuickInstance) -> list[E
     """Two batches, launched and landed, of which the actor has heard, but to which it has not come. A list of those
     that are over."""
     over: list[ExecutionBatch] = []
-    copy = await executor.run(lambda: instance)
+    copy = await executor.call(lambda: instance)
     for _ in range(instance.credits):
         batch = ExecutionBatch([], "m_0", VirtualClock())
         executor.begin(copy, batch, lambda batch, _death=None: over.append(batch))
@@ -94,4 +94,4 @@ async def test_what_a_lost_instances_batches_used_goes_back_once_they_have_lande
     finally:
         gc.enable()
     assert raised.value.__context__ is None
-    assert repr(executor) == "<StreamExecutor of <Stream m_0: 0 launching, 0 in flight>>"
+    assert repr(executor) == "<StreamExecutor of m_0: 0 launching, 0 in flight>"

@@ -11,7 +11,7 @@ import pytest
 import trio
 from otlp_receiver import Receiver, receiving
 
-from trireme.actors.trace_exporter import TraceExporter
+from trireme.actors.tracing import TraceExporter
 from trireme.engine.clock import SystemClock
 from trireme.engine.tracing import Activity, TraceConfig, TraceLevel, TraceMode, Tracer
 from trireme.engine.tracing.settings import ExportOptions
@@ -93,7 +93,7 @@ async def test_closing_exports_what_waits(receiver: Receiver) -> None:
         it.trace(1)
         await it.exporter.close()
         assert len(await in_thread(receiver.spans)) == 1
-        assert it.exporter.statistics().exported == 1
+        assert it.exporter.taken == 1
 
 
 async def test_while_a_collector_is_slow_spans_are_dropped_at_the_bound_and_counted(
@@ -104,12 +104,11 @@ async def test_while_a_collector_is_slow_spans_are_dropped_at_the_bound_and_coun
         it.trace(2)
         await in_thread(receiver.asked.acquire)
         it.trace(7)
-        assert it.exporter.statistics().dropped == 3
-        assert it.exporter.statistics().waiting == 4
+        assert it.exporter.dropped == 3
+        assert it.exporter.waiting == 4
         receiver.gate.set()
         await it.exporter.close()
-        statistics = it.exporter.statistics()
-        assert (statistics.exported, statistics.failed, statistics.dropped) == (6, 0, 3)
+        assert (it.exporter.taken, it.exporter.failed, it.exporter.dropped) == (6, 0, 3)
     ours = [record.getMessage() for record in caplog.records if record.name == "trireme.tracing"]
     assert ours == [f"spans are dropped: they come faster than {receiver.url} takes them", "3 spans were dropped"]
 
@@ -124,8 +123,7 @@ async def test_what_is_refused_for_good_is_lost_and_the_next_arrives(
         it.trace(2)
         assert len(await in_thread(receiver.spans)) == 2
         await it.exporter.close()
-        statistics = it.exporter.statistics()
-        assert (statistics.exported, statistics.failed) == (2, 2)
+        assert (it.exporter.taken, it.exporter.failed) == (2, 2)
     assert f"2 spans could not be exported to {receiver.url}" in caplog.messages
 
 
@@ -152,7 +150,7 @@ async def test_a_machine_without_threads_costs_the_spans_only(
             patch.setattr(TraceExporter, "_send", fail)
             it.trace(1)
             with trio.fail_after(20):
-                while not it.exporter.statistics().failed:  # noqa: ASYNC110 - it happens on another thread
+                while not it.exporter.failed:  # noqa: ASYNC110 - it happens on another thread
                     await trio.sleep(0.002)
         it.trace(1)
         assert len(await in_thread(receiver.spans)) == 1
@@ -169,4 +167,4 @@ async def test_a_collector_that_is_down_costs_nobody_anything(caplog: pytest.Log
         with trio.move_on_after(0.2) as limit:
             await it.exporter.close()
         assert limit.cancelled_caught
-        assert it.exporter.statistics().exported == 0
+        assert it.exporter.taken == 0

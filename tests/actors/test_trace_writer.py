@@ -83,13 +83,12 @@ async def test_what_comes_faster_than_it_is_written_is_dropped_and_counted(tmp_p
         assert trace is not None
         trace.note_subject("m", 1, "")
         trace.leave()
-    assert writer.statistics().dropped == 2
+    assert writer.dropped == 2
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run)
         tracer.close()
         await writer.close()
-    statistics = writer.statistics()
-    assert (statistics.written, statistics.waiting, statistics.failed) == (3, 0, 0)
+    assert (writer.taken, writer.waiting, writer.failed) == (3, 0, 0)
     assert [elements(tmp_path / f"t.{index}")[0]["id"] for index in range(3)] == [1, 2, 3]
 
 
@@ -114,8 +113,7 @@ async def test_what_cannot_be_written_for_whatever_reason_is_lost_and_told_of_on
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run)
         await writer.close()
-    statistics = writer.statistics()
-    assert (statistics.written, statistics.waiting, statistics.failed) == (1, 0, 3)
+    assert (writer.taken, writer.waiting, writer.failed) == (1, 0, 3)
     assert caplog.messages == [
         f"cannot write traces to {tmp_path}/t.0: can't start new thread",
         f"cannot write traces to {tmp_path}/t.2: odd",

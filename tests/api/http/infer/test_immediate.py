@@ -141,7 +141,7 @@ async def test_forwarded_headers_take_no_task(tmp_path: Path, long_way: list[byt
     async with gated_server(tmp_path, front=front) as gated, await connect(gated.http) as stream:
         gated.gate.set()
         requests: list[InferenceRequest] = []
-        gated.server._admission._on_request = lambda request, _rows: requests.append(request)
+        gated.server._on_request = lambda request, _rows: requests.append(request)
         responses = await warm(stream)
         long_way.clear()
         await stream.send_all(infer(1, headers=b"X-Fwd: a\r\nx-FWD-2: b\r\nOther: c\r\n"))
