@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ..actors import InferenceServer
 from ..actors.budget import Lease
@@ -32,6 +32,7 @@ from ..engine.errors import TriremeError
 from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.tensor import Tensor
 from ..engine.tracing import Tracer
+from ..engine.tracing.record import Trace, read_context
 from . import large_answers
 from .request_parameters import HeaderPattern
 
@@ -39,111 +40,115 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 
-class RequestTrace(Protocol):
-    """What a front end notes of a request that may be traced. A request that is not, in the end, costs nothing more."""
+class RequestTrace(ABC):
+    """What a front end notes of a request that may be traced. A request that is not, in the end, costs nothing more.
 
+    Attributes:
+        trace: None while the request is not to be traced.
+    """
+
+    __slots__ = ("_came_ns", "_name", "_tracer", "trace")
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.trace: Trace | None = None
+        self._came_ns = tracer.clock.now_ns()
+        self._name: str | None = None
+        self._tracer = tracer
+
+    def _begin(self, name: str, header: Callable[[str], str]) -> Trace | None:
+        """The request is for this model, and may be traced; `header` gives the value of one, or an empty string."""
+        tracer = self._tracer
+        context = read_context(header("traceparent"), header("tracestate")) if tracer.takes_contexts else None
+        self._name = name
+        trace = self.trace = tracer.begin(name, context)
+        if trace is not None:
+            trace.on_response = self._responded
+        return trace
+
+    @abstractmethod
+    def _responded(self, ns: int, has_response: bool) -> None:
+        """See `Trace.on_response`."""
+
+    @abstractmethod
     def decoded(self, request: InferenceRequest) -> None:
         """The request has been read; sets its `trace`."""
-        ...
+
+    @abstractmethod
+    def sending(self) -> None:
+        """A response is about to be sent."""
+
+    @abstractmethod
+    def sent(self) -> None:
+        """It has been."""
 
     def forget(self) -> None:
         """The request was not admitted, and will come again: as if it had not come."""
-        ...
-
-    def sending(self) -> None:
-        """A response is about to be sent."""
-        ...
-
-    def sent(self) -> None:
-        """It has been."""
-        ...
+        if self._name is not None:
+            self._tracer.forget(self._name, self.trace)
+            self.trace = None
 
     def finish(self) -> None:
         """Nothing more is sent, or the request was refused. Only the first time counts."""
-        ...
+        trace, self.trace = self.trace, None
+        if trace is not None:
+            trace.leave()
 
 
-class Traced:
-    """What may have a trace.
-
-    Attributes:
-        trace: None while no request could be traced.
-    """
-
-    __slots__ = ()
-    trace: RequestTrace | None
-
-    def abandon(self) -> None:
-        """See `Adapter`."""
-        if self.trace is not None:
-            self.trace.finish()
-
-
-class Adapter(Protocol):
+class Adapter(ABC):
     """One request, as its protocol has it.
 
     Attributes:
         prompt: `begin` admits it, so that it is refused if its model has too much in flight. Otherwise `go_on` does,
             which then waits.
+        request: None until it has been decoded.
+        model: what was found of its model.
+        lease: what it holds of the server-wide budget.
+        trace: None while no request could be traced.
     """
 
-    prompt: ClassVar[bool]
+    __slots__ = ()
+    prompt: ClassVar[bool] = False
+    request: InferenceRequest | None = None
+    model: ModelDescription | None = None
+    lease: Lease | None = None
+    trace: RequestTrace | None = None
 
-    @property
-    def request(self) -> InferenceRequest | None:
-        """None until it has been decoded."""
-        ...
-
-    @property
-    def model(self) -> ModelDescription | None:
-        """What was found of its model."""
-        ...
-
-    @property
-    def lease(self) -> Lease | None:
-        """What it holds of the server-wide budget."""
-        ...
-
-    @property
-    def trace(self) -> RequestTrace | None:
-        """None while no request could be traced."""
-        ...
-
+    @abstractmethod
     def received(self, tracer: Tracer) -> None:
         """The request has come, while requests can be traced: set `trace`."""
-        ...
 
+    @abstractmethod
     def decode(self) -> bool:
         """Set `request` and `model`. False: that may take long, and is for `decode_slowly`.
 
         Raises:
             TriremeError: it is no request, or for no such model.
         """
-        ...
 
+    @abstractmethod
     async def decode_slowly(self) -> None:
         """Set `request` and `model`, and `lease`, if that has become one.
 
         Raises:
             TriremeError: see `decode`.
         """
-        ...
 
+    @abstractmethod
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         """Make parameters of the headers whose names the pattern is found in.
 
         Raises:
             InvalidArgumentError: such a header has a name that means something to the server.
         """
-        ...
 
     def waiting(self) -> AbstractContextManager[None]:
         """While the request waits for room or for a thread, inside the block."""
-        ...
+        return nullcontext()
 
     def abandon(self) -> None:
         """The request is refused, or its client is gone."""
-        ...
+        if self.trace is not None:
+            self.trace.finish()
 
 
 class Pipeline:
@@ -244,7 +249,7 @@ def may_take_long(tensors: Sequence[Tensor]) -> bool:
     return False
 
 
-class Encoder(Traced, ABC, Generic[T]):
+class Encoder(Adapter, Generic[T]):
     """The end of the way: what an adapter whose request gets one answer makes of it.
 
     `encode` and `takes_long` are static methods since a small request would notice one more call.

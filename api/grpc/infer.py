@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from grpclib.const import Status
 
-from ...actors.budget import Lease
 from ...actors.reply import Reply
 from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError, UnsupportedError
@@ -23,8 +21,8 @@ from ...engine.logs.request_lines import about
 from ...engine.request import InferenceRequest
 from ...engine.tensor import Buffer
 from ...engine.tracing import Tracer
-from ...engine.tracing.record import MAX_ELEMENTS, Activity, Timestamp, Trace, read_context
-from ..pipeline import CallbackAnswer, Encoder, Traced
+from ...engine.tracing.record import MAX_ELEMENTS, Activity, Timestamp
+from ..pipeline import Adapter, CallbackAnswer, Encoder, RequestTrace
 from ..request_parameters import HeaderPattern, check_forwarded_name
 from .blocks import grpc_error
 from .call import UnaryCall
@@ -54,47 +52,36 @@ def forward_metadata(call: CallHead | StreamingCall, pattern: HeaderPattern, req
             request.parameters[key] = value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 
 
-class GrpcTrace:
-    """One request that may be traced, of a call of its own or on a stream. See `pipeline.RequestTrace`.
+class GrpcTrace(RequestTrace):
+    """One request, of a call of its own or on a stream.
 
     Args:
         metadata: of the call.
     """
 
-    __slots__ = ("_metadata", "_name", "_notes", "_responded", "_trace", "_tracer", "_waited_ns")
+    __slots__ = ("_has_responded", "_metadata", "_notes")
 
     def __init__(self, tracer: Tracer, metadata: Mapping[str, str | bytes]) -> None:
+        super().__init__(tracer)
+        self._has_responded = False
         self._metadata = metadata
-        self._name: str | None = None
         self._notes: list[Timestamp] = []
-        self._responded = False
-        self._trace: Trace | None = None
-        self._tracer = tracer
-        self._waited_ns = tracer.clock.now_ns()
+
+    def _header(self, name: str) -> str:
+        value = self._metadata.get(name)
+        return value if isinstance(value, str) else ""
 
     def decoded(self, request: InferenceRequest) -> None:
-        tracer = self._tracer
-        context = None
-        if tracer.takes_contexts:
-            parent, state = self._metadata.get("traceparent"), self._metadata.get("tracestate", "")
-            context = read_context(parent if isinstance(parent, str) else None, state if isinstance(state, str) else "")
-        self._name = request.model_name
-        trace = self._trace = request.trace = tracer.begin(request.model_name, context)
-        if trace is not None:
+        request.trace = self._begin(request.model_name, self._header)
+        if request.trace is not None:
             self._notes = [
-                Timestamp(Activity.GRPC_WAITREAD_START, self._waited_ns),
-                Timestamp(Activity.GRPC_WAITREAD_END, tracer.clock.now_ns()),
+                Timestamp(Activity.GRPC_WAITREAD_START, self._came_ns),
+                Timestamp(Activity.GRPC_WAITREAD_END, self._tracer.clock.now_ns()),
             ]
-            trace.on_response = self._hear
 
-    def forget(self) -> None:
-        if self._name is not None:
-            self._tracer.forget(self._name, self._trace)
-            self._trace = None
-
-    def _hear(self, ns: int, _has_response: bool) -> None:
-        if not self._responded:  # on a stream, only the first of several
-            self._responded = True
+    def _responded(self, ns: int, has_response: bool) -> None:
+        if not self._has_responded:  # on a stream, only the first of several
+            self._has_responded = True
             self._notes.append(Timestamp(Activity.INFER_RESPONSE_COMPLETE, ns))
 
     def sending(self) -> None:
@@ -104,18 +91,17 @@ class GrpcTrace:
         self._note(Activity.GRPC_SEND_END)
 
     def _note(self, activity: Activity) -> None:
-        if self._trace is not None and len(self._notes) < MAX_ELEMENTS:
+        if self.trace is not None and len(self._notes) < MAX_ELEMENTS:
             self._notes.append(Timestamp(activity, self._tracer.clock.now_ns()))
 
     def finish(self) -> None:
-        trace, self._trace = self._trace, None
-        if trace is not None:
+        if self.trace is not None:
             for note in self._notes:
-                trace.note(*note)
-            trace.leave()
+                self.trace.note(*note)
+        super().finish()
 
 
-class GrpcInfer(Traced):
+class GrpcInfer(Adapter):
     """What all of them have in common: see `pipeline.Adapter`.
 
     Attributes:
@@ -129,9 +115,6 @@ class GrpcInfer(Traced):
     source: CallHead | StreamingCall
     message: Buffer
     decoded: DecodedGrpcInfer | None
-    request: InferenceRequest | None
-    model: ModelDescription | None
-    lease: Lease | None
 
     def describe(self, name: str, version: int) -> ModelDescription:
         """Find the model.
@@ -171,8 +154,7 @@ class GrpcInfer(Traced):
     def abandon(self) -> None:
         """The request is over, whatever has become of it: nothing more is noted, and a lease that no request in flight
         has is given back."""
-        if self.trace is not None:
-            self.trace.finish()
+        super().abandon()
         if self.lease is not None and not self.lease.admitted:
             self.lease.close()
             self.lease = None
@@ -286,9 +268,6 @@ class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer], _Failure]):
         self.trace = None
         self._call = call
 
-    def waiting(self) -> AbstractContextManager[None]:
-        raise AssertionError("a call that has to wait has a task")
-
     def fail(self, failure: _Failure) -> None:
         self._call.fail(*failure)
 
@@ -308,7 +287,6 @@ class _InferTask(UnaryInferRequest, Encoder[list[Buffer]]):
     __slots__ = ("context", "decoded", "lease", "message", "model", "offload", "request", "source", "trace")
     encode = staticmethod(write_infer_response)
     takes_long = staticmethod(takes_long)
-    prompt: ClassVar[bool] = False
 
     def __init__(self, context: GrpcContext, stream: StreamingCall, message: Buffer) -> None:
         self.context = context
@@ -320,6 +298,3 @@ class _InferTask(UnaryInferRequest, Encoder[list[Buffer]]):
         self.request = None
         self.source = stream
         self.trace = None
-
-    def waiting(self) -> AbstractContextManager[None]:
-        return nullcontext()  # it has room to wait in (`waiting.WaitingRoom`)

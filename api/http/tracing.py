@@ -1,8 +1,4 @@
-"""What the HTTP front end notes of traced requests (docs/reference/traces.md#trace-files).
-
-While no request could be traced, none of this is touched. While one could, every request has an `HttpTrace`; adapters
-of inference routes say by `begin` what the request is about.
-"""
+"""What the HTTP front end notes of traced requests (docs/reference/traces.md#trace-files)."""
 
 from __future__ import annotations
 
@@ -10,25 +6,19 @@ from collections.abc import Mapping
 
 from ...engine.request import InferenceRequest
 from ...engine.tracing import Tracer
-from ...engine.tracing.record import Activity, Trace, read_context
+from ...engine.tracing.record import Activity
+from ..pipeline import RequestTrace
 
 
-class HttpTrace:
-    """One request, from before its body is read to after its answer is sent.
+class HttpTrace(RequestTrace):
+    """One request, from before its body is read to after its answer is sent."""
 
-    Attributes:
-        trace: for the request; None while it is not to be traced.
-    """
-
-    __slots__ = ("_generates", "_name", "_received_ns", "_sends_ns", "_tracer", "trace")
+    __slots__ = ("_generates", "_sends_ns")
 
     def __init__(self, tracer: Tracer) -> None:
-        self.trace: Trace | None = None
-        self._tracer = tracer
-        self._received_ns = tracer.clock.now_ns()
-        self._sends_ns = 0
+        super().__init__(tracer)
         self._generates = False
-        self._name: str | None = None
+        self._sends_ns = 0
 
     def begin(self, model_name: str, headers: Mapping[bytes, bytes], *, generates: bool = False) -> None:
         """The request is an inference for this model, and may be traced.
@@ -37,17 +27,10 @@ class HttpTrace:
             generates: it may have many responses: of none of them it is noted when it was sent, as in Triton.
         """
         self._generates = generates
-        self._name = model_name
-        tracer = self._tracer
-        context = None
-        if tracer.takes_contexts:
-            traceparent = headers.get(b"traceparent", b"").decode("latin-1")
-            context = read_context(traceparent, headers.get(b"tracestate", b"").decode("latin-1"))
-        trace = self.trace = tracer.begin(model_name, context)
+        trace = self._begin(model_name, lambda name: headers.get(name.encode(), b"").decode("latin-1"))
         if trace is not None:
-            trace.note(Activity.HTTP_RECV_START, self._received_ns)
-            trace.note(Activity.HTTP_RECV_END, tracer.clock.now_ns())
-            trace.on_response = self._responded
+            trace.note(Activity.HTTP_RECV_START, self._came_ns)
+            trace.note(Activity.HTTP_RECV_END, self._tracer.clock.now_ns())
 
     def _responded(self, ns: int, has_response: bool) -> None:
         if self.trace is not None:
@@ -56,15 +39,8 @@ class HttpTrace:
                 self.trace.note(Activity.HTTP_SEND_START, 0)
                 self.trace.note(Activity.HTTP_SEND_END, 0)
 
-    # See `pipeline.RequestTrace`.
-
     def decoded(self, request: InferenceRequest) -> None:
         request.trace = self.trace
-
-    def forget(self) -> None:
-        if self._name is not None:
-            self._tracer.forget(self._name, self.trace)
-            self.trace = None
 
     def sending(self) -> None:
         if self.trace is not None:
@@ -74,8 +50,3 @@ class HttpTrace:
         if self.trace is not None and not self._generates:
             self.trace.note(Activity.HTTP_SEND_START, self._sends_ns)
             self.trace.note(Activity.HTTP_SEND_END, self._tracer.clock.now_ns())
-
-    def finish(self) -> None:
-        trace, self.trace = self.trace, None
-        if trace is not None:
-            trace.leave()

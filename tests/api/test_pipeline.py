@@ -12,7 +12,7 @@ import trio
 from trireme.actors import InferenceServer
 from trireme.actors.budget import Lease
 from trireme.actors.reply import Reply
-from trireme.api.pipeline import CallbackAnswer, Pipeline
+from trireme.api.pipeline import Adapter, CallbackAnswer, Pipeline
 from trireme.api.request_parameters import HeaderPattern
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import BYTES
@@ -89,7 +89,7 @@ class Noted:
         self.steps.append("forget")
 
 
-class FakeAdapter:
+class FakeAdapter(Adapter):
     """Says what it does.
 
     Args:
@@ -262,6 +262,15 @@ class Answer(CallbackAnswer[str, str]):
     @staticmethod
     def takes_long(response: InferenceResponse, decoded: Any) -> bool:
         return decoded
+
+    def received(self, tracer: Tracer) -> None: ...
+
+    def decode(self) -> bool:
+        return True
+
+    async def decode_slowly(self) -> None: ...
+
+    def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None: ...
 
     def fail(self, failure: str) -> None:
         self._noted.steps.append(f"fail {failure}")

@@ -10,8 +10,7 @@ and a model whose responses are not taken waits (`engine.instances.answer_window
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import trio
 
@@ -25,7 +24,7 @@ from ....engine.tensor import Tensor, add_packed
 from ....engine.tensor_limits import TensorLimits
 from ....engine.tracing import Tracer
 from ...large_answers import element_by_element
-from ...pipeline import Traced
+from ...pipeline import Adapter
 from ...request_parameters import HeaderPattern
 from ...unread import UnreadAnswers, answer_bytes
 from ..errors import error_answer, error_body
@@ -81,12 +80,8 @@ async def _submit(context: Context, request: HttpRequest) -> Reply:
     return await context.pipeline.admit(_GenerateTask(context, request, model, version, headers))
 
 
-class _GenerateTask(Traced):
+class _GenerateTask(Adapter):
     """A generate request as the pipeline sees it (`pipeline.Adapter`). No headers become parameters of it."""
-
-    prompt: ClassVar[bool] = False
-    request: InferenceRequest | None = None
-    trace = None
 
     def __init__(
         self,
@@ -97,7 +92,7 @@ class _GenerateTask(Traced):
         headers: Mapping[bytes, bytes],
     ) -> None:
         self.lease = request.lease
-        self.model = model
+        self.model = self._model = model
         self._context = context
         self._headers = headers
         self._http = request
@@ -106,7 +101,7 @@ class _GenerateTask(Traced):
     def received(self, tracer: Tracer) -> None:
         trace = self.trace = self._http.exchange.trace
         if trace is not None:
-            trace.begin(self.model.name, self._headers, generates=True)
+            trace.begin(self._model.name, self._headers, generates=True)
 
     def decode(self) -> bool:
         body = self._http.body
@@ -118,7 +113,7 @@ class _GenerateTask(Traced):
     def _read(self, document: Any) -> InferenceRequest:
         context = self._context
         limit_bytes, limits = context.options.max_input_bytes, context.server.options.tensor_limits
-        return read_generate(document, self.model, self._version, limit_bytes, limits)
+        return read_generate(document, self._model, self._version, limit_bytes, limits)
 
     async def decode_slowly(self) -> None:
         context, http = self._context, self._http
@@ -135,9 +130,6 @@ class _GenerateTask(Traced):
 
     def forward(self, pattern: HeaderPattern, request: InferenceRequest) -> None:
         """As in Triton."""
-
-    def waiting(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 def _load_headers(context: Context, request: HttpRequest) -> Callable[[], Headers]:

@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import ClassVar
 
 from ....actors import InferenceServer
-from ....actors.budget import Lease
 from ....actors.reply import Reply
 from ....engine.description import ModelDescription
 from ....engine.errors import TriremeError, UnsupportedError
 from ....engine.logs.request_lines import about
-from ....engine.request import LATEST, InferenceRequest
+from ....engine.request import InferenceRequest
 from ....engine.tensor import Buffer
 from ....engine.tracing import Tracer
 from ...pipeline import CallbackAnswer, Encoder
@@ -45,7 +43,7 @@ class HttpInfer(Encoder[Answer]):
     """One infer request whose body has come, as the pipeline sees it (`api.pipeline`), with a task or without one.
 
     Args:
-        name: of the model, as its path says.
+        match: what its path says.
         values: of its headers, by lower-case name.
         headers: all of them; their names as received, in the same order, or None.
 
@@ -56,42 +54,24 @@ class HttpInfer(Encoder[Answer]):
 
     encode = staticmethod(encode_infer)
     takes_long = staticmethod(takes_long)
-    prompt: ClassVar[bool] = False
     body: Buffer = b""
     decoded: DecodedInfer | None = None
     json_length = 0
-    lease: Lease | None = None
-    model: ModelDescription | None = None
-    request: InferenceRequest | None = None
-    trace = None
-    version = LATEST
 
     def __init__(
         self,
         context: Context,
-        name: str,
+        match: Match,
         values: Mapping[bytes, bytes],
         headers: Headers,
         names: Sequence[bytes] | None,
     ) -> None:
         self.context = context
-        self.name = name
+        self.match = match
         self.offload = context.server.offload
         self._headers = headers
         self._names = names
         self._values = values
-
-    def look_up(self, version: int) -> None:
-        """Find the model, in the version that the path says; it must be one that answers once.
-
-        Raises:
-            TriremeError: there is no such model.
-            UnsupportedError: it may answer any number of times.
-        """
-        model = self.model = self.context.server.describe(self.name, version)
-        if model.config.decoupled:
-            raise UnsupportedError("HTTP end point doesn't support models with decoupled transaction policy")
-        self.version = version
 
     # See `pipeline.Adapter`.
 
@@ -99,7 +79,9 @@ class HttpInfer(Encoder[Answer]):
         json_length = self.json_length
         if json_length > ON_LOOP_BYTES:
             return False
-        decoded = self.decoded = self.context.decoder.decode(self.body, json_length, self.name, self.version)
+        match, version = self.match, self.match.version
+        assert version is not None, "its model has been looked up"
+        decoded = self.decoded = self.context.decoder.decode(self.body, json_length, match.name, version)
         decoded.model = self.model
         self.request = decoded.request
         self.body = b""
@@ -113,18 +95,28 @@ class HttpInfer(Encoder[Answer]):
                 check_forwarded_name(name)
                 request.parameters[name] = raw_value.decode("utf-8", "surrogateescape")
 
-    def waiting(self) -> AbstractContextManager[None]:
-        return nullcontext()
+
+def _look_up(context: Context, match: Match) -> ModelDescription:
+    """The model, in the version that the path says; it must be one that answers once.
+
+    Raises:
+        TriremeError: there is no such model.
+        UnsupportedError: it may answer any number of times.
+    """
+    version = match.version
+    model = context.server.describe(match.name, match.model_version() if version is None else version)
+    if model.config.decoupled:
+        raise UnsupportedError("HTTP end point doesn't support models with decoupled transaction policy")
+    return model
 
 
 def admit_infer(context: Context, match: Match) -> Answer | None:
     """What to answer to a request whose body has not come yet; None if it may come."""
     media = TEXT
     try:
-        version = match.model_version()
-        HttpInfer(context, match.name, {}, (), None).look_up(version)
+        _look_up(context, match)
         media = JSON
-        context.server.check_room(match.name, version)
+        context.server.check_room(match.name, match.model_version())
     except TriremeError as error:
         return error_answer(error, media)
     return None
@@ -134,9 +126,9 @@ async def infer(context: Context, request: HttpRequest) -> Answer:
     """Decode, admit, await, encode. Errors up to the header length are plain text, those up to the acceptance of the
     request are JSON, those of the execution are plain text again."""
     headers, exchange = request.headers(), request.exchange
-    call = _InferTask(context, request.match.name, headers, exchange.headers, exchange.header_names)
+    call = _InferTask(context, request.match, headers, exchange.headers, exchange.header_names)
     call.http = request
-    call.look_up(request.match.model_version())
+    call.model = _look_up(context, request.match)
     call.body = request.body
     encoding = headers.get(b"content-encoding")
     if encoding is not None:
@@ -164,15 +156,17 @@ class _InferTask(HttpInfer):
     def received(self, tracer: Tracer) -> None:
         trace = self.trace = self.http.exchange.trace
         if trace is not None:
-            trace.begin(self.name, self._values)
+            trace.begin(self.match.name, self._values)
 
     async def decode_slowly(self) -> None:
         context, http = self.context, self.http
-        offload, body, json_length = self.offload, self.body, self.json_length
+        offload, body, json_length, match = self.offload, self.body, self.json_length, self.match
         text = await offload(LargeText, memoryview(body)[:json_length], context.options.max_json_values)
         await http.hold(text.cost_bytes)
         blobs = memoryview(body)[json_length:]
-        decoded = self.decoded = await offload(context.decoder.decode_large, text, blobs, self.name, self.version)
+        decoded = self.decoded = await offload(
+            context.decoder.decode_large, text, blobs, match.name, match.model_version()
+        )
         decoded.model = self.model
         self.request = decoded.request
         self.body = b""
@@ -227,7 +221,7 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
 
     def received(self, tracer: Tracer) -> None:
         trace = self.trace = HttpTrace(tracer)
-        trace.begin(self.name, self._values)
+        trace.begin(self.match.name, self._values)
 
     async def decode_slowly(self) -> None:
         raise AssertionError("such a request has a task")
@@ -249,7 +243,7 @@ class ImmediateCall(HttpInfer, CallbackAnswer[Answer, Answer]):
 
     def unexpected(self) -> Answer:
         request_id = "" if self.request is None else self.request.id
-        _log.exception("unexpected failure while answering a request", extra=about(self.name, request_id))
+        _log.exception("unexpected failure while answering a request", extra=about(self.match.name, request_id))
         return unexpected_failure(TEXT)
 
 
@@ -294,11 +288,10 @@ class ImmediateInfer:
         if b"content-encoding" in values or b"accept-encoding" in values:
             return None
         context = self._context
-        call = ImmediateCall(context, match.name, values, request.headers, request.header_names)
+        call = ImmediateCall(context, match, values, request.headers, request.header_names)
         call.respond = respond
         try:
-            version = match.version
-            call.look_up(match.model_version() if version is None else version)
+            call.model = _look_up(context, match)
             pieces = request.pieces
             body = call.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if len(body) > self._limit_bytes:
