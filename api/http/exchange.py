@@ -228,6 +228,7 @@ class Route:
     """One row of the table in docs/reference/http.md#routes.
 
     Attributes:
+        template: its paths, with parts in braces, and what may be missing in brackets.
         pattern: what the whole path must match; its named groups fill a `Match`.
         handlers: by method; any other method is refused.
         category: what a restricted-API setting calls this route (docs/reference/http.md#restricted-apis).
@@ -236,6 +237,7 @@ class Route:
         admit: says what to answer to a request whose large body has not come yet; None if it may come.
     """
 
+    template: str
     pattern: re.Pattern[bytes]
     handlers: Mapping[str, Handler]
     category: str

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine.description import server_version
+from .exchange import Handler
+from .handlers import about, repository, settings, shared_memory
+from .handlers.generate import generate, generate_stream
+from .infer.handler import infer
+from .routes import ROUTES
 
-_MODEL = "/v2/models/{model}"
-_VERSION = "/versions/{version}"
 _ERRORS = {
     400: "Something in the request is wrong, or the model failed in a way of its own.",
     403: "Restricted: a header with a certain value is needed.",
@@ -35,178 +38,74 @@ _PATH_PARTS: dict[str, Schema] = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one method does on some paths.
+    """What a handler does.
 
     Attributes:
-        method: in lower case.
-        paths: with their parts in braces.
-        category: what a restriction calls it (docs/reference/http.md#restricted-apis).
         summary: for people.
         errors: statuses it may be answered with, besides 200, 403, and, if it takes a body, 413.
-        request: the schema of its body; empty if it looks at none.
-        optional: it may go without the body.
+        request: the schema of its body; empty if it looks at none. ``*`` stands for the kind of shared memory.
         response: the schema of its answer; empty if that has no body.
+        optional: it may go without the body.
         media: further forms of its answer, by media type.
     """
 
-    method: str
-    paths: tuple[str, ...]
-    category: str
     summary: str
     errors: tuple[int, ...] = ()
     request: str = ""
-    optional: bool = False
     response: str = ""
+    optional: bool = False
     media: tuple[str, ...] = ()
-
-
-def _of_model(suffix: str) -> tuple[str, ...]:
-    return (_MODEL + suffix, _MODEL + _VERSION + suffix)
-
-
-def _of_regions(kind: str, verb: str) -> tuple[str, ...]:
-    return (f"/v2/{kind}sharedmemory/{verb}", f"/v2/{kind}sharedmemory/region/{{region}}/{verb}")
-
-
-def _of_repository(suffix: str) -> tuple[str, ...]:
-    return ("/v2/repository" + suffix, "/v2/repository/{repository}" + suffix)
 
 
 _EVENTS = "text/event-stream"
 _BINARY = "application/octet-stream"
 
-OPERATIONS = (
-    Operation("get", ("/v2/health/live",), "health", "Is the server alive?", (400, 503)),
-    Operation("get", ("/v2/health/ready",), "health", "Is the server ready for requests?", (400, 503)),
-    Operation("get", _of_model("/ready"), "health", "Is the model ready for requests?", (400, 503)),
-    Operation("get", ("/v2",), "metadata", "About the server.", (), response="ServerMetadata"),
-    Operation("get", _of_model(""), "metadata", "About a model.", (400, 404, 503), response="ModelMetadata"),
-    Operation(
-        "get",
-        _of_model("/config"),
-        "model-config",
-        "How a model is configured.",
-        (400, 404, 503),
-        response="ModelConfig",
-    ),
-    Operation("get", ("/v2/models/stats",), "statistics", "Statistics of all models.", (), response="Statistics"),
-    Operation("get", _of_model("/stats"), "statistics", "Statistics of a model.", (400,), response="Statistics"),
-    Operation(
-        "post",
-        _of_model("/infer"),
-        "inference",
+OPERATIONS: dict[Handler, Operation] = {
+    about.server_live: Operation("Is the server alive?", (400, 503)),
+    about.server_ready: Operation("Is the server ready for requests?", (400, 503)),
+    about.server_metadata: Operation("About the server.", response="ServerMetadata"),
+    about.model_ready: Operation("Is the model ready for requests?", (400, 503)),
+    about.model_metadata: Operation("About a model.", (400, 404, 503), response="ModelMetadata"),
+    about.model_config: Operation("How a model is configured.", (400, 404, 503), response="ModelConfig"),
+    about.statistics: Operation("Statistics of a model, or of all.", (400,), response="Statistics"),
+    infer: Operation(
         "Ask a model that answers once.",
         (400, 404, 500, 501, 503),
         request="InferRequest",
         response="InferResponse",
         media=(_BINARY,),
     ),
-    Operation(
-        "post",
-        _of_model("/generate"),
-        "inference",
-        "Ask a model that answers once, in plain JSON.",
-        (400, 404, 500, 503),
-        request="GenerateRequest",
-        response="GenerateResponse",
+    generate: Operation(
+        "Ask a model that answers once, in plain JSON.", (400, 404, 500, 503), "GenerateRequest", "GenerateResponse"
     ),
-    Operation(
-        "post",
-        _of_model("/generate_stream"),
-        "inference",
+    generate_stream: Operation(
         "Ask any model, in plain JSON; each response is a server-sent event.",
         (400, 404, 500, 503),
         request="GenerateRequest",
         media=(_EVENTS,),
     ),
-    Operation(
-        "post",
-        _of_repository("/index"),
-        "model-repository",
-        "List the models, loaded or not.",
-        (400, 500),
-        request="IndexRequest",
-        optional=True,
-        response="Index",
-    ),
-    Operation(
-        "post",
-        _of_repository("/models/{model}/load"),
-        "model-repository",
-        "Load a model, or load it again.",
-        (400, 500, 501, 503),
-        request="LoadRequest",
-        optional=True,
-    ),
-    Operation(
-        "post",
-        _of_repository("/models/{model}/unload"),
-        "model-repository",
-        "Unload a model.",
-        (400, 500, 501, 503),
-        request="UnloadRequest",
-        optional=True,
-    ),
-    *(
-        Operation(
-            "get", _of_regions(kind, "status"), "shared-memory", "Registered regions.", (404,), response="Regions"
-        )
-        for kind in ("system", "cuda")
-    ),
-    *(
-        Operation(
-            "post",
-            _of_regions(kind, "register"),
-            "shared-memory",
-            "Register a region.",
-            (400, 500, 501),
-            request=f"{kind.title()}Region",
-        )
-        for kind in ("system", "cuda")
-    ),
-    *(
-        Operation("post", _of_regions(kind, "unregister"), "shared-memory", "Forget a region, or all.", (400, 501))
-        for kind in ("system", "cuda")
-    ),
-    Operation(
-        "get",
-        ("/v2/trace/setting", _MODEL + "/trace/setting"),
-        "trace",
-        "What is traced.",
-        (400, 501),
-        response="TraceSettings",
-    ),
-    Operation(
-        "post",
-        ("/v2/trace/setting", _MODEL + "/trace/setting"),
-        "trace",
-        "Change what is traced.",
-        (400, 500, 501),
-        request="TraceChange",
-        response="TraceSettings",
-    ),
-    Operation("get", ("/v2/logging",), "logging", "What is logged.", (501,), response="LogSettings"),
-    Operation(
-        "post",
-        ("/v2/logging",),
-        "logging",
-        "Change what is logged.",
-        (400, 500, 501, 503),
-        request="LogChange",
-        response="LogSettings",
-    ),
-)
-"""The table of docs/reference/http.md#routes."""
+    repository.index: Operation("List the models, loaded or not.", (400, 500), "IndexRequest", "Index", optional=True),
+    repository.load: Operation("Load a model, or load it again.", (400, 500, 501, 503), "LoadRequest", optional=True),
+    repository.unload: Operation("Unload a model.", (400, 500, 501, 503), "UnloadRequest", optional=True),
+    shared_memory.status: Operation("Registered regions.", (404,), response="Regions"),
+    shared_memory.register: Operation("Register a region.", (400, 500, 501), "*Region"),
+    shared_memory.unregister: Operation("Forget a region, or all.", (400, 501)),
+    settings.trace_settings: Operation("What is traced.", (400, 501), response="TraceSettings"),
+    settings.change_trace: Operation("Change what is traced.", (400, 500, 501), "TraceChange", "TraceSettings"),
+    settings.log_settings: Operation("What is logged.", (501,), response="LogSettings"),
+    settings.change_log: Operation("Change what is logged.", (400, 500, 501, 503), "LogChange", "LogSettings"),
+}
+"""Of the handlers in `ROUTES`."""
 
 
 def document() -> dict[str, Any]:
     """The whole document, as JSON values."""
     paths: dict[str, Any] = {}
-    for operation in OPERATIONS:
-        for path in operation.paths:
-            paths.setdefault(path, {"parameters": list(_parameters(path))})[operation.method] = _described(
-                operation, path
-            )
+    for route in ROUTES:
+        for path in _paths(route.template):
+            paths[path] = {"parameters": list(_parameters(path))}
+            for method, handler in route.handlers.items():
+                paths[path][method.lower()] = _described(OPERATIONS[handler], method.lower(), route.category, path)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -216,10 +115,20 @@ def document() -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "http://localhost:8000"}],
-        "tags": [{"name": category} for category in sorted({operation.category for operation in OPERATIONS})],
+        "tags": [{"name": category} for category in sorted({route.category for route in ROUTES})],
         "paths": paths,
         "components": {"schemas": schemas()},
     }
+
+
+def _paths(template: str) -> Iterator[str]:
+    """The paths of a route: of each kind, without its optional part, and with it."""
+    for kind in ("system", "cuda") if "{kind}" in template else ("",):
+        path = template.replace("{kind}", kind)
+        start, bracket, rest = path.partition("[")
+        if bracket:
+            yield start + rest.partition("]")[2]
+        yield start + rest.replace("]", "")
 
 
 def _parameters(path: str) -> Iterator[dict[str, Any]]:
@@ -228,16 +137,17 @@ def _parameters(path: str) -> Iterator[dict[str, Any]]:
             yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _described(operation: Operation, path: str) -> dict[str, Any]:
-    words = [operation.method, *path.replace("{", "by/").replace("}", "").split("/")[2:]]
+def _described(operation: Operation, method: str, category: str, path: str) -> dict[str, Any]:
+    words = [method, *path.replace("{", "by/").replace("}", "").split("/")[2:]]
     described: dict[str, Any] = {
         "operationId": "_".join(words),
-        "tags": [operation.category],
+        "tags": [category],
         "summary": operation.summary,
         "responses": dict(_responses(operation)),
     }
     if operation.request:
-        media: dict[str, Any] = {"application/json": {"schema": ref(operation.request)}}
+        schema = operation.request.replace("*", "Cuda" if path.startswith("/v2/cuda") else "System")
+        media: dict[str, Any] = {"application/json": {"schema": ref(schema)}}
         described["requestBody"] = {"required": not operation.optional, "content": media}
     if _BINARY in operation.media:
         described["requestBody"]["content"][_BINARY] = {}
@@ -253,19 +163,15 @@ def _described(operation: Operation, path: str) -> dict[str, Any]:
 
 
 def _responses(operation: Operation) -> Iterator[tuple[str, Any]]:
-    yield "200", {"description": "Done.", **_content(operation)}
+    content: dict[str, Any] = {media: {} for media in operation.media}
+    if operation.response:
+        content["application/json"] = {"schema": ref(operation.response)}
+    yield "200", {"description": "Done.", **({"content": content} if content else {})}
     for status in sorted({403, *((413,) if operation.request else ()), *operation.errors}):
         forms: dict[str, Any] = {"application/json": {"schema": ref("Error")}, "text/plain": {}}
         if status == 400 and _EVENTS in operation.media:
             forms[_EVENTS] = {}
         yield str(status), {"description": _ERRORS[status], "content": forms}
-
-
-def _content(operation: Operation) -> dict[str, Any]:
-    forms: dict[str, Any] = {media: {} for media in operation.media}
-    if operation.response:
-        forms["application/json"] = {"schema": ref(operation.response)}
-    return {"content": forms} if forms else {}
 
 
 # ---- schemas (JSON Schema 2020-12) of the documents, as wide as what the server takes: members that it ignores are

@@ -16,10 +16,18 @@ from .handlers import about, repository, settings, shared_memory
 from .handlers.generate import admit_generate, generate, generate_stream
 from .infer.handler import admit_infer, infer
 
-_MODEL = rb"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
-_REPOSITORY = rb"/v2/repository(?:/(?P<repository>[^/]+))?"
-_MANAGED = _REPOSITORY + rb"/models/(?P<name>[^/]+)"
-_REGION = rb"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
+_MODEL = "/v2/models/{model}[/versions/{version}]"
+_REPOSITORY = "/v2/repository[/{repository}]"
+_REGION = "/v2/{kind}sharedmemory[/region/{region}]"
+_PATTERNS = {
+    "{model}": "(?P<name>[^/]+)",
+    "{version}": "(?P<version>[0-9]+)",
+    "{repository}": "(?P<repository>[^/]+)",
+    "{region}": "(?P<name>[^/]+)",
+    "{kind}": "(?P<kind>system|cuda)",
+    "[": "(?:",
+    "]": ")?",
+}
 
 _MAX_VERSION = 2**63 - 1
 _CACHED_PATHS = 1024
@@ -27,43 +35,39 @@ _CACHED_PATH_BYTES = 512
 
 
 def _route(
-    pattern: bytes,
+    template: str,
     category: str,
     error_media: bytes = JSON,
     body: BodyKind = BodyKind.MANAGEMENT,
     admit: Callable[[Context, Match], Answer | None] | None = None,
     **handlers: Handler,
 ) -> Route:
-    return Route(re.compile(pattern), handlers, category, error_media, body, admit)
+    pattern = re.sub(r"\{\w+\}|[\[\]]", lambda part: _PATTERNS[part[0]], template)
+    return Route(template, re.compile(pattern.encode()), handlers, category, error_media, body, admit)
 
 
 ROUTES = (
-    _route(rb"/v2/models/stats", "statistics", GET=about.statistics),
-    _route(rb"/v2/logging", "logging", GET=settings.log_settings, POST=settings.change_log),
-    _route(_MODEL + rb"/infer", "inference", TEXT, BodyKind.TENSORS, admit_infer, POST=infer),
-    _route(_MODEL + rb"/generate", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate),
-    _route(_MODEL + rb"/generate_stream", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate_stream),
-    _route(_MODEL + rb"/ready", "health", TEXT, GET=about.model_ready),
-    _route(_MODEL + rb"/config", "model-config", GET=about.model_config),
-    _route(_MODEL + rb"/stats", "statistics", GET=about.statistics),
+    _route("/v2/models/stats", "statistics", GET=about.statistics),
+    _route("/v2/logging", "logging", GET=settings.log_settings, POST=settings.change_log),
+    _route(_MODEL + "/infer", "inference", TEXT, BodyKind.TENSORS, admit_infer, POST=infer),
+    _route(_MODEL + "/generate", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate),
+    _route(_MODEL + "/generate_stream", "inference", JSON, BodyKind.JSON, admit_generate, POST=generate_stream),
+    _route(_MODEL + "/ready", "health", TEXT, GET=about.model_ready),
+    _route(_MODEL + "/config", "model-config", GET=about.model_config),
+    _route(_MODEL + "/stats", "statistics", GET=about.statistics),
     _route(_MODEL, "metadata", GET=about.model_metadata),
-    _route(
-        rb"/v2(?:/models/(?P<name>[^/]+))?/trace/setting",
-        "trace",
-        GET=settings.trace_settings,
-        POST=settings.change_trace,
-    ),
-    _route(rb"/v2/health/live", "health", TEXT, GET=about.server_live),
-    _route(rb"/v2/health/ready", "health", TEXT, GET=about.server_ready),
-    _route(rb"/v2", "metadata", GET=about.server_metadata),
-    _route(_REPOSITORY + rb"/index", "model-repository", POST=repository.index),
-    _route(_MANAGED + rb"/load", "model-repository", JSON, BodyKind.FILES, POST=repository.load),
-    _route(_MANAGED + rb"/unload", "model-repository", POST=repository.unload),
-    _route(_REGION + rb"/status", "shared-memory", GET=shared_memory.status),
-    _route(_REGION + rb"/register", "shared-memory", POST=shared_memory.register),
-    _route(_REGION + rb"/unregister", "shared-memory", POST=shared_memory.unregister),
+    _route("/v2[/models/{model}]/trace/setting", "trace", GET=settings.trace_settings, POST=settings.change_trace),
+    _route("/v2/health/live", "health", TEXT, GET=about.server_live),
+    _route("/v2/health/ready", "health", TEXT, GET=about.server_ready),
+    _route("/v2", "metadata", GET=about.server_metadata),
+    _route(_REPOSITORY + "/index", "model-repository", POST=repository.index),
+    _route(_REPOSITORY + "/models/{model}/load", "model-repository", JSON, BodyKind.FILES, POST=repository.load),
+    _route(_REPOSITORY + "/models/{model}/unload", "model-repository", POST=repository.unload),
+    _route(_REGION + "/status", "shared-memory", GET=shared_memory.status),
+    _route(_REGION + "/register", "shared-memory", POST=shared_memory.register),
+    _route(_REGION + "/unregister", "shared-memory", POST=shared_memory.unregister),
 )
-"""The first route whose pattern matches wins."""
+"""The first route whose pattern matches wins. What stands in brackets may be missing. `openapi` describes handlers."""
 
 
 class Router:

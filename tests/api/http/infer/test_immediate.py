@@ -324,7 +324,7 @@ async def test_a_defect_costs_its_own_request(
     gated.gate.set()
     async with await connect(gated.http) as stream:
         responses = await warm(stream)
-        for broken in ("look_up", "encode"):
+        for broken in ("decode", "encode"):
             with monkeypatch.context() as patch:
                 patch.setattr(handler.ImmediateCall, broken, staticmethod(lambda *_: 1 / 0))
                 await stream.send_all(infer(1))
