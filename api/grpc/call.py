@@ -1,41 +1,55 @@
-"""A call with one request message, answered by a function: no task, no coroutine, nothing but this object.
+"""Opens calls, runs handlers, and makes of every way in which they can end a status for the client.
 
-States: collecting the message, begun, over. A call is over when it has been answered, cancelled by its client, or out
-of time; from then on `answer` and `fail` do nothing, so the handler need not know.
+A call with one request message whose method is `immediate` has no task, no coroutine, nothing but an object
+(`UnaryCall`). It begins when its message is complete, in the connection's task, and is answered from wherever its
+answer comes. Every other call has a task (streaming.py).
 
-A call that is over holds nothing and is not referred to: what is left of it goes without the garbage collector.
+States of a `UnaryCall`: collecting the message, begun, over. It is over when it has been answered, cancelled by its
+client, or out of time; from then on `answer` and `fail` do nothing, so the handler need not know. A call that is over
+holds nothing and is not referred to: what is left of it goes without the garbage collector.
 
 A message that does not come in one piece, or comes packed, goes into an `Inbox` until it is complete:
 
 Rule 1: What the message takes is taken of the server-wide budget before more of it is let come (*lease*): its announced
         size, then what it unpacks to, step by step.
 Rule 2: A message that has room must come on (`deadlines.Patience`).
-Rule 3: If there is no room, or it takes a thread to unpack the message, the call gets a task to wait in (streaming.py).
+Rule 3: If there is no room, or it takes a thread to unpack the message, the call gets a task to wait in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from grpclib.const import Status
+import trio
+from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
+from ...engine.errors import TriremeError
 from ...engine.tensor import Buffer
-from . import blocks
-from .compression import IDENTITY, LARGE_BYTES
-from .deadlines import TOO_SLOW, Entry
-from .framing import PREFIX_BYTES, prefix
+from ..http2.events import RequestReceived
+from . import blocks, call_log
+from .blocks import grpc_error
+from .call_head import CallHead
+from .call_log import CallStory
+from .compression import IDENTITY, LARGE_BYTES, CompressionLevel, packed, packed_small
+from .deadlines import DEADLINE_EXCEEDED, TOO_SLOW, Entry
+from .framing import PREFIX_BYTES, Framed, prefix
 from .host import CallHost, Inbox, Method
+from .options import GrpcServiceOptions, delay
+from .streaming import StreamingCall
 from .wire import UNPARSABLE
 
 if TYPE_CHECKING:
     from ...actors.budget import Lease
-    from .call_head import CallHead
 
-DEADLINE_EXCEEDED = "Deadline Exceeded"
+log = logging.getLogger(__name__)
+
+INTERNAL_SERVER_ERROR = "Internal Server Error"
 _COPIED_BYTES = 4096
+_UNKNOWN_METHOD = blocks.trailers_only(Status.UNIMPLEMENTED)
+_TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
 
 
 class UnaryCall:
@@ -87,7 +101,10 @@ class UnaryCall:
         if connection is None:
             return
         if self.method.compresses and (encoding := connection.response_encoding(self.head)) != IDENTITY:
-            connection.pack(parts, encoding, partial(self._answer, encoding=encoding))
+            if sum(map(len, parts)) < LARGE_BYTES:
+                self._answer(packed_small(parts, encoding), encoding)
+            else:
+                connection.start(self._answer_later, parts, encoding)
         else:
             self._answer([prefix(False, sum(map(len, parts))), *parts])
 
@@ -100,6 +117,11 @@ class UnaryCall:
             self._end(connection)
             connection.core.send_headers(self.stream_id, blocks.trailers_only(status, message), True)
             connection.mark(0)
+
+    async def _answer_later(self, parts: Sequence[Buffer], encoding: str) -> None:
+        connection = self._connection
+        if connection is not None:
+            self._answer(await packed(parts, encoding, connection.surroundings.offload), encoding)
 
     # ---- for the connection ----
 
@@ -219,3 +241,156 @@ class UnaryCall:
         else:
             connection.forget(self.stream_id, self.deadline_entry)
             self.deadline_entry = None
+
+
+class Servable(Protocol):
+    """A grpclib service. It may also have ``immediate``, a mapping of paths to functions that begin a `UnaryCall`:
+    True says that the function has taken the call over, False that the method's `Handler` has to run. And it may have,
+    one of them for all, ``lease``, which makes what a message takes of the server's budget, ``offload``, which does on
+    a thread what takes long (`actors.offload`), ``client_accounts`` (`ClientAccounts`), and ``delays``."""
+
+    def __mapping__(self) -> Mapping[str, Handler]: ...
+
+
+def methods_of(services: Iterable[Servable], options: GrpcServiceOptions) -> dict[str, Method]:
+    """Every method of the services by its path."""
+    methods: dict[str, Method] = {}
+    packs = options.compression_level is not CompressionLevel.NONE
+    for service in services:
+        immediate: Mapping[str, Callable[[UnaryCall], bool]] = getattr(service, "immediate", {})
+        for path, handler in service.__mapping__().items():
+            cardinality: Cardinality = handler.cardinality
+            methods[path] = Method(
+                path,
+                handler.func,
+                cardinality.client_streaming,
+                cardinality.server_streaming,
+                handler.request_type,
+                handler.reply_type,
+                immediate.get(path),
+                options.message_limit(path),
+                packs and path in options.infer_paths,
+            )
+    return methods
+
+
+class GrpcConnection(CallHost):
+    """Opens the calls of one connection."""
+
+    __slots__ = ()
+
+    def _open(self, event: RequestReceived[CallHead]) -> None:
+        head = event.head
+        stream_id = event.stream_id
+        refusal = head.refusal
+        if refusal is not None:
+            status, message, http_status = refusal
+            packed = status is Status.UNIMPLEMENTED
+            block = blocks.trailers_only(status, message, http_status=http_status, tell_encodings=packed)
+            self.core.send_headers(stream_id, block, True)
+            return
+        if call_log.log.isEnabledFor(logging.DEBUG):
+            self.stories[stream_id] = CallStory(head.path)
+        method = self.surroundings.methods.get(head.path)
+        if method is None:
+            self._refuse(stream_id, _UNKNOWN_METHOD)
+            return
+        try:
+            for guard in self.surroundings.guards:
+                guard(head)
+        except GRPCError as error:
+            self._refuse(stream_id, blocks.trailers_only(error.status, error.message))
+            return
+        self._roster.requests += 1
+        timeout_s = head.timeout_s
+        if timeout_s is not None and timeout_s <= 0:
+            self._refuse(stream_id, _TOO_LATE)
+            return
+        call: UnaryCall | StreamingCall
+        if method.client_streaming:
+            call = StreamingCall(self, stream_id, head, method)
+        else:
+            call = UnaryCall(self, stream_id, head, method)
+        self.calls[stream_id] = call
+        if timeout_s is not None:
+            call.deadline_entry = self.surroundings.deadlines.add(trio.current_time() + timeout_s, call)
+        if isinstance(call, StreamingCall):
+            self.start(self._run, call)
+        if event.end_stream:
+            call.request_ended()
+
+    def _refuse(self, stream_id: int, block: bytes) -> None:
+        self.core.send_headers(stream_id, block, True)
+        self.forget(stream_id, None)
+
+    def begin(self, call: UnaryCall) -> None:
+        begin = call.method.begin
+        try:
+            if begin is not None and begin(call):
+                return
+        except GRPCError as error:
+            call.fail(error.status, error.message or "")
+            return
+        except TriremeError as error:
+            call.fail(*grpc_error(error))
+            return
+        except Exception:
+            # The boundary to handlers: a defect in one costs its call, never the connection.
+            log.exception("error in %s", call.method.path)
+            call.fail(Status.UNKNOWN, INTERNAL_SERVER_ERROR)
+            return
+        self.serve_as_task(call, Framed(False, call.message))
+
+    def serve_as_task(self, call: UnaryCall, left: Framed | None = None) -> None:
+        # What came without a lease, of a method that has nothing against none, waits for room.
+        waits = left is not None and not left.compressed and call.method.begin is not None and call.lease is None
+        waiting_bytes = len(call.message) if waits else 0
+        try:
+            self.surroundings.waiting.enter(waiting_bytes)
+        except GRPCError as error:
+            call.fail(error.status, error.message or "")
+            return
+        deadline, inbox = call.hand_over()
+        served = StreamingCall(self, call.stream_id, call.head, call.method, inbox, left, deadline)
+        served.waiting_bytes = waiting_bytes
+        self.calls[call.stream_id] = served
+        self.start(self._run, served)
+
+    def cancel_handler(self, on_cancel: Callable[[], None]) -> None:
+        try:
+            on_cancel()
+        except Exception:
+            # The boundary to handlers, see `begin`: this is called by the task of all deadlines, too.
+            log.exception("error while cancelling a call")
+
+    # ---- calls with a task ----
+
+    async def _run(self, call: StreamingCall) -> None:
+        """Serves a call from the first message to the status."""
+        delays = self.surroundings.delays
+        infers = call.method.path in self.surroundings.options.infer_paths
+        try:
+            with call.scope:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                status, message = await self._outcome(call)
+                if delays.answer_s and not infers:
+                    await delay(delays.answer_s, "the write of the response")
+                call.end(status, message)
+            if delays.enqueue_s and call.scope.cancelled_caught and infers:
+                await delay(delays.enqueue_s, "PutTaskBackToQueue")
+        finally:
+            call.finish()
+
+    async def _outcome(self, call: StreamingCall) -> tuple[Status, str | None]:
+        """How the handler ended."""
+        try:
+            await call.method.function(call)
+        except GRPCError as error:
+            return error.status, error.message
+        except TriremeError as error:
+            return grpc_error(error)
+        except Exception:
+            # The boundary to handlers, see `begin`.
+            log.exception("error in %s", call.method.path)
+            return Status.UNKNOWN, INTERNAL_SERVER_ERROR
+        return Status.OK, None

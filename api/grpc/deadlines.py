@@ -21,6 +21,7 @@ from ...engine.admission.shares import HURRY_S
 from ..sockets.limits import Limits
 from .framing import MessageReader
 
+DEADLINE_EXCEEDED = "Deadline Exceeded"
 TOO_SLOW = "the request message arrives too slowly"
 """What the client of a message that does not come on is told, with the status DEADLINE_EXCEEDED."""
 
@@ -38,17 +39,10 @@ class Expiring(Protocol):
 class Entry:
     """A deadline in the heap; empty once its call has ended."""
 
-    __slots__ = ("call", "deadline_s", "sequence_number")
+    __slots__ = ("call",)
 
-    def __init__(self, deadline_s: float, sequence_number: int, call: Expiring) -> None:
-        self.deadline_s = deadline_s
-        self.sequence_number = sequence_number
+    def __init__(self, call: Expiring) -> None:
         self.call: Expiring | None = call
-
-    def __lt__(self, other: Entry) -> bool:
-        if self.deadline_s != other.deadline_s:
-            return self.deadline_s < other.deadline_s
-        return self.sequence_number < other.sequence_number
 
 
 class Deadlines:
@@ -57,7 +51,7 @@ class Deadlines:
     __slots__ = ("_count", "_empty", "_heap", "_sooner")
 
     def __init__(self) -> None:
-        self._heap: list[Entry] = []
+        self._heap: list[tuple[float, int, Entry]] = []  # the number makes each different
         self._empty = 0
         self._count = 0
         self._sooner = trio.Event()
@@ -72,15 +66,18 @@ class Deadlines:
     @property
     def next_s(self) -> float:
         """The next deadline; infinity if there is none."""
-        self._drop_empty_front()
-        return self._heap[0].deadline_s if self._heap else math.inf
+        heap = self._heap
+        while heap and heap[0][2].call is None:
+            heapq.heappop(heap)
+            self._empty -= 1
+        return heap[0][0] if heap else math.inf
 
     def add(self, deadline_s: float, call: Expiring) -> Entry:
         """`call` is to be told when `deadline_s`, on trio's clock, has passed. The entry is for `remove`."""
         self._count += 1
-        entry = Entry(deadline_s, self._count, call)
-        heapq.heappush(self._heap, entry)
-        if self._heap[0] is entry:
+        entry = Entry(call)
+        heapq.heappush(self._heap, (deadline_s, self._count, entry))
+        if self._heap[0][2] is entry:
             self._sooner.set()
         return entry
 
@@ -91,23 +88,17 @@ class Deadlines:
         entry.call = None
         self._empty += 1
         if self._empty > _TIDY_FROM and self._empty * 2 > len(self._heap):
-            self._heap = [each for each in self._heap if each.call is not None]
+            self._heap = [each for each in self._heap if each[2].call is not None]
             heapq.heapify(self._heap)
             self._empty = 0
 
     def expire(self, now_s: float) -> None:
         """Tells every call whose deadline has passed."""
         while self.next_s <= now_s:
-            entry = heapq.heappop(self._heap)
+            entry = heapq.heappop(self._heap)[2]
             call, entry.call = entry.call, None  # so that the call's own `remove` counts nothing as empty
             assert call is not None
             call.expire()
-
-    def _drop_empty_front(self) -> None:
-        heap = self._heap
-        while heap and heap[0].call is None:
-            heapq.heappop(heap)
-            self._empty -= 1
 
     async def keep_watching(self) -> None:
         """Expires deadlines until cancelled."""

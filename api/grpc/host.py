@@ -1,4 +1,4 @@
-"""One gRPC connection as its calls see it; `dispatch.GrpcConnection` opens them. The rest of it is any HTTP/2
+"""One gRPC connection as its calls see it; `call.GrpcConnection` opens them. The rest of it is any HTTP/2
 connection."""
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
 
 from ...actors.actor import Turn
-from ...engine.tensor import Buffer
 from ..http2.connection import Call, Http2Connection, Http2Group
 from ..sockets.roster import Roster
 from ..sockets.shares import shared_address
@@ -197,18 +196,6 @@ class CallHost(Http2Connection[CallHead, Call]):
     def response_encoding(self, head: CallHead) -> str:
         """What the responses of a method that compresses are packed with."""
         return compression.choose(self.surroundings.options.compression_level, head.accepted_encodings)
-
-    def pack(self, parts: Sequence[Buffer], encoding: str, send: Callable[[list[Buffer]], None]) -> None:
-        """Packs a response message, and sends it with its prefix."""
-        if sum(map(len, parts)) < compression.LARGE_BYTES:
-            send(compression.packed_small(parts, encoding))
-        else:
-            self.start(self._pack_on_thread, parts, encoding, send)
-
-    async def _pack_on_thread(
-        self, parts: Sequence[Buffer], encoding: str, send: Callable[[list[Buffer]], None]
-    ) -> None:
-        send(await compression.packed(parts, encoding, self.surroundings.offload))
 
     # ---- the end of a call ----
 

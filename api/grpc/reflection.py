@@ -24,7 +24,7 @@ from ...proto.messages.grpc.reflection.v1 import (
     ServerReflectionResponse,
     ServiceResponse,
 )
-from .dispatch import Servable
+from .call import Servable
 
 _V1 = "/grpc.reflection.v1."
 _V1_ALPHA = "/grpc.reflection.v1alpha."

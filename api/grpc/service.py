@@ -17,9 +17,9 @@ from ..sockets.roster import Roster
 from ..sockets.service import Service
 from ..sockets.transport import Transport
 from . import call_log
+from .call import GrpcConnection, Servable, methods_of
 from .codec import MessageCodec
 from .deadlines import Deadlines
-from .dispatch import GrpcConnection, Servable, methods_of
 from .host import Guard, Surroundings, WaitingRoom
 from .options import NO_DELAYS, GrpcServiceOptions
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def _given(services: Sequence[Servable], name: str, default: T) -> T:
-    """What one of the services has under that name; see `dispatch.Servable`."""
+    """What one of the services has under that name; see `call.Servable`."""
     return next((getattr(service, name) for service in services if hasattr(service, name)), default)
 
 
@@ -39,7 +39,7 @@ class GrpcService(Service):
     """Serves grpclib services over HTTP/2.
 
     Args:
-        services: see `dispatch.Servable`.
+        services: see `call.Servable`.
         options: where, and how.
         codec: reads and writes messages, by the types that the handlers name; by default betterproto2's.
         guards: see `host.Guard`.

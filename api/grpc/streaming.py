@@ -28,14 +28,13 @@ from grpclib.exceptions import GRPCError
 from grpclib.stream import StreamIterator
 
 from ...engine.tensor import Buffer
-from ..http2.errors import ErrorCode
+from ..http2.events import ErrorCode
 from . import blocks
-from .call import DEADLINE_EXCEEDED, Method
 from .codec import RawMessage
 from .compression import IDENTITY, LARGE_BYTES, packed, unpack
-from .deadlines import TOO_SLOW, Entry
+from .deadlines import DEADLINE_EXCEEDED, TOO_SLOW, Entry
 from .framing import PREFIX_BYTES, Framed, prefix
-from .host import CallHost, Inbox
+from .host import CallHost, Inbox, Method
 from .wire import UNPARSABLE
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ class StreamingCall(StreamIterator[Any]):
             self.end(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
         self.scope.cancel()
 
-    # ---- for the dispatcher ----
+    # ---- for the task ----
 
     def end(self, status: Status, message: str | None) -> None:
         """Ends the call. Without response headers before it, the answer is nothing but trailers."""

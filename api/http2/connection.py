@@ -27,8 +27,7 @@ from ...engine.admission.client_bytes import ClientBytes
 from ...engine.tensor import Buffer
 from ..sockets.roster import Connection, Phase, Roster
 from ..sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
-from .errors import ErrorCode
-from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
+from .events import DataReceived, ErrorCode, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
 from .headers import Field
 from .limits import Http2Limits
 from .server import Http2Server

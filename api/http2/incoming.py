@@ -1,6 +1,6 @@
 """What a client's frames do to a connection: the inner half of `Http2Server`.
 
-It connects the state machines, which are in `reader` (frames), `streams` (streams), `sender` (what goes out) and
+It connects the state machines, which are in `reader` (frames), `streams` (streams, and what goes out) and
 `keepalive` (time). Faults are raised and end in `Http2Server.receive`.
 """
 
@@ -11,15 +11,25 @@ from collections.abc import Callable, Sequence
 from typing import Generic
 
 from . import frames
-from .errors import ConnectionFault, ErrorCode, Farewell, StreamFault
-from .events import DataReceived, Event, H, RequestReceived, StreamDrained, StreamEnded, StreamReset
+from .events import (
+    ConnectionFault,
+    DataReceived,
+    ErrorCode,
+    Event,
+    Farewell,
+    H,
+    RequestReceived,
+    StreamDrained,
+    StreamEnded,
+    StreamFault,
+    StreamReset,
+)
 from .frames import DATA, HEADERS, MAX_WINDOW_BYTES, RST_STREAM, WINDOW_UPDATE
 from .headers import TABLE_SIZE_ZERO, Field, HeaderReader, check_fields, is_request
 from .keepalive import PING_PAYLOAD, Keepalive, Shutdown, ShutdownState
 from .limits import Budget, Http2Limits
 from .reader import FrameReader
-from .sender import Sender
-from .streams import MISFITS, Stream, Streams, Verdict
+from .streams import Sender, State, Stream, Streams
 
 _TINY_DATA_BYTES = 64
 
@@ -102,13 +112,12 @@ class Incoming(Generic[H]):
                 raise Farewell
 
     def _misfit(self, stream_id: int, kind: int) -> None:
-        """A frame has come that does not fit its stream's state."""
+        """A frame has come that does not fit its stream's state (streams, rule 6)."""
         state = self._streams.state(stream_id)
-        verdict, code = MISFITS[state, kind]
-        if verdict is Verdict.END_CONNECTION:
-            raise ConnectionFault(code, f"{frames.NAMES[kind]} on {state.value} stream {stream_id}")
-        if verdict is Verdict.RESET_STREAM:
-            self._break(stream_id, code)
+        if state is State.IDLE:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{frames.NAMES[kind]} on idle stream {stream_id}")
+        if state is not State.CUT and kind in (DATA, HEADERS):
+            self._break(stream_id, ErrorCode.STREAM_CLOSED)
 
     # ---- windows of what is received ----
 

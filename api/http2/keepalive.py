@@ -20,7 +20,7 @@ import math
 from enum import Enum
 
 from . import frames
-from .errors import ErrorCode
+from .events import ErrorCode
 from .frames import MAX_STREAM_ID
 from .limits import KeepaliveOptions
 

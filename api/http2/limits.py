@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from .errors import ConnectionFault, ErrorCode
+from .events import ConnectionFault, ErrorCode
 
 
 @dataclass(frozen=True, slots=True)

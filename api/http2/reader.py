@@ -23,7 +23,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from . import frames
-from .errors import ConnectionFault, ErrorCode
+from .events import ConnectionFault, ErrorCode
 from .frames import (
     CONTINUATION,
     DATA,

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 
 from ...engine.tensor import Buffer
 from . import frames
-from .errors import ConnectionFault, ErrorCode, Farewell
-from .events import Event, H, Terminated
+from .events import ConnectionFault, ErrorCode, Event, Farewell, H, Terminated
 from .incoming import Incoming
 from .keepalive import Due, ShutdownState
 

@@ -1,4 +1,5 @@
-"""Streams: the state machine of RFC 9113 §5.1, as far as a server that never pushes can see it.
+"""Streams: the state machine of RFC 9113 §5.1, as far as a server that never pushes can see it, and what goes out on
+them.
 
 Rule 1: Ids of streams are odd and increase. A stream exists from its HEADERS on; lower ids that were never used count
         as closed.
@@ -8,23 +9,41 @@ Rule 3: When the server has said everything, the stream is closed. If the client
 Rule 4: A client may not yet know that the server has closed a stream. What it still sends there is ignored, as long as
         the id is remembered (CUT); only its data counts against the connection's window, and is given back.
 Rule 5: Nothing is remembered of streams that the client knows to be closed (CLOSED).
+Rule 6: A frame that does not fit its stream's state costs an IDLE stream its connection. On a CUT stream it is ignored,
+        and so are RST_STREAM and WINDOW_UPDATE on a CLOSED one. DATA and HEADERS on an ENDED or CLOSED stream cost it
+        STREAM_CLOSED; but HEADERS on a CLOSED stream are thought to be trailers: if they open a request, an id was used
+        twice, or ids went backwards, and that ends the connection (RFC 9113 §5.1.1). PRIORITY is legal anywhere and
+        means nothing.
 
         HEADERS            DATA, END_STREAM           answered, or reset by either side
     IDLE ─────▶ OPEN ─────────────────▶ ENDED ──────────────────▶ CLOSED
       │           └────── answered, or reset by the server ─────▶ CUT
       └─ HEADERS with END_STREAM ─────▶ ENDED
 
-`MISFITS` says how a frame is treated that does not fit the state of its stream. What is not in it is legal.
+What goes out, frames in order and data that waits for the client's windows (RFC 9113 §5.2, §6.9):
+
+Rule 7: Data goes out at once as far as its stream's window, the connection's, and the largest frame allow. The rest
+        waits in its stream's `SendQueue`; trailers wait behind it.
+Rule 8: A stream waits either for its own window (nothing to do until its WINDOW_UPDATE comes) or for the connection's
+        (then it is in `ready`). So if any stream is ready, the connection's window is used up.
+Rule 9: Ready streams take turns, one frame each.
+Rule 10: Nothing is copied but small things that are joined for a single write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from ...engine.tensor import Buffer
-from .errors import ErrorCode
-from .frames import DATA, HEADERS, RST_STREAM, WINDOW_UPDATE
+from . import frames
+from .events import ConnectionFault, ErrorCode
+from .frames import CONTINUATION, END_HEADERS, END_STREAM, FRAME_HEADER, HEADERS
+from .limits import Budget
+
+_JOIN_BYTES = 16_384
+_SMALL_PIECE_BYTES = 4096
+_TINY_FRAME_BYTES = 1024
 
 
 class State(Enum):
@@ -35,36 +54,6 @@ class State(Enum):
     ENDED = "ended"
     CUT = "cut"
     CLOSED = "closed"
-
-
-class Verdict(Enum):
-    """How a frame that does not fit is treated."""
-
-    IGNORE = "ignore"
-    RESET_STREAM = "reset stream"
-    END_CONNECTION = "end connection"
-
-
-MISFITS: Mapping[tuple[State, int], tuple[Verdict, ErrorCode]] = {
-    (State.IDLE, DATA): (Verdict.END_CONNECTION, ErrorCode.PROTOCOL_ERROR),
-    (State.IDLE, RST_STREAM): (Verdict.END_CONNECTION, ErrorCode.PROTOCOL_ERROR),
-    (State.IDLE, WINDOW_UPDATE): (Verdict.END_CONNECTION, ErrorCode.PROTOCOL_ERROR),
-    (State.ENDED, DATA): (Verdict.RESET_STREAM, ErrorCode.STREAM_CLOSED),
-    (State.ENDED, HEADERS): (Verdict.RESET_STREAM, ErrorCode.STREAM_CLOSED),
-    (State.CUT, DATA): (Verdict.IGNORE, ErrorCode.NO_ERROR),
-    (State.CUT, HEADERS): (Verdict.IGNORE, ErrorCode.NO_ERROR),
-    (State.CUT, RST_STREAM): (Verdict.IGNORE, ErrorCode.NO_ERROR),
-    (State.CUT, WINDOW_UPDATE): (Verdict.IGNORE, ErrorCode.NO_ERROR),
-    (State.CLOSED, DATA): (Verdict.RESET_STREAM, ErrorCode.STREAM_CLOSED),
-    (State.CLOSED, HEADERS): (Verdict.RESET_STREAM, ErrorCode.STREAM_CLOSED),
-    (State.CLOSED, RST_STREAM): (Verdict.IGNORE, ErrorCode.NO_ERROR),
-    (State.CLOSED, WINDOW_UPDATE): (Verdict.IGNORE, ErrorCode.NO_ERROR),
-}
-"""By the stream's state and the frame's type. PRIORITY is legal anywhere and means nothing.
-
-HEADERS on a CLOSED stream are thought to be trailers. If they open a request, an id was used twice, or ids went
-backwards, and that ends the connection (RFC 9113 §5.1.1).
-"""
 
 
 class Stream:
@@ -167,3 +156,259 @@ class SendQueue:
         if not self.pending:
             self._parts.clear()
             self._first = 0
+
+
+class Sender:
+    """The outgoing half of a connection.
+
+    Args:
+        preface: what is sent first.
+        control_backlog_bytes: bound of the control frames that are queued because of the client.
+        tiny_frames: budget of windows so small that data must be cut into crumbs.
+
+    Attributes:
+        out: what may be written now.
+        window: bytes of data that the connection may send.
+        initial_window: that of new streams, as the client has set it.
+        max_frame: the largest payload that the client takes.
+        ready: streams that wait for the connection's window.
+        out_bytes: of data in `out`, about.
+        pending_bytes, begun_bytes: of data in the streams' queues, and of parts of which some is still there.
+        sent_payload: data, headers or window updates were sent since it was last cleared (gRPC's keepalive asks).
+        block_prefix: goes before the next header block: a change of table size that the client has forced (RFC 7541
+            §4.2).
+    """
+
+    def __init__(self, preface: bytes, control_backlog_bytes: int, tiny_frames: Budget) -> None:
+        self.out: list[Buffer] = [preface]
+        self.out_bytes = 0
+        self.pending_bytes = 0
+        self.begun_bytes = 0
+        self.window = frames.DEFAULT_WINDOW_BYTES
+        self.initial_window = frames.DEFAULT_WINDOW_BYTES
+        self.max_frame = frames.DEFAULT_FRAME_BYTES
+        self.sent_payload = False
+        self.block_prefix = b""
+        self.ready: dict[int, Stream] = {}
+        self._backlog = 0
+        self._max_backlog = control_backlog_bytes
+        self._tiny_frames = tiny_frames
+
+    def take(self) -> list[Buffer]:
+        """Everything in `out`, small neighbours joined."""
+        out = self.out
+        self.out = []
+        self.out_bytes = 0
+        self._backlog = 0
+        if len(out) < 2:
+            return out
+        if sum(map(len, out)) <= _JOIN_BYTES:
+            return [b"".join(out)]
+        return _join_small(out)
+
+    def control(self, frame: bytes) -> None:
+        """Queues a frame that the client has provoked.
+
+        Raises:
+            ConnectionFault: it provokes more than it reads.
+        """
+        self._backlog += len(frame)
+        if self._backlog > self._max_backlog:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "control frames are not being read")
+        self.out.append(frame)
+
+    # ---- answers ----
+
+    def respond(self, stream: Stream, headers: bytes, parts: Sequence[Buffer], trailers: bytes) -> bool:
+        """A whole answer. Returns whether all of it went out."""
+        size = sum(map(len, parts))
+        headers_size = len(headers)
+        trailers_size = len(trailers)
+        if (
+            headers_size + size + trailers_size <= _JOIN_BYTES
+            and size <= stream.send_window
+            and size <= self.window
+            and not self.block_prefix
+            and stream.queue is None
+        ):
+            # The way of nearly all answers: one piece. Every client takes frames of 16 KiB.
+            stream_id = stream.id
+            self.window -= size
+            self.out_bytes += size
+            self.sent_payload = True
+            self.out.append(
+                b"".join(
+                    (
+                        FRAME_HEADER.pack(headers_size << 8 | HEADERS, END_HEADERS, stream_id),
+                        headers,
+                        FRAME_HEADER.pack(size << 8, 0, stream_id),
+                        *parts,
+                        FRAME_HEADER.pack(trailers_size << 8 | HEADERS, END_HEADERS | END_STREAM, stream_id),
+                        trailers,
+                    )
+                )
+            )
+            return True
+        self.headers(stream, headers, end_stream=False)
+        self.data(stream, parts, end_stream=False)
+        return self.headers(stream, trailers, end_stream=True)
+
+    def headers(self, stream: Stream, block: bytes, *, end_stream: bool) -> bool:
+        """Headers, or trailers if they end the stream. Returns whether the stream's end went out."""
+        queue = stream.queue
+        if queue is not None and queue.ending:
+            return False
+        if queue is not None and queue.pending:
+            queue.ending = end_stream
+            queue.trailers = block
+            return False
+        self._headers_now(stream.id, block, end_stream)
+        return end_stream
+
+    def data(self, stream: Stream, parts: Sequence[Buffer], *, end_stream: bool) -> bool:
+        """Data, as far as windows allow. Returns whether the stream's end went out."""
+        queue = stream.queue
+        if queue is None:
+            queue = stream.queue = SendQueue()
+        if queue.ending:
+            return False
+        size = 0 if queue.pending or end_stream else sum(map(len, parts))
+        if 0 < size <= _JOIN_BYTES and size <= stream.send_window and size <= self.window:
+            # The way of small messages: one piece. Every client takes frames of 16 KiB.
+            stream.send_window -= size
+            self.window -= size
+            self.out_bytes += size
+            self.sent_payload = True
+            self.out.append(b"".join((FRAME_HEADER.pack(size << 8, 0, stream.id), *parts)))
+            return False
+        before = queue.pending
+        queue.add(parts)
+        self.pending_bytes += queue.pending - before
+        queue.ending = end_stream
+        if queue.pending:
+            return self._push(stream, queue)
+        if end_stream:
+            self.sent_payload = True
+            self.out.append(frames.frame(frames.DATA, END_STREAM, stream.id))
+        return end_stream
+
+    def forget(self, stream: Stream) -> None:
+        """The stream is gone; what it had queued is dropped."""
+        self.ready.pop(stream.id, None)
+        queue = stream.queue
+        if queue is not None:
+            self.pending_bytes -= queue.pending
+            self.begun_bytes -= queue.begun
+
+    def forget_all(self) -> None:
+        """The connection is over; what was queued for `out` alone remains."""
+        self.ready.clear()
+        self.pending_bytes = self.begun_bytes = 0
+
+    def _headers_now(self, stream_id: int, block: bytes, end_stream: bool) -> None:
+        self.sent_payload = True
+        if self.block_prefix:
+            block = self.block_prefix + block
+            self.block_prefix = b""
+        end = END_STREAM if end_stream else 0
+        limit = self.max_frame
+        if len(block) <= limit:
+            self.out.append(FRAME_HEADER.pack(len(block) << 8 | HEADERS, END_HEADERS | end, stream_id) + block)
+            return
+        self.out.append(frames.frame(HEADERS, end, stream_id, block[:limit]))
+        for at in range(limit, len(block), limit):
+            last = END_HEADERS if at + limit >= len(block) else 0
+            self.out.append(frames.frame(CONTINUATION, last, stream_id, block[at : at + limit]))
+
+    # ---- windows ----
+
+    def reopened(self, stream: Stream, now_s: float) -> bool:
+        """The stream's own window has grown. Returns whether something waited, and all of it went out.
+
+        Raises:
+            ConnectionFault: too many windows are so small that the data must be cut into crumbs.
+        """
+        queue = stream.queue
+        if queue is None or not queue.pending or stream.id in self.ready or stream.send_window <= 0:
+            return False
+        if stream.send_window < min(queue.pending, _TINY_FRAME_BYTES):
+            self._tiny_frames.spend(now_s)
+        self._push(stream, queue)
+        return not queue.pending
+
+    def connection_reopened(self, now_s: float) -> list[Stream]:
+        """The connection's window has grown. Returns the streams of which everything went out.
+
+        Raises:
+            ConnectionFault: as in `reopened`.
+        """
+        drained: list[Stream] = []
+        ready = self.ready
+        if ready and self.window < _TINY_FRAME_BYTES:
+            self._tiny_frames.spend(now_s)
+        while ready and self.window > 0:
+            stream = ready.pop(next(iter(ready)))
+            queue = stream.queue
+            if queue is None or stream.send_window <= 0:  # the client has shrunk it in the meantime
+                continue
+            self._frame_now(stream, queue)
+            if not queue.pending:
+                self._rest_now(stream, queue)
+                drained.append(stream)
+            elif stream.send_window > 0:
+                ready[stream.id] = stream
+        return drained
+
+    def _push(self, stream: Stream, queue: SendQueue) -> bool:
+        """Returns whether the stream's end went out."""
+        while queue.pending:
+            if stream.send_window <= 0:
+                return False
+            if self.window <= 0:
+                self.ready[stream.id] = stream
+                return False
+            self._frame_now(stream, queue)
+        return self._rest_now(stream, queue)
+
+    def _frame_now(self, stream: Stream, queue: SendQueue) -> None:
+        """One DATA frame, as large as it may be."""
+        size = min(queue.pending, stream.send_window, self.window, self.max_frame)
+        ends = size == queue.pending and queue.ending and queue.trailers is None
+        self.out.append(FRAME_HEADER.pack(size << 8, END_STREAM if ends else 0, stream.id))
+        begun = queue.begun
+        queue.take(size, self.out)
+        self.out_bytes += size
+        self.pending_bytes -= size
+        self.begun_bytes += queue.begun - begun
+        stream.send_window -= size
+        self.window -= size
+        self.sent_payload = True
+
+    def _rest_now(self, stream: Stream, queue: SendQueue) -> bool:
+        """What had to wait for the data, all of which has gone out. Returns whether the stream has ended."""
+        if queue.trailers is not None:
+            self._headers_now(stream.id, queue.trailers, queue.ending)
+            queue.trailers = None
+        return queue.ending
+
+
+def _join_small(pieces: list[Buffer]) -> list[Buffer]:
+    """The same bytes with small neighbours joined, large pieces left alone."""
+    joined: list[Buffer] = []
+    run: list[Buffer] = []
+    size = 0
+    for piece in pieces:
+        if len(piece) > _SMALL_PIECE_BYTES:
+            if run:
+                joined.append(run[0] if len(run) == 1 else b"".join(run))
+                run, size = [], 0
+            joined.append(piece)
+            continue
+        if size + len(piece) > _JOIN_BYTES:
+            joined.append(b"".join(run))
+            run, size = [], 0
+        run.append(piece)
+        size += len(piece)
+    if run:
+        joined.append(run[0] if len(run) == 1 else b"".join(run))
+    return joined

@@ -12,8 +12,15 @@ import h2.events
 import h2.settings
 
 from trireme.api.http2 import frames
-from trireme.api.http2.errors import ErrorCode
-from trireme.api.http2.events import DataReceived, Event, RequestReceived, StreamDrained, StreamEnded, StreamReset
+from trireme.api.http2.events import (
+    DataReceived,
+    ErrorCode,
+    Event,
+    RequestReceived,
+    StreamDrained,
+    StreamEnded,
+    StreamReset,
+)
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits
 from trireme.api.http2.server import Http2Server

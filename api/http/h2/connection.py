@@ -11,8 +11,7 @@ import trio
 
 from ....engine.tensor import Buffer
 from ...http2.connection import Http2Connection, Http2Group
-from ...http2.errors import ErrorCode, StreamFault
-from ...http2.events import RequestReceived
+from ...http2.events import ErrorCode, RequestReceived, StreamFault
 from ...http2.frames import PREFACE
 from ...http2.headers import Field, encode_block
 from ...http2.limits import Http2Limits, KeepaliveOptions, Rate

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from trireme.api.http2 import frames
-from trireme.api.http2.errors import ErrorCode
-from trireme.api.http2.events import DataReceived, Event, RequestReceived, StreamReset, Terminated
+from trireme.api.http2.events import DataReceived, ErrorCode, Event, RequestReceived, StreamReset, Terminated
 from trireme.api.http2.headers import encode_block
 from trireme.api.http2.limits import Http2Limits, KeepaliveOptions, Rate
 

@@ -6,8 +6,7 @@ import pytest
 from http2_peer import HEADERS, TRAILERS, Frame, RawPeer, call, data, headers, settings
 
 from trireme.api.http2 import frames
-from trireme.api.http2.errors import ErrorCode
-from trireme.api.http2.events import DataReceived, StreamDrained, StreamReset, Terminated
+from trireme.api.http2.events import DataReceived, ErrorCode, StreamDrained, StreamReset, Terminated
 from trireme.api.http2.frames import DATA, WINDOW_UPDATE
 from trireme.api.http2.limits import Http2Limits
 
