@@ -23,7 +23,7 @@ from ..engine.backends.interface import ModelInstance, ProcessInstance, StreamIn
 from ..engine.cancellation import Cancellation
 from ..engine.errors import InternalError, backend_failure
 from ..engine.execution import ExecutionBatch, Phase
-from ..engine.instances.placement import Placement
+from ..engine.instances.executing import Placement
 from .actor import Turn
 from .offload import run_on_thread
 from .process_executor import ProcessExecutor

@@ -5,7 +5,7 @@ It makes its copy, has itself attached to its scheduler, begins the batches that
 Rules:
  1. It holds at most as many batches as it has credits; its scheduler keeps count (`Dispatcher`).
  2. Where and when a batch is executed is for the executor to say. It may be over when `Executor.begin` returns.
- 3. The oldest batch that it holds is watched (`engine.instances.execution_limit`): past the limit the instance dies of
+ 3. The oldest batch that it holds is watched (`engine.instances.executing`): past the limit the instance dies of
     it.
  4. Told to close, it asks its scheduler to be dismissed, and ends when it is. It may be bound by its sequences first.
  5. A dead instance is never revived: its supervisor buries it (`bury` answers what it held) and starts another.
@@ -32,7 +32,7 @@ from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance
 from ..engine.config.instance_groups import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
 from ..engine.execution import ExecutionBatch, Phase
-from ..engine.instances.execution_limit import ExecutionLimit, Verdict
+from ..engine.instances.executing import ExecutionLimit, Verdict
 from ..engine.job import Job
 from ..engine.scheduling.core import InstanceId
 from .actor import Actor, Turn

@@ -38,7 +38,7 @@ from servers import Server, trireme
 from tritonclient import grpc, http
 
 from trireme.api.cli.main import main as serve
-from trireme.engine.instances import placement
+from trireme.engine.instances import executing as placement
 
 MODEL = "identity_fp32"
 ROOT = Path(__file__).parents[1]

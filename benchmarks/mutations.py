@@ -45,7 +45,6 @@ CORE = ("engine/scheduling", "engine/ensemble", "actors")
 
 NOT_DECIDING = {
     "engine/scheduling/batch.py": "moves bytes of tensors",
-    "engine/scheduling/resources.py": "reads flags",
     "engine/scheduling/factory.py": "reads configurations",
     "engine/scheduling/sequence/initial_state.py": "reads configurations and files",
     "engine/ensemble/agreement.py": "checks configurations",

@@ -11,7 +11,7 @@ from .backends.confinement import Confinement
 from .gpu.discovery import MIN_COMPUTE_CAPABILITY, Gpu
 from .gpu.pinned_pool import GpuLimits
 from .scheduling.delays import SchedulerDelays
-from .scheduling.resources import ExplicitResource
+from .scheduling.rate_limiter import ExplicitResource
 from .tensor_limits import DEFAULT_LIMITS, TensorLimits
 from .tracing.settings import TraceConfig
 

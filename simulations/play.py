@@ -22,7 +22,7 @@ from ..actors import InferenceServer, StartupError
 from ..actors.model_control import ALL_MODELS
 from ..engine.gpu.flights import LOOK_S
 from ..engine.options import ControlMode
-from ..engine.scheduling.resources import ExplicitResource
+from ..engine.scheduling.rate_limiter import ExplicitResource
 from .clock import JumpingClock, StandstillError
 from .coverage import Coverage
 from .driver import Driver

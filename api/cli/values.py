@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engine.errors import InvalidArgumentError
-from ...engine.scheduling.resources import ExplicitResource
+from ...engine.scheduling.rate_limiter import ExplicitResource
 from ..request_parameters import compile_forward_pattern
 from ..restrictions import RESTRICTABLE, Restriction
 

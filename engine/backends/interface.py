@@ -7,7 +7,7 @@ pip-installable package. Everything here is plain synchronous Python; the actors
 * `Backend.auto_complete` and `Backend.load` run on a loader thread, possibly several models at once.
 * `LoadedModel.create_instance`, `ModelInstance.execute` and `ModelInstance.close` of one instance never run two at a
   time. They run on one thread, the instance's own; only an instance that is not `thread_bound` may have short batches
-  executed elsewhere (`engine.instances.placement`).
+  executed elsewhere (`engine.instances.executing`).
 
 Whatever these raise is shown to people: a `TriremeError` as it stands, anything else as an internal error with its
 text.

@@ -5,20 +5,21 @@ None. Asking again without a new event gives None again.
 
 Rules:
  1. The `EnsembleRun` of a request decides what happens to it.
- 2. With ``max_inflight_requests``, a submission passes the gate of its step first. One that waits there reaches its
-    member when another request's is over; when its run fails or is cancelled, it is dropped.
+ 2. With ``max_inflight_requests``, a step never has more than so many calls in flight, over all requests. One that
+    finds the *gate* of its step full waits, and goes when another is over, the one that has waited longest first. When
+    its run fails or is cancelled, it is dropped.
  3. Once stopped, new jobs are refused and those that are there go on.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from ..errors import TriremeError
 from ..job import Job
 from ..request import InferenceResponse
 from ..scheduling import refusals
-from .gate import StepGate
 from .plan import EnsemblePlan
 from .run import Action, EnsembleRun, RunState, StepCall, Submit
 
@@ -34,11 +35,9 @@ class EnsembleCore:
         self.plan = plan
         self._runs: dict[EnsembleRun, None] = {}
         self._to_ask: dict[EnsembleRun, None] = {}
-        self._gate: StepGate[StepCall] | None = None
-        if plan.max_inflight_requests:
-            self._gate = StepGate(plan.max_inflight_requests)
-        self._held: dict[StepCall, Submit] = {}  # at the gate
-        self._admitted: dict[StepCall, Submit] = {}  # through it, and not fetched yet
+        self._held: defaultdict[int, dict[StepCall, Submit]] = defaultdict(dict)  # by step: at the gate
+        self._through: defaultdict[int, set[StepCall]] = defaultdict(set)  # by step: through it, and not over
+        self._admitted: dict[StepCall, Submit] = {}  # those of them that were held, and not fetched yet
         self._stopping = False
 
     def start(self, job: Job) -> EnsembleRun:
@@ -81,9 +80,7 @@ class EnsembleCore:
             action = run.next_action()
             if action is None:
                 del self._to_ask[run]
-            elif isinstance(action, Submit) and not self._passes(action):
-                self._held[action.call] = action
-            else:
+            elif not isinstance(action, Submit) or self._passes(action):
                 if run.state is RunState.ENDED:
                     del self._runs[run], self._to_ask[run]
                 return action
@@ -95,10 +92,8 @@ class EnsembleCore:
     def drop_all(self) -> Sequence[Job]:
         """Forget every run, and give back the jobs, in the order in which they came, for someone else to answer."""
         jobs = [run.job for run in self._runs]
-        for waiting in (self._runs, self._to_ask, self._held, self._admitted):
+        for waiting in (self._runs, self._to_ask, self._held, self._through, self._admitted):
             waiting.clear()
-        if self._gate is not None:
-            self._gate = StepGate(self._gate.limit)
         return jobs
 
     def is_congested(self, call: StepCall) -> bool:
@@ -106,7 +101,7 @@ class EnsembleCore:
         the answers of a decoupled member should hold them back until it is through: each would only make more wait.
         What waits at the step's own gate is no reason: it waits until the step has given all of its answers."""
         following = self.plan.following[call.step.index]
-        return any(held.run is call.run and held.step.index in following for held in self._held)
+        return any(held.run is call.run for index in following for held in self._held.get(index, ()))
 
     @property
     def inflight(self) -> int:
@@ -115,25 +110,40 @@ class EnsembleCore:
 
     def _told(self, run: EnsembleRun, ended: StepCall | None) -> None:
         """Something happened to a run: make room at the gate, and see what the run says to it."""
-        if self._gate is not None:
+        if self.plan.max_inflight_requests:
             if ended is not None:
-                self._leave(self._gate, ended)
+                self._leave(ended)
             if run.state is not RunState.RUNNING:
-                for call in [call for call in (*self._held, *self._admitted) if call.run is run]:
-                    self._leave(self._gate, call)
-                    self._held.pop(call, None)
-                    self._admitted.pop(call, None)
-                    run.step_dropped(call)
+                for waiting in (*self._held.values(), self._admitted):
+                    for call in [call for call in waiting if call.run is run]:
+                        del waiting[call]
+                        self._leave(call)
+                        run.step_dropped(call)
         if run in self._runs:
             self._to_ask[run] = None
 
     def _passes(self, action: Submit) -> bool:
-        return self._gate is None or self._gate.enter(action.call.step.index, action.call)
+        """Rule 2. If not, it waits."""
+        limit, call = self.plan.max_inflight_requests, action.call
+        through = self._through[call.step.index]
+        if limit and len(through) >= limit:
+            self._held[call.step.index][call] = action
+            return False
+        if limit:
+            through.add(call)
+        return True
 
-    def _leave(self, gate: StepGate[StepCall], call: StepCall) -> None:
-        successor = gate.leave(call.step.index, call)
-        if successor is not None:
-            self._admitted[successor] = self._held.pop(successor)
+    def _leave(self, call: StepCall) -> None:
+        """A call is over or given up: if it was through, another one goes in its place."""
+        index = call.step.index
+        held, through = self._held[index], self._through[index]
+        if call in through:
+            through.remove(call)
+            if held:
+                successor = next(iter(held))
+                self._admitted[successor] = held.pop(successor)
+                through.add(successor)
 
     def __repr__(self) -> str:
-        return f"<EnsembleCore of {self.plan.name}: {len(self._runs)} in flight, {len(self._held)} at the gate>"
+        held = sum(map(len, self._held.values()))
+        return f"<EnsembleCore of {self.plan.name}: {len(self._runs)} in flight, {held} at the gate>"

@@ -27,7 +27,6 @@ class StepPlan:
         dims: of each mapped input of the member, without its batch dimension.
         batching: the member's requests have a batch dimension.
         decoupled: the member answers any number of times.
-        output_names: the outputs to ask the member for.
     """
 
     index: int
@@ -38,7 +37,6 @@ class StepPlan:
     dims: Mapping[str, Dims]
     batching: bool
     decoupled: bool
-    output_names: tuple[str, ...]
 
 
 class EnsemblePlan:
@@ -84,7 +82,6 @@ class EnsemblePlan:
                 {tensor.name: tensor.dims for tensor in member.input if tensor.name in step.input_map},
                 member.max_batch_size > 0,
                 member.decoupled,
-                tuple(step.output_map),
             )
             for index, (step, member) in enumerate(zip(scheduling.steps, members, strict=True))
         )
@@ -120,11 +117,6 @@ class EnsemblePlan:
                 needed.add(index)
                 tensors += [tensor for _, tensor in self.steps[index].inputs]
         return frozenset(needed)
-
-    def label_source(self, output: str) -> tuple[int, str] | None:
-        """The step and its output whose labels an output without labels of its own inherits; None for a tensor that
-        is an input."""
-        return self.producers.get(output)
 
     def __repr__(self) -> str:
         steps = " ".join(step.model_name for step in self.steps)

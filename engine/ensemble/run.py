@@ -20,14 +20,13 @@ States, and the actions that `next_action` gives in each:
     CANCELLED   CancelSteps once, then the same
     ENDED       nothing
 
-An error leads to FAILED, a cancellation to CANCELLED, and the final Respond or Fail to ENDED, as `TRANSITIONS` allows.
+An error leads from RUNNING to FAILED, a cancellation from both to CANCELLED, and the final Respond or Fail to ENDED.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import InvalidArgumentError, TriremeError, request_prefix
@@ -35,10 +34,8 @@ from ..job import Job
 from ..request import InferenceRequest, InferenceResponse, ParameterValue
 from ..scheduling import refusals
 from ..tensor import Tensor
-from .errors import in_ensemble
+from .flow import NO_SEQUENCE, SequenceInfo, adapted, in_ensemble, output_shape, override
 from .plan import EnsemblePlan, StepPlan
-from .sequence import NO_SEQUENCE, SequenceInfo, override
-from .shapes import adapted, output_shape
 from .statistics import ComputeTimes
 
 logger = logging.getLogger("trireme.ensemble")
@@ -54,14 +51,6 @@ class RunState(enum.Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     ENDED = "ended"
-
-
-TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
-    RunState.RUNNING: frozenset({RunState.FAILED, RunState.CANCELLED, RunState.ENDED}),
-    RunState.FAILED: frozenset({RunState.CANCELLED, RunState.ENDED}),
-    RunState.CANCELLED: frozenset({RunState.ENDED}),
-    RunState.ENDED: frozenset(),
-}
 
 
 @dataclass(slots=True)
@@ -220,7 +209,7 @@ class EnsembleRun:
 
     def cancel(self) -> None:
         """The client gave up."""
-        if RunState.CANCELLED in TRANSITIONS[self.state]:
+        if self.state in (RunState.RUNNING, RunState.FAILED):
             self.job.cancelled = True
             self._must_cancel = True
             self._stop(RunState.CANCELLED, refusals.cancelled())
@@ -264,13 +253,10 @@ class EnsembleRun:
         return self._end(Fail(self, error))
 
     def _end(self, action: Action) -> Action:
-        self._enter(RunState.ENDED)
+        assert self.state is not RunState.ENDED, f"{self} has ended"
+        self.state = RunState.ENDED
         self._values.clear()
         return action
-
-    def _enter(self, state: RunState) -> None:
-        assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"
-        self.state = state
 
     # Data flow.
 
@@ -279,7 +265,7 @@ class EnsembleRun:
 
     def _stop(self, state: RunState, error: TriremeError) -> None:
         """Rules 5 and 6: from now on, only wait for what is in flight."""
-        self._enter(state)
+        self.state = state
         self._error = self._error or error
         self._ready.clear()
         self._values.clear()
@@ -341,7 +327,7 @@ class EnsembleRun:
             step.model_version,
             request.id,
             inputs,
-            step.output_names,
+            tuple(name for name, _ in step.outputs),
             dict(request.parameters),
             request.priority,
             request.timeout_us,

@@ -21,7 +21,7 @@ from ..ensemble import EnsemblePlan
 from ..errors import InvalidArgumentError
 from ..gpu.discovery import NO_GPUS, Gpus
 from ..gpu.load_guard import LoadGuard
-from ..instances.execution_limit import execution_limit_s
+from ..instances.executing import execution_limit_s
 from ..instances.orders import instance_orders
 from ..instances.restart import isolates_suspects
 from ..instances.warmup import WarmupSample, settling_samples, warmup_samples
@@ -175,7 +175,7 @@ def load_ensemble(source: ModelSource, config: ModelConfig, members: Sequence[Lo
         )
     labels = dict(source.labels(config))
     for output in config.output:
-        made_by = plan.label_source(output.name)
+        made_by = plan.producers.get(output.name)
         if output.name not in labels and made_by is not None:
             step, name = made_by
             inherited = members[step].labels.get(name)

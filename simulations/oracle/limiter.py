@@ -9,8 +9,7 @@ from typing import Any
 
 from ...actors.rate_limiter import RateLimiter as LimiterActor
 from ...engine.config.instance_groups import RateLimit
-from ...engine.scheduling.rate_limiter import RateLimiter
-from ...engine.scheduling.resources import ExplicitResource
+from ...engine.scheduling.rate_limiter import ExplicitResource, RateLimiter
 from ..history import Handlers, Recorder
 from ..invariants.base import Complain, Invariant
 from ..records import record

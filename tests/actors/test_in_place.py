@@ -19,7 +19,7 @@ from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import FailureReason, InternalError
 from trireme.engine.execution import ExecutionBatch
-from trireme.engine.instances.placement import SHORT_NS, TRIALS
+from trireme.engine.instances.executing import SHORT_NS, TRIALS
 from trireme.engine.job import Job, Outcome
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest

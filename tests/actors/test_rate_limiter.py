@@ -8,7 +8,7 @@ from trireme.actors.actor import Mailbox, Recipient, Turn
 from trireme.actors.messages import Attach, Granted, Registered, SchedulerMessage
 from trireme.actors.rate_limiter import Asking, RateLimiter
 from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
-from trireme.engine.scheduling.resources import ExplicitResource
+from trireme.engine.scheduling.rate_limiter import ExplicitResource
 
 ONE = RateLimit((ResourceDemand("R", 1),))
 

@@ -18,7 +18,7 @@ from trireme.engine.config.model import DynamicBatching, InstanceGroup, QueuePol
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.options import ServerOptions
-from trireme.engine.scheduling.resources import ExplicitResource
+from trireme.engine.scheduling.rate_limiter import ExplicitResource
 from trireme.simulations.clock import VirtualClock
 from trireme.simulations.executors import VirtualExecutors
 from trireme.simulations.models import Profile, SimulatedModel, SimulatedRepository, Work, simple_model, simple_request

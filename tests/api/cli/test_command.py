@@ -19,7 +19,7 @@ from trireme.engine.backends.confinement import Confinement, find_account
 from trireme.engine.gpu.discovery import Gpu, Gpus
 from trireme.engine.gpu.pinned_pool import GpuLimits
 from trireme.engine.options import ControlMode
-from trireme.engine.scheduling.resources import ExplicitResource
+from trireme.engine.scheduling.rate_limiter import ExplicitResource
 from trireme.engine.tensor_limits import TensorLimits
 
 

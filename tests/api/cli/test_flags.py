@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trireme.api.cli.command import build_command
 from trireme.api.cli.flag_table import FLAGS, GROUPS
 from trireme.api.cli.flags import UsageError, parse
-from trireme.engine.scheduling.resources import ExplicitResource
+from trireme.engine.scheduling.rate_limiter import ExplicitResource
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from counted_models import CONFIG, ENSEMBLE, Counter, counted_server
 from trireme.api.cli.tables import keepalive_table, startup_tables, table
 from trireme.api.http2.limits import KeepaliveOptions
 from trireme.engine.options import ControlMode
-from trireme.engine.scheduling.resources import ExplicitResource
+from trireme.engine.scheduling.rate_limiter import ExplicitResource
 
 
 def rows(text: str) -> list[list[str]]:

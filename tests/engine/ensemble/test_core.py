@@ -6,29 +6,7 @@ import pytest
 from ensembles import World, ensemble, error, job, member, outcomes, response, step, tensor, values
 
 from trireme.engine.ensemble import EnsemblePlan
-from trireme.engine.ensemble.gate import StepGate
 from trireme.engine.errors import InternalError, UnavailableError
-
-# The gate
-
-
-def test_a_gate_lets_as_many_through_as_its_limit_for_each_step() -> None:
-    gate: StepGate[str] = StepGate(2)
-    assert [gate.enter(0, "a"), gate.enter(0, "b"), gate.enter(0, "c"), gate.enter(1, "d")] == [True, True, False, True]
-    assert (gate.inflight, gate.waiting) == (3, 1)
-
-
-def test_who_waited_longest_goes_first() -> None:
-    gate: StepGate[str] = StepGate(1)
-    for name in "abcd":
-        gate.enter(0, name)
-    assert gate.leave(0, "b") is None, "b was still waiting, and makes no room"
-    assert gate.leave(0, "a") == "c"
-    assert gate.leave(0, "a") is None, "a has left already"
-    assert gate.leave(0, "c") == "d"
-    assert gate.leave(0, "d") is None
-    assert (gate.inflight, gate.waiting) == (0, 0)
-
 
 # Requests at the gate
 
@@ -70,6 +48,24 @@ def test_the_limit_holds_over_all_requests_and_they_take_turns(narrow: World) ->
     narrow.answer(narrow.call("a"), tensor("OUT", 1))
     narrow.answer(narrow.call("a"), tensor("OUT", 2))
     assert [values(response(each)) for each in (first, second)] == [{"O": [1]}, {"O": [2]}]
+
+
+def test_a_gate_lets_as_many_through_as_its_limit_and_who_waited_longest_first() -> None:
+    plan = EnsemblePlan(
+        ensemble([step("a", {"IN": "I"}, {"OUT": "O"})], rest="max_inflight_requests: 2"), [member("a")]
+    )
+    world = World(plan)
+    runs = [world.start(job(tensor("I", number))) for number in range(5)]
+    assert world.working == ["a", "a"]
+    world.cancel(runs[2])  # was still waiting, and makes no room
+    order: list[int] = []
+    while world.calls:
+        call = next(iter(world.calls))
+        order += world.calls[call].inputs[0].array.tolist()
+        world.answer(call, tensor("OUT", 1))
+        assert len(world.calls) <= 2
+    assert order == [0, 1, 3, 4]
+    assert world.core.inflight == 0
 
 
 @pytest.mark.parametrize("how", ["fail", "cancel"])

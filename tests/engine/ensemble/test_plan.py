@@ -39,8 +39,8 @@ def test_only_steps_that_requested_outputs_follow_from_are_needed(
 
 
 def test_an_output_is_labelled_by_the_member_that_makes_it(plan: EnsemblePlan) -> None:
-    assert plan.label_source("O") == (2, "OUT")
-    assert plan.label_source("I") is None
+    assert plan.producers["O"] == (2, "OUT")
+    assert "I" not in plan.producers
 
 
 def test_maps_are_in_the_order_of_the_members_names() -> None:

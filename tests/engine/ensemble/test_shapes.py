@@ -6,7 +6,7 @@ import pytest
 from ensembles import World, ensemble, error, job, member, response, step, tensor
 
 from trireme.engine.ensemble import EnsemblePlan
-from trireme.engine.ensemble.shapes import adapted
+from trireme.engine.ensemble.flow import adapted
 
 ADAPTED = [
     # shape, rows, dims of the taker, taker batches, result

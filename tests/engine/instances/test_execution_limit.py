@@ -7,7 +7,7 @@ import math
 import pytest
 
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.instances.execution_limit import LEAST_MARK_S, PARAMETER, ExecutionLimit, Verdict, execution_limit_s
+from trireme.engine.instances.executing import LEAST_MARK_S, PARAMETER, ExecutionLimit, Verdict, execution_limit_s
 
 
 def test_a_first_batch_is_stuck_at_half_of_the_limit_and_over_at_the_limit() -> None:

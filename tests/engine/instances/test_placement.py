@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.engine.instances import placement as rules
-from trireme.engine.instances.placement import SHORT_NS, STEADY, TRIALS, Placement
+from trireme.engine.instances import executing as rules
+from trireme.engine.instances.executing import SHORT_NS, STEADY, TRIALS, Placement
 
 LONG_NS = SHORT_NS + 1
 

@@ -8,8 +8,7 @@ import pytest
 
 from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.scheduling.rate_limiter import GrantState, RateLimiter
-from trireme.engine.scheduling.resources import GLOBAL, ExplicitResource, Pool
+from trireme.engine.scheduling.rate_limiter import GLOBAL, ExplicitResource, GrantState, Pool, RateLimiter
 
 
 def limit(priority: int = 0, *, shared: bool = False, **resources: int) -> RateLimit:

@@ -8,8 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.scheduling.rate_limiter import GrantState, RateLimiter
-from trireme.engine.scheduling.resources import GLOBAL, ExplicitResource, Pool
+from trireme.engine.scheduling.rate_limiter import GLOBAL, ExplicitResource, GrantState, Pool, RateLimiter
 
 DEMANDS = st.lists(
     st.builds(

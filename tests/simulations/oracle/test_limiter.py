@@ -6,8 +6,7 @@ import pytest
 from oracle_tape import Tape
 
 from trireme.engine.config.instance_groups import RateLimit, ResourceDemand
-from trireme.engine.scheduling.rate_limiter import RateLimiter
-from trireme.engine.scheduling.resources import ExplicitResource
+from trireme.engine.scheduling.rate_limiter import ExplicitResource, RateLimiter
 from trireme.simulations.history import Recorder
 from trireme.simulations.oracle.limiter import (
     LimiterGranted,
