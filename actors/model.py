@@ -38,8 +38,7 @@ from ..engine.description import IndexEntry, ModelActorStatistics, ModelDescript
 from ..engine.errors import InternalError, TriremeError, unframed
 from ..engine.instances.orders import InstanceOrder, adopt, instance_orders
 from ..engine.logs.request_lines import about
-from ..engine.metrics.responses import MemoryUsage
-from ..engine.metrics.statistics import ModelStatistics, RecentLatencies, first_response_histogram
+from ..engine.metrics.statistics import MemoryUsage, ModelStatistics, RecentLatencies, first_response_histogram
 from ..engine.repository.catalog import UNLOADED
 from ..engine.repository.loading import LoadedEnsemble, LoadedInstances, gpus_for
 from ..engine.repository.source import ModelSource

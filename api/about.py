@@ -3,6 +3,7 @@ in the order of docs/reference/http.md. The messages of gRPC have the same field
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,14 @@ from ..engine.config.model import ModelInput, ModelOutput
 from ..engine.description import ModelDescription
 from ..engine.errors import UnavailableError
 from ..engine.memory.regions import RegionKind
+from ..engine.metrics.statistics import Duration
 
 if TYPE_CHECKING:
     from ..actors import InferenceServer
 
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 _INFERENCE = ("success", "fail", "queue", *_COMPUTE, "cache_hit", "cache_miss")
+_RESPONSES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 """Durations of statistics, in order."""
 
 
@@ -72,12 +75,13 @@ def model_statistics(server: InferenceServer, name: str, version: int) -> dict[s
                 "last_inference": entry.statistics.last_inference_ms,
                 "inference_count": entry.statistics.inference_count,
                 "execution_count": entry.statistics.execution_count,
-                "inference_stats": {name: asdict(getattr(entry.statistics, name)) for name in _INFERENCE},
+                "inference_stats": _durations(entry.statistics, _INFERENCE),
                 "response_stats": {
-                    str(index): asdict(responses) for index, responses in sorted(entry.statistics.responses.items())
+                    str(index): _durations(responses, _RESPONSES)
+                    for index, responses in sorted(entry.statistics.responses.items())
                 },
                 "batch_stats": [
-                    {"batch_size": rows, **{name: asdict(getattr(batch, name)) for name in _COMPUTE}}
+                    {"batch_size": rows, **_durations(batch, _COMPUTE)}
                     for rows, batch in sorted(entry.statistics.batches.items())
                 ],
                 "memory_usage": [asdict(usage) for usage in entry.memory_usage],
@@ -85,6 +89,11 @@ def model_statistics(server: InferenceServer, name: str, version: int) -> dict[s
             for entry in server.statistics(name, version)
         ]
     }
+
+
+def _durations(counted: object, names: Sequence[str]) -> dict[str, dict[str, int]]:
+    durations: dict[str, Duration] = {name: getattr(counted, name) for name in names}
+    return {name: {"count": each.count, "ns": each.ns} for name, each in durations.items()}
 
 
 def repository_index(server: InferenceServer, *, ready_only: bool) -> list[dict[str, str]]:

@@ -18,11 +18,14 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from .clock import Clock
 from .errors import FailureReason, InternalError, InvalidArgumentError, TriremeError
 from .job import Job, Outcome
-from .metrics.responses import ResponseTimes
+
+if TYPE_CHECKING:
+    from .metrics.statistics import ResponseTimes
 
 _MOST_REPORTED = 65_536  # between two answers, from which on they are counted
 

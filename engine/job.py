@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import TriremeError
 from .instances.answer_window import AnswerWindow
-from .metrics.responses import ResponseTimes
 from .request import InferenceRequest, InferenceResponse, ParameterValue
 from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .metrics.statistics import ResponseTimes
 
 Outcome = InferenceResponse | TriremeError | None
 """What a backend answers: a response, an error, or (final, decoupled models only) nothing more."""

@@ -26,7 +26,7 @@ from ..config.files import path_within
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..errors import InternalError, InvalidArgumentError, TriremeError
 from ..execution import ExecutionBatch
-from ..metrics.responses import MemoryUsage
+from ..metrics.statistics import MemoryUsage
 from .services import Services
 
 

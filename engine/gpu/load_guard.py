@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ..backends.interface import InstanceSpec, LoadedModel, ModelInstance
 from ..errors import UnavailableError
-from ..metrics.responses import MemoryUsage
+from ..metrics.statistics import MemoryUsage
 from .discovery import Gpu, Gpus, opened_nvml
 from .pinned_pool import GpuLimits
 

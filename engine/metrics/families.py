@@ -58,7 +58,7 @@ _REQUEST = "nv_inference_request_summary_us"
 """Not shown for models with a response cache (docs/reference/metrics.md#families-of-a-model)."""
 
 _KINDS = (
-    ("nv_inference_request_duration_us", _REQUEST, "request", "inference request", "includes"),
+    ("nv_inference_request_duration_us", _REQUEST, "success", "inference request", "includes"),
     ("nv_inference_queue_duration_us", "nv_inference_queue_summary_us", "queue", "inference queuing", "includes"),
     (
         *("nv_inference_compute_input_duration_us", "nv_inference_compute_input_summary_us"),
@@ -73,23 +73,23 @@ _KINDS = (
         *("compute_output", "inference compute output", "does not include"),
     ),
 )
-"""Durations of a model version: names of the counter and of the summary, the attribute (of `RecentLatencies`, and with
-``_us`` of the statistics), what it is, and whether it counts requests that the cache has answered."""
+"""Durations of a model version: names of the counter and of the summary, the attribute of the statistics, what it is,
+and whether it counts requests that the cache has answered."""
 
 _DURATIONS = tuple(
-    (name, f"Cumulative {what} duration in microseconds ({counts} cached requests)", f"{kind}_us")
+    (name, f"Cumulative {what} duration in microseconds ({counts} cached requests)", f"{kind}.us")
     for name, _, kind, what, counts in _KINDS
 )
 """As `_COUNTERS`, left out where latencies are not counted."""
 
 _CACHE_COUNTERS = (
     ("nv_cache_num_hits_per_model", "Number of cache hits per model", "cache_hit.count"),
-    ("nv_cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds", "cache_hit_us"),
+    ("nv_cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds", "cache_hit.us"),
     ("nv_cache_num_misses_per_model", "Number of cache misses per model", "cache_miss.count"),
     (
         "nv_cache_miss_duration_per_model",
         "Total cache miss (insert+lookup) duration per model, in microseconds",
-        "cache_miss_us",
+        "cache_miss.us",
     ),
 )
 
@@ -98,7 +98,7 @@ _SUMMARIES = tuple(
     for _, name, kind, what, counts in _KINDS
     for begins in ["Summary of" if counts == "includes" else "Cumulative"]
 )
-"""Name, help, and the attribute of `RecentLatencies`. Count and sum are the counters', so the two agree."""
+"""Name, help, and the attribute of the statistics. Count and sum are the counters', so the two agree."""
 
 _CACHE_SUMMARIES = (
     (
@@ -345,12 +345,11 @@ def _summary(
     name: str, description: str, kind: str, labelled: Iterable[LabelSet], quantiles: Sequence[float], now_ns: int
 ) -> Metric:
     family = SummaryMetricFamily(name, description)
-    count = attrgetter("success.count" if kind == "request" else f"{kind}.count")
     for label_set in labelled:
         labels = label_set.labels
-        family.add_sample(f"{name}_count", labels, label_set.value(count))
-        family.add_sample(f"{name}_sum", labels, label_set.value(attrgetter(f"{kind}_us")))
-        values = common_quantiles([getattr(recent, kind) for recent in label_set.recent], quantiles, now_ns)
+        family.add_sample(f"{name}_count", labels, label_set.value(attrgetter(f"{kind}.count")))
+        family.add_sample(f"{name}_sum", labels, label_set.value(attrgetter(f"{kind}.us")))
+        values = common_quantiles([recent[kind] for recent in label_set.recent], quantiles, now_ns)
         for quantile, value in zip(quantiles, values, strict=True):
             family.add_sample(name, {**labels, "quantile": number_text(quantile)}, value)
     return family

@@ -3,21 +3,106 @@
 The statistics endpoint and the metrics both read these numbers, so they cannot disagree. Rules:
 docs/reference/statistics.md; durations are kept in nanoseconds for the endpoint and in whole microseconds, cut off
 request by request, for metrics.
+
+Of decoupled models the responses are counted, too (``response_stats``). Only a backend knows when work on one began, so
+these exist only where it reports them (`Job.report_response`). They are kept by index: the first responses of all
+requests together, then the second ones.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..config.model import ModelConfig
 from ..errors import FailureReason
 from ..execution import Phase, SealReason
-from .responses import MAX_INDICES, Duration, MemoryUsage, ResponseStatistics, ResponseTimes
+
+MAX_INDICES = 4_096
+"""Responses of a request that are told apart; what is reported for later ones is dropped."""
+
+
+@dataclass(slots=True)
+class Duration:
+    """How often, and for how long altogether. `us` is the sum of the durations, each cut to whole microseconds."""
+
+    count: int = 0
+    ns: int = 0
+    us: int = field(default=0, compare=False)
+
+    def add(self, ns: int) -> None:
+        self.count += 1
+        self.ns += ns
+        self.us += ns // 1000
+
+
+class ResponseOutcome(enum.Enum):
+    """What became of a response. The value is how the protocols call it."""
+
+    SUCCESS = "success"
+    FAIL = "fail"
+    EMPTY = "empty_response"  # only says that no more responses follow
+    CANCEL = "cancel"  # the request was cancelled before
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTimes:
+    """One response, as its backend reports it.
+
+    Attributes:
+        index: which one of its request, from 0.
+        start_ns: when work on it began.
+        output_start_ns: when it was computed, and its tensors were being copied; of no meaning for responses that are
+            empty or cancelled.
+        end_ns: when it was handed over.
+    """
+
+    index: int
+    outcome: ResponseOutcome
+    start_ns: int
+    output_start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class ResponseStatistics:
+    """The responses of one index. An empty one counts as computed, a cancelled one does not."""
+
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    empty_response: Duration = field(default_factory=Duration)
+    cancel: Duration = field(default_factory=Duration)
+
+    def record(self, times: ResponseTimes) -> None:
+        """Count a response. Times that go backwards count as none."""
+        total_ns = infer_ns = max(0, times.end_ns - times.start_ns)
+        getattr(self, times.outcome.value).add(total_ns)
+        if times.outcome is ResponseOutcome.CANCEL:
+            return
+        if times.outcome is not ResponseOutcome.EMPTY:
+            infer_ns = min(total_ns, max(0, times.output_start_ns - times.start_ns))
+            self.compute_output.add(total_ns - infer_ns)
+        self.compute_infer.add(infer_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """Memory that a backend reports for a model version.
+
+    Attributes:
+        type: ``CPU``, ``CPU_PINNED`` or ``GPU``.
+    """
+
+    type: str
+    id: int
+    byte_size: int
 
 
 @dataclass(slots=True)
@@ -28,15 +113,21 @@ class BatchStatistics:
 
 
 def _add_phases(statistics: BatchStatistics | ModelStatistics, marks: Sequence[int], times: int) -> None:
-    """Add how long the phases of an execution took; `times` requests are charged with it."""
+    """Add how long the phases of an execution took; `times` requests are charged with it. Without a loop or a call, for
+    it is done twice for each small request."""
     start, infer, output, end = marks
-    for phase, ns in (
-        (statistics.compute_input, infer - start),
-        (statistics.compute_infer, output - infer),
-        (statistics.compute_output, end - output),
-    ):
-        phase.count += times
-        phase.ns += ns * times
+    phase, ns = statistics.compute_input, infer - start
+    phase.count += times
+    phase.ns += ns * times
+    phase.us += ns // 1000 * times
+    phase, ns = statistics.compute_infer, output - infer
+    phase.count += times
+    phase.ns += ns * times
+    phase.us += ns // 1000 * times
+    phase, ns = statistics.compute_output, end - output
+    phase.count += times
+    phase.ns += ns * times
+    phase.us += ns // 1000 * times
 
 
 @dataclass(slots=True)
@@ -48,7 +139,6 @@ class ModelStatistics:
         last_inference_ms: wall clock at the end of the latest execution, failed ones included; 0 for never.
         batches: by total batch size.
         responses: by index, of decoupled models whose backend reports them.
-        *_us: sums of per-request durations, each cut to whole microseconds.
         recent: latencies of the last minute, but for what `devices` have executed; None where they are not kept.
         cached: responses are kept in a cache, if the server has one.
         first_responses: milliseconds from a request to its first response; None where they are not kept.
@@ -72,13 +162,6 @@ class ModelStatistics:
     responses: dict[int, ResponseStatistics] = field(default_factory=dict)
     failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
     sealed: dict[SealReason, int] = field(default_factory=lambda: dict.fromkeys(SealReason, 0))
-    request_us: int = 0
-    queue_us: int = 0
-    compute_input_us: int = 0
-    compute_infer_us: int = 0
-    compute_output_us: int = 0
-    cache_hit_us: int = 0
-    cache_miss_us: int = 0
     cached: bool = False
     load_duration_s: float = 0.0
     recent: RecentLatencies | None = None
@@ -117,24 +200,17 @@ class ModelStatistics:
             requests: (received_ns, enqueued_ns, rows) of each.
             released_ns: when the answers went out.
         """
-        start = marks[Phase.COMPUTE_START]
-        request_ns = queue_ns = 0
+        start_ns, success, queue = marks[Phase.COMPUTE_START], self.success, self.queue
         for received_ns, enqueued_ns, rows in requests:
             self.inference_count += rows
-            request_ns += released_ns - received_ns
-            queue_ns += start - enqueued_ns
-            self.request_us += (released_ns - received_ns) // 1000
-            self.queue_us += (start - enqueued_ns) // 1000
+            success.ns += released_ns - received_ns
+            success.us += (released_ns - received_ns) // 1000
+            queue.ns += start_ns - enqueued_ns
+            queue.us += (start_ns - enqueued_ns) // 1000
         times = len(requests)
-        self.success.count += times
-        self.success.ns += request_ns
-        self.queue.count += times
-        self.queue.ns += queue_ns
-        _, infer, output, end = marks
+        success.count += times
+        queue.count += times
         _add_phases(self, marks, times)
-        self.compute_input_us += (infer - start) // 1000 * times
-        self.compute_infer_us += (output - infer) // 1000 * times
-        self.compute_output_us += (end - output) // 1000 * times
         if gpu is not None:
             self.devices[gpu].record_successes(requests, marks, released_ns)
         elif self.recent is not None:
@@ -147,15 +223,12 @@ class ModelStatistics:
             began_ns: when the cache was asked.
             released_ns: when it had answered, and the request with it.
         """
-        hit_ns = released_ns - began_ns
+        queue_ns, hit_ns = began_ns - enqueued_ns, released_ns - began_ns
         self.success.add(released_ns - received_ns)
-        self.queue.add(began_ns - enqueued_ns)
+        self.queue.add(queue_ns)
         self.cache_hit.add(hit_ns)
-        self.request_us += (released_ns - received_ns) // 1000
-        self.queue_us += (began_ns - enqueued_ns) // 1000
-        self.cache_hit_us += hit_ns // 1000
-        if self.recent is not None:
-            self.recent.record_cache_hit(began_ns - enqueued_ns, hit_ns, released_ns)
+        if self.recent is not None:  # the time of the whole request is not kept for models with a cache
+            self.recent.record(released_ns, queue=queue_ns, cache_hit=hit_ns)
 
     def record_cache_miss(self, miss_ns: int, now_ns: int) -> None:
         """A response was put into the cache.
@@ -164,11 +237,10 @@ class ModelStatistics:
             miss_ns: what that took, with the lookup before; it counts as part of the request.
         """
         self.cache_miss.add(miss_ns)
-        self.cache_miss_us += miss_ns // 1000
         self.success.ns += miss_ns
-        self.request_us += miss_ns // 1000
+        self.success.us += miss_ns // 1000
         if self.recent is not None:
-            self.recent.cache_miss.add(miss_ns // 1000, now_ns)
+            self.recent.record(now_ns, cache_miss=miss_ns)
 
     def record_first_response(self, received_ns: int, sent_ns: int) -> None:
         """The first response to a request, an error perhaps, went out."""
@@ -284,40 +356,22 @@ def _middle(smallest_us: int) -> float:
     return smallest_us + (1 << dropped) // 2 if dropped else smallest_us
 
 
-class RecentLatencies:
-    """Where the requests of the last minute spent their time.
-
-    Attributes:
-        request: from received to answered.
-        compute_input, compute_infer, compute_output: of the batches that they were part of.
-        cache_hit, cache_miss: with the response cache, where one answered or was given an answer to keep.
-    """
-
-    __slots__ = ("cache_hit", "cache_miss", "compute_infer", "compute_input", "compute_output", "queue", "request")
+class RecentLatencies(defaultdict[str, RecentDurations]):
+    """Where the requests of the last minute spent their time, by the name of the duration in `ModelStatistics`."""
 
     def __init__(self) -> None:
-        self.request = RecentDurations()
-        self.queue = RecentDurations()
-        self.compute_input = RecentDurations()
-        self.compute_infer = RecentDurations()
-        self.compute_output = RecentDurations()
-        self.cache_hit = RecentDurations()
-        self.cache_miss = RecentDurations()
+        super().__init__(RecentDurations)
+
+    def record(self, now_ns: int, **durations_ns: int) -> None:
+        for name, ns in durations_ns.items():
+            self[name].add(ns // 1000, now_ns)
 
     def record_successes(self, requests: Iterable[tuple[int, int, int]], marks: Sequence[int], now_ns: int) -> None:
         """See `ModelStatistics.record_successes`."""
         start, infer, output, end = marks
         for received_ns, enqueued_ns, _ in requests:
-            self.request.add((now_ns - received_ns) // 1000, now_ns)
-            self.queue.add((marks[Phase.COMPUTE_START] - enqueued_ns) // 1000, now_ns)
-            self.compute_input.add((infer - start) // 1000, now_ns)
-            self.compute_infer.add((output - infer) // 1000, now_ns)
-            self.compute_output.add((end - output) // 1000, now_ns)
-
-    def record_cache_hit(self, queue_ns: int, hit_ns: int, now_ns: int) -> None:
-        """See `ModelStatistics.record_cache_hit`. The time of the whole request is not kept for models with a cache."""
-        self.queue.add(queue_ns // 1000, now_ns)
-        self.cache_hit.add(hit_ns // 1000, now_ns)
+            self.record(now_ns, success=now_ns - received_ns, queue=start - enqueued_ns)
+            self.record(now_ns, compute_input=infer - start, compute_infer=output - infer, compute_output=end - output)
 
 
 class Histogram:

@@ -14,8 +14,7 @@ from ..backends.services import NOT_READY
 from ..config.model import ModelConfig
 from ..description import IndexEntry, ModelActorStatistics, ModelDescription, ModelState
 from ..errors import InvalidArgumentError, NotFoundError, TriremeError, UnavailableError
-from ..metrics.responses import MemoryUsage
-from ..metrics.statistics import ModelStatistics, ModelStatisticsEntry
+from ..metrics.statistics import MemoryUsage, ModelStatistics, ModelStatisticsEntry
 from ..request import LATEST, InferenceRequest
 from .source import ModelSource, Scan
 

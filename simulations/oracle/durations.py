@@ -227,19 +227,13 @@ def tally_of(own: ModelStatistics) -> Counter[str]:
             "execution_count": own.execution_count,
             "fail": own.fail.count,
             "fail ns": own.fail.ns,
-            "success us": own.request_us,
-            "queue us": own.queue_us,
-            "cache_hit us": own.cache_hit_us,
-            "compute_input us": own.compute_input_us,
-            "compute_infer us": own.compute_infer_us,
-            "compute_output us": own.compute_output_us,
             FailureReason.REJECTED.value: own.failures[FailureReason.REJECTED],
             FailureReason.CANCELED.value: own.failures[FailureReason.CANCELED],
         }
     )
     for name in ("success", "queue", "cache_hit", *PHASES):
         duration = getattr(own, name)
-        tally[name], tally[f"{name} ns"] = duration.count, duration.ns
+        tally[name], tally[f"{name} ns"], tally[f"{name} us"] = duration.count, duration.ns, duration.us
     for reason, count in own.sealed.items():
         tally[f"sealed: {reason.value}"] = count
     for rows, batch in own.batches.items():

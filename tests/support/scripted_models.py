@@ -39,7 +39,7 @@ from trireme.engine.errors import InternalError
 from trireme.engine.execution import ExecutionBatch
 from trireme.engine.instances.answer_window import AnswerWindow
 from trireme.engine.job import Job
-from trireme.engine.metrics.responses import ResponseOutcome, ResponseTimes
+from trireme.engine.metrics.statistics import ResponseOutcome, ResponseTimes
 from trireme.engine.tensor import Tensor
 
 PATIENCE_S = 60.0

@@ -13,8 +13,14 @@ from http_fakes import FakeServer
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from trireme.engine.metrics.responses import Duration, MemoryUsage, ResponseStatistics
-from trireme.engine.metrics.statistics import BatchStatistics, ModelStatistics, ModelStatisticsEntry
+from trireme.engine.metrics.statistics import (
+    BatchStatistics,
+    Duration,
+    MemoryUsage,
+    ModelStatistics,
+    ModelStatisticsEntry,
+    ResponseStatistics,
+)
 from trireme.proto.messages import inference as pb
 
 RECORDED = sorted((Path(__file__).parents[2] / "engine" / "config" / "recorded").glob("*.pbtxt"))

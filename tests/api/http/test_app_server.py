@@ -9,8 +9,14 @@ from http_fakes import HttpClient
 
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
-from trireme.engine.metrics.responses import Duration, MemoryUsage, ResponseStatistics
-from trireme.engine.metrics.statistics import BatchStatistics, ModelStatistics, ModelStatisticsEntry
+from trireme.engine.metrics.statistics import (
+    BatchStatistics,
+    Duration,
+    MemoryUsage,
+    ModelStatistics,
+    ModelStatisticsEntry,
+    ResponseStatistics,
+)
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/identity/ready"])

@@ -20,7 +20,7 @@ from trireme.api.metrics.collector import ServerCollector
 from trireme.engine.metrics.custom import MetricKind
 from trireme.engine.metrics.families import CpuReading, HostReadings
 from trireme.engine.metrics.page import Section, write_text
-from trireme.engine.metrics.responses import MemoryUsage
+from trireme.engine.metrics.statistics import MemoryUsage
 from trireme.engine.options import ServerOptions
 
 FIRST = "nv_inference_first_response_histogram_ms"

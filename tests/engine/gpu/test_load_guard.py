@@ -12,7 +12,7 @@ from trireme.engine.errors import UnavailableError
 from trireme.engine.gpu.discovery import Gpu, Gpus
 from trireme.engine.gpu.load_guard import LoadGuard, memory_in_use
 from trireme.engine.gpu.pinned_pool import GpuLimits
-from trireme.engine.metrics.responses import MemoryUsage
+from trireme.engine.metrics.statistics import MemoryUsage
 
 GPUS = Gpus((Gpu(0, "GPU-a"), Gpu(1, "GPU-b")))
 

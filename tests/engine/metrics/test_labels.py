@@ -104,7 +104,7 @@ def test_the_series_of_a_model_add_up_to_its_statistics(entry: ModelStatisticsEn
     assert sums["nv_inference_request_success_total", ""] == statistics.success.count == 5
     assert sums["nv_inference_count_total", ""] == statistics.inference_count == 6
     assert sums["nv_inference_exec_count_total", ""] == statistics.execution_count == 4
-    assert sums["nv_inference_request_summary_us_sum", ""] == statistics.request_us == 409
+    assert sums["nv_inference_request_summary_us_sum", ""] == statistics.success.us == 409
     assert sums["nv_inference_request_failure_total", "BACKEND"] == statistics.failures[FailureReason.BACKEND] == 2
     assert statistics.batches[3].compute_infer.count == 2
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from trireme.engine.errors import FailureReason
 from trireme.engine.execution import SealReason
-from trireme.engine.metrics.responses import Duration
-from trireme.engine.metrics.statistics import ModelStatistics
+from trireme.engine.metrics.statistics import Duration, ModelStatistics
 
 MARKS = (1_000, 3_500, 10_000, 10_999)
 
@@ -34,8 +33,8 @@ def test_each_request_of_a_batch_is_charged_the_whole_batch() -> None:
 def test_microseconds_are_cut_off_request_by_request() -> None:
     statistics = ModelStatistics()
     statistics.record_successes([(0, 400, 1), (0, 400, 1)], MARKS, 12_999)
-    assert (statistics.request_us, statistics.queue_us) == (24, 0)
-    assert (statistics.compute_input_us, statistics.compute_infer_us, statistics.compute_output_us) == (4, 12, 0)
+    assert (statistics.success.us, statistics.queue.us) == (24, 0)
+    assert (statistics.compute_input.us, statistics.compute_infer.us, statistics.compute_output.us) == (4, 12, 0)
 
 
 def test_a_failed_request_adds_only_to_fail_but_its_execution_counts() -> None:

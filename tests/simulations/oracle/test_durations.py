@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[str, Callable[[ModelStatistics], None]]] = {
     "requests for rows": ("batches of 4 is 0, right is 1", count_requests),
     "inferences": ("inference_count is 4, right is 1", set_to("inference_count", 4)),
     "executions": ("execution_count is 2, right is 1", set_to("execution_count", 2)),
-    "microseconds": ("queue us is 1, right is 9000", set_to("queue_us", 1)),
+    "microseconds": ("queue us is 1, right is 9000", lambda own: setattr(own.queue, "us", 1)),
     "the reason of a failure": ("REJECTED is 0", lambda own: own.failures.update({FailureReason.REJECTED: 0})),
     "the reason of a batch": ("sealed: instance idle is 0", lambda own: own.sealed.update({SealReason.IDLE: 0})),
     "the time of a failure": ("fail ns is 0", lambda own: setattr(own.fail, "ns", 0)),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trireme.engine.metrics.responses import (
+from trireme.engine.metrics.statistics import (
     MAX_INDICES,
     Duration,
+    ModelStatistics,
     ResponseOutcome,
     ResponseStatistics,
     ResponseTimes,
 )
-from trireme.engine.metrics.statistics import ModelStatistics
 
 
 def _times(outcome: ResponseOutcome, index: int = 0, output_start_ns: int = 130) -> ResponseTimes:
