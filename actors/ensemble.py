@@ -37,9 +37,8 @@ from ..engine.ensemble import (
     record_success,
 )
 from ..engine.errors import TriremeError
-from ..engine.execution import ExecutionBatch, Phase
 from ..engine.instances.answer_window import AnswerWindow
-from ..engine.job import Job, Outcome
+from ..engine.job import ExecutionBatch, Job, Outcome, Phase
 from ..engine.logs.request_lines import about
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.request import InferenceRequest

@@ -22,8 +22,8 @@ import trio
 from ..engine.backends.interface import ModelInstance, ProcessInstance, StreamInstance
 from ..engine.cancellation import Cancellation
 from ..engine.errors import InternalError, backend_failure
-from ..engine.execution import ExecutionBatch, Phase
 from ..engine.instances.executing import Placement
+from ..engine.job import ExecutionBatch, Phase
 from .actor import Turn
 from .offload import run_on_thread
 from .process_executor import ProcessExecutor

@@ -31,9 +31,8 @@ import trio
 from ..engine.backends.interface import InstanceSpec, LoadedModel, ModelInstance, ProcessInstance, StreamInstance
 from ..engine.config.instance_groups import UNLIMITED, RateLimit
 from ..engine.errors import FailureReason, InternalError, TriremeError
-from ..engine.execution import ExecutionBatch, Phase
 from ..engine.instances.executing import ExecutionLimit, Verdict
-from ..engine.job import Job
+from ..engine.job import ExecutionBatch, Job, Phase
 from ..engine.scheduling.core import InstanceId
 from .actor import Actor, Turn
 from .executors import Executor

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from ..engine.config.instance_groups import UNLIMITED, RateLimit
 from ..engine.errors import TriremeError
-from ..engine.execution import ExecutionBatch
-from ..engine.job import Job, Outcome
+from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.request import InferenceResponse
 from ..engine.scheduling.core import InstanceId
 from ..engine.scheduling.sequence.slot_core import SlotReport

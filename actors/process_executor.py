@@ -19,7 +19,7 @@ import trio
 
 from ..engine.backends.interface import ModelInstance, ProcessInstance
 from ..engine.errors import FailureReason, InternalError, TriremeError
-from ..engine.execution import ExecutionBatch, Phase
+from ..engine.job import ExecutionBatch, Phase
 from .actor import Turn
 from .offload import run_on_thread
 from .socket_readiness import Readiness

@@ -23,8 +23,7 @@ from typing import cast
 from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
 from ..engine.errors import TriremeError, UnavailableError
-from ..engine.execution import ExecutionBatch
-from ..engine.job import Job, Outcome
+from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.logs import request_lines
 from ..engine.metrics.statistics import ModelStatistics
 from ..engine.scheduling.core import Await, Dispatch, InstanceId, Reject, SchedulerCore, WaitUntil

@@ -24,9 +24,9 @@ import trio
 
 from ..engine.backends.interface import ModelInstance, StreamInstance
 from ..engine.errors import TriremeError, backend_failure
-from ..engine.execution import ExecutionBatch, Phase
 from ..engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
 from ..engine.gpu.flights import Flights, FlightState, FlightStatistics, Ticket
+from ..engine.job import ExecutionBatch, Phase
 from .actor import Actor, Turn
 from .work_thread import Done, ExecutorDiedError, Worker, first_error, run_on
 

@@ -13,9 +13,8 @@ from ..engine.backends.interface import InstanceSpec
 from ..engine.clock import Clock
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InvalidArgumentError, TriremeError
-from ..engine.execution import ExecutionBatch
 from ..engine.instances.warmup import WarmupSample
-from ..engine.job import Job, Outcome
+from ..engine.job import ExecutionBatch, Job, Outcome
 
 logger = logging.getLogger("trireme.model")
 

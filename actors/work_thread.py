@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import outcome
 import trio
 
-from ..engine.execution import ExecutionBatch
+from ..engine.job import ExecutionBatch
 from .actor import Turn
 
 T = TypeVar("T")

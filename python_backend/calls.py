@@ -21,8 +21,7 @@ from typing import Any
 
 from ..engine.backends.services import Question, Services
 from ..engine.errors import CancelledError, InvalidArgumentError, TriremeError, UnavailableError
-from ..engine.execution import ExecutionBatch
-from ..engine.job import Outcome
+from ..engine.job import ExecutionBatch, Outcome
 from ..engine.metrics.custom import MetricKind
 from ..engine.request import Caller, InferenceRequest, InferenceResponse
 from ..engine.tracing.record import Trace

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..engine.execution import ExecutionBatch
-from ..engine.job import Job
+from ..engine.job import ExecutionBatch, Job
 
 
 @dataclass(slots=True, eq=False)

@@ -32,8 +32,7 @@ from ..engine.backends.interface import InstanceSpec, ProcessInstance, ProcessLo
 from ..engine.backends.services import Services
 from ..engine.config.model import ModelConfig
 from ..engine.errors import FailureReason, InternalError, InvalidArgumentError, TriremeError, UnavailableError
-from ..engine.execution import ExecutionBatch, Phase
-from ..engine.job import Job
+from ..engine.job import ExecutionBatch, Job, Phase
 from ..engine.request import Caller, InferenceResponse
 from ..engine.tracing.record import Trace
 from .calls import Calls

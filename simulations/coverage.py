@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..engine.execution import SealReason
+from ..engine.job import SealReason
 from .coverage_answers import REACHABLE_ANSWERS, AnswerCoverage
 from .coverage_gpus import REACHABLE_GPUS, GpuCoverage
 from .events import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from ..engine.backends.interface import InstanceSpec
-from ..engine.execution import ExecutionBatch
+from ..engine.job import ExecutionBatch
 from .events import KernelEnded, KernelStarted
 from .gpu import End, Engine, GpuCore, Mark, Operation, SleepUntil, Start, StreamId
 from .history import Recorder

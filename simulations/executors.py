@@ -21,8 +21,8 @@ from ..actors.work_thread import Done, ExecutorDiedError, result_of
 from ..engine.backends.interface import ModelInstance, ProcessLostError, StreamInstance
 from ..engine.cancellation import Cancellation
 from ..engine.errors import FailureReason, InternalError, TriremeError
-from ..engine.execution import ExecutionBatch, Phase
 from ..engine.gpu.device import SickDeviceError
+from ..engine.job import ExecutionBatch, Phase
 from .clock import Sleeper
 from .events import DONE, GIVEN_UP
 from .history import Recorder

@@ -13,9 +13,8 @@ from functools import partial
 from ..engine.backends.interface import InstanceSpec
 from ..engine.config.model import ModelConfig
 from ..engine.errors import InternalError
-from ..engine.execution import ExecutionBatch
 from ..engine.gpu.device import SickDeviceError
-from ..engine.job import Job
+from ..engine.job import ExecutionBatch, Job
 from ..engine.tensor import Tensor
 from .clock import JumpingClock
 from .events import FaultStruck, StateUsed

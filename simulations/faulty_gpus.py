@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ..engine.backends.interface import InstanceSpec
-from ..engine.execution import ExecutionBatch
 from ..engine.gpu.device import OutOfDeviceMemoryError
 from ..engine.gpu.discovery import Gpu
 from ..engine.gpu.pinned_pool import DEFAULT_LIMIT_BYTES, PinnedPool
+from ..engine.job import ExecutionBatch
 from .clock import JumpingClock
 from .executors import SimulatedFailure
 from .plan import Fault, GpuPlan, ModelPlan, Plan, RequestPlan

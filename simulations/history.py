@@ -13,8 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 from ..engine.errors import TriremeError
-from ..engine.execution import ExecutionBatch
-from ..engine.job import Job, Outcome
+from ..engine.job import ExecutionBatch, Job, Outcome
 from ..engine.request import InferenceResponse
 from .events import BatchSealed, Event, ExecutionEnded, ExecutionStarted
 from .oracle.observed import Measured

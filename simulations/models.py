@@ -29,8 +29,8 @@ from ..engine.backends.interface import (
 from ..engine.backends.registry import BackendRegistry
 from ..engine.config.model import DynamicBatching, InstanceGroup, ModelConfig, ModelInput, ModelOutput
 from ..engine.datatypes import FP32
-from ..engine.execution import ExecutionBatch
 from ..engine.gpu.discovery import NO_GPUS, Gpus
+from ..engine.job import ExecutionBatch
 from ..engine.options import ServerOptions
 from ..engine.repository.source import ModelSource, Scan
 from ..engine.request import InferenceRequest

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..engine.config.model import ModelConfig
 from ..engine.datatypes import FP32
-from ..engine.execution import ExecutionBatch
-from ..engine.job import Job
+from ..engine.job import ExecutionBatch, Job
 from ..engine.scheduling.batch import BatchLayout
 from ..engine.scheduling.sequence.state import keep_states
 from ..engine.tensor import Tensor

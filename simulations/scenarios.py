@@ -9,7 +9,7 @@ import trio
 
 from ..engine.backends.interface import InstanceSpec
 from ..engine.config.model import DynamicBatching, QueuePolicy, TimeoutAction
-from ..engine.execution import ExecutionBatch
+from ..engine.job import ExecutionBatch
 from .device import GpuWork, Kernel
 from .models import Profile, simple_model, simple_request
 from .stream_device import DeviceProfile, LatencyProfile

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..engine.backends.interface import StreamInstance
 from ..engine.config.model import ModelConfig
-from ..engine.execution import ExecutionBatch
 from ..engine.gpu.device import Stream
 from ..engine.gpu.pipeline import Flight, Pipeline
+from ..engine.job import ExecutionBatch
 from .stream_device import LatencyProfile, SimulatedArray, SimulatedDevice, SimulatedStream
 
 _BYTE = np.dtype(np.uint8)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from ..actors.work_thread import ExecutorDiedError
 from ..engine.backends.interface import InstanceSpec
 from ..engine.errors import CancelledError, InternalError
-from ..engine.execution import ExecutionBatch
-from ..engine.job import Job
+from ..engine.job import ExecutionBatch, Job
 from ..engine.tensor import Tensor
 from .clock import JumpingClock
 from .events import AnswerGiven, AnswerHeldBack

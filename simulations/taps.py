@@ -24,8 +24,7 @@ from ..actors.scheduler import Scheduler
 from ..engine.config.model import ModelConfig
 from ..engine.ensemble import EnsembleCore, EnsemblePlan, StepCall, Submit
 from ..engine.errors import TriremeError
-from ..engine.execution import ExecutionBatch
-from ..engine.job import Job, Outcome, Reply
+from ..engine.job import ExecutionBatch, Job, Outcome, Reply
 from ..engine.repository.source import ModelSource
 from ..engine.request import InferenceRequest, InferenceResponse
 from ..engine.scheduling.core import Action, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore

@@ -15,11 +15,10 @@ from ..config.model import ModelConfig
 from ..config.sequence import SequenceBatching, sequence_batching
 from ..datatypes import BYTES
 from ..errors import InternalError, UnavailableError
-from ..execution import ExecutionBatch, Phase
 from ..gpu.device import DeviceArray
 from ..gpu.pipeline import Compute, Flight, Pipeline
 from ..instances.orders import first_instance
-from ..job import Job
+from ..job import ExecutionBatch, Job, Phase
 from ..memory.tensors import PlacedOutput
 from ..scheduling.batch import BatchLayout
 from ..scheduling.sequence.state import keep_arrays

@@ -25,7 +25,7 @@ from ..cancellation import Cancellation
 from ..config.files import path_within
 from ..config.model import ModelConfig, ModelInput, ModelOutput
 from ..errors import InternalError, InvalidArgumentError, TriremeError
-from ..execution import ExecutionBatch
+from ..job import ExecutionBatch
 from ..metrics.statistics import MemoryUsage
 from .services import Services
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import FailureReason
-from ..execution import Phase, SealReason
-from ..job import Job
+from ..job import Job, Phase, SealReason
 from ..metrics.statistics import ModelStatistics
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backends.interface import StreamInstance
-from ..execution import ExecutionBatch
+from ..job import ExecutionBatch
 
 LOOK_S = 1.0
 

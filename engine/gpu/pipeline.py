@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InternalError
-from ..execution import ExecutionBatch, Phase
+from ..job import ExecutionBatch, Phase
 from ..memory.tensors import DevicePieces, PlacedOutput
 from .device import Device, DeviceArray, Event, SickDeviceError, Stream
 

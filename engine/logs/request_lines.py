@@ -9,8 +9,7 @@ import logging
 from collections.abc import Iterable
 
 from ..errors import TriremeError, request_prefix
-from ..execution import ExecutionBatch
-from ..job import Job, Outcome
+from ..job import ExecutionBatch, Job, Outcome
 from ..request import InferenceRequest
 from ..tensor import Tensor
 

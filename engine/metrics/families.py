@@ -28,7 +28,7 @@ from prometheus_client.metrics_core import (
 )
 
 from ..errors import FailureReason
-from ..execution import SealReason
+from ..job import SealReason
 from .page import Scrape, number_text
 from .statistics import (
     FIRST_RESPONSE_FAMILY,

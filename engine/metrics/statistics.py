@@ -11,7 +11,6 @@ requests together, then the second ones.
 
 from __future__ import annotations
 
-import enum
 import logging
 import math
 from bisect import bisect_left
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 
 from ..config.model import ModelConfig
 from ..errors import FailureReason
-from ..execution import Phase, SealReason
+from ..job import Phase, ResponseOutcome, ResponseTimes, SealReason
 
 MAX_INDICES = 4_096
 """Responses of a request that are told apart; what is reported for later ones is dropped."""
@@ -39,34 +38,6 @@ class Duration:
         self.count += 1
         self.ns += ns
         self.us += ns // 1000
-
-
-class ResponseOutcome(enum.Enum):
-    """What became of a response. The value is how the protocols call it."""
-
-    SUCCESS = "success"
-    FAIL = "fail"
-    EMPTY = "empty_response"  # only says that no more responses follow
-    CANCEL = "cancel"  # the request was cancelled before
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseTimes:
-    """One response, as its backend reports it.
-
-    Attributes:
-        index: which one of its request, from 0.
-        start_ns: when work on it began.
-        output_start_ns: when it was computed, and its tensors were being copied; of no meaning for responses that are
-            empty or cancelled.
-        end_ns: when it was handed over.
-    """
-
-    index: int
-    outcome: ResponseOutcome
-    start_ns: int
-    output_start_ns: int
-    end_ns: int
 
 
 @dataclass(slots=True)

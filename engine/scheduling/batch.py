@@ -168,7 +168,7 @@ class BatchLayout:
     def answer(self, shares: Shares) -> None:
         """Answer jobs with what each asked for of its share."""
         for job, tensors in shares:
-            wanted = job.requested_outputs
+            wanted = job.request.requested_outputs
             job.respond(job.response([tensor for tensor in tensors if tensor.name in wanted] if wanted else tensors))
 
     def _fail_short(self, jobs: Jobs, outputs: Sequence[np.ndarray | PlacedOutput]) -> Jobs:

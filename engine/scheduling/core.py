@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import TriremeError
-from ..execution import SealReason
-from ..job import Job
+from ..job import Job, SealReason
 
 InstanceId = int
 

@@ -38,8 +38,7 @@ from typing import cast
 
 from ..clock import Clock
 from ..errors import TriremeError
-from ..execution import ExecutionBatch, SealReason
-from ..job import Job, Outcome
+from ..job import ExecutionBatch, Job, Outcome, SealReason
 from ..metrics.statistics import ModelStatistics
 from . import refusals
 from .core import WAIT, Action, Await, Dispatch, InstanceId, Reject, SchedulerCore, SequenceCore, WaitUntil

@@ -26,8 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
 
-from ..execution import SealReason
-from ..job import Job
+from ..job import Job, SealReason
 from .compatibility import Compatibility
 
 

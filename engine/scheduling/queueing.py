@@ -39,8 +39,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from ..config.model import DynamicBatching
-from ..execution import SealReason
-from ..job import Job
+from ..job import Job, SealReason
 from . import refusals
 from .compatibility import Compatibility
 from .core import WAIT, Action, Dispatch, InstanceId, Reject, WaitUntil

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from ..clock import Clock
 from ..errors import TriremeError
-from ..execution import Phase
-from ..job import Job, Outcome
+from ..job import Job, Outcome, Phase
 from .record import Activity, Identities, SpanContext, Trace
 from .settings import SettingsChange, TraceConfig, TraceLevel, TraceMode, TraceSetting, TraceSettings
 

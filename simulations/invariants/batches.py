@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...engine.execution import SealReason
+from ...engine.job import SealReason
 from ...engine.scheduling.compatibility import Compatibility
 from ..events import BatchSealed
 from ..history import Handlers

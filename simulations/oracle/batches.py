@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...engine.config.model import DynamicBatching, ModelConfig
-from ...engine.execution import SealReason
+from ...engine.job import SealReason
 from .queues import Entry
 
 

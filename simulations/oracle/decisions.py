@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...engine.config.model import ModelConfig
-from ...engine.execution import SealReason
+from ...engine.job import SealReason
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
 from ..invariants.queueing import EXPIRED, FULL

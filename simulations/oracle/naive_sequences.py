@@ -13,7 +13,7 @@ import numpy as np
 
 from ...engine.config.model import DynamicBatching, ModelConfig
 from ...engine.config.sequence import OldestStrategy, SequenceBatching, sequence_batching
-from ...engine.execution import SealReason
+from ...engine.job import SealReason
 from .batches import Batch, cannot_grow, may_share, right_batch
 from .observed import NEVER_S, Admitted, RefusedAtDoor
 from .queues import Entry

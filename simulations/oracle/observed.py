@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 
 from ...engine.config.model import ModelConfig
-from ...engine.execution import SealReason
+from ...engine.job import SealReason
 from ...engine.tensor import Tensor
 from ..records import record
 

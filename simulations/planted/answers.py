@@ -9,9 +9,8 @@ from ...actors.admission import Admission
 from ...actors.messages import CacheHit
 from ...actors.scheduler import Scheduler
 from ...engine.errors import NotFoundError, TriremeError
-from ...engine.execution import ExecutionBatch
 from ...engine.instances.answer_window import AnswerWindow
-from ...engine.job import Job, Outcome
+from ...engine.job import ExecutionBatch, Job, Outcome
 from ...engine.request import InferenceRequest
 from ...engine.scheduling.ordering import Answer, OrderedRelease
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.config.model import QueuePolicy
-from ...engine.execution import SealReason
-from ...engine.job import Job
+from ...engine.job import Job, SealReason
 from ...engine.scheduling.batch import BatchLayout, _ScatterLayout
 from ...engine.scheduling.compatibility import Compatibility
 from ...engine.scheduling.core import InstanceId

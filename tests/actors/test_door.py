@@ -7,7 +7,7 @@ import trio
 
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
 from trireme.engine.errors import UnavailableError
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.simulations.models import Profile
 
 

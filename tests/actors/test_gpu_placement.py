@@ -25,9 +25,9 @@ from trireme.engine.backends.interface import (
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.errors import InvalidArgumentError, UnavailableError
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.discovery import Gpu
 from trireme.engine.gpu.pinned_pool import GpuLimits
+from trireme.engine.job import ExecutionBatch
 from trireme.engine.options import ControlMode, ServerOptions
 
 GPUS = (

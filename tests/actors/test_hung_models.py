@@ -17,7 +17,7 @@ from trireme.engine.config.model import DynamicBatching
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.description import ModelState
 from trireme.engine.errors import InternalError
-from trireme.engine.execution import ExecutionBatch
+from trireme.engine.job import ExecutionBatch
 from trireme.engine.options import ServerOptions
 from trireme.simulations.models import Profile, SimulatedModel, simple_request
 

@@ -18,9 +18,8 @@ from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import FailureReason, InternalError
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.instances.executing import SHORT_NS, TRIALS
-from trireme.engine.job import Job, Outcome
+from trireme.engine.job import ExecutionBatch, Job, Outcome
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor

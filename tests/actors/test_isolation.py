@@ -9,7 +9,7 @@ import trio.testing
 from trireme.engine.backends.interface import ProcessLostError
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import CancelledError, TriremeError
-from trireme.engine.execution import ExecutionBatch
+from trireme.engine.job import ExecutionBatch
 
 BATCHING = DynamicBatching((4,), 50_000)
 

@@ -20,7 +20,7 @@ from trireme.engine.config.model import InstanceGroup, ModelConfig
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.datatypes import INT32
 from trireme.engine.errors import InvalidArgumentError
-from trireme.engine.execution import ExecutionBatch
+from trireme.engine.job import ExecutionBatch
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor

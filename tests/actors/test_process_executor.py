@@ -15,7 +15,7 @@ from trireme.actors.process_executor import COPIED_IN_PLACE_BYTES, ProcessExecut
 from trireme.actors.socket_readiness import Readiness
 from trireme.engine.backends.interface import ProcessInstance
 from trireme.engine.errors import InvalidArgumentError, TriremeError
-from trireme.engine.execution import ExecutionBatch, Phase
+from trireme.engine.job import ExecutionBatch, Phase
 
 
 async def test_what_an_instance_wants_at_its_end_is_not_begun() -> None:

@@ -12,8 +12,8 @@ import trio
 from trireme.actors.actor import Turn
 from trireme.actors.stream_executor import StreamExecutor
 from trireme.engine.backends.interface import StreamInstance
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.device import SickDeviceError
+from trireme.engine.job import ExecutionBatch
 from trireme.simulations.clock import VirtualClock
 from trireme.simulations.executors import VirtualWorker
 

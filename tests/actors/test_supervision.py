@@ -8,7 +8,7 @@ import trio
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.description import ModelState
 from trireme.engine.errors import FailureReason, InternalError, TriremeError
-from trireme.engine.execution import ExecutionBatch
+from trireme.engine.job import ExecutionBatch
 from trireme.simulations.executors import SimulatedFailure
 from trireme.simulations.models import Profile
 

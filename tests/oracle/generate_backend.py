@@ -12,8 +12,7 @@ from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import BYTES, FP16, INT32
 from trireme.engine.errors import InternalError, NotFoundError
-from trireme.engine.execution import ExecutionBatch
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.tensor import Tensor
 
 

@@ -30,7 +30,7 @@ from trio.testing import MockClock
 
 from trireme.actors import InferenceServer
 from trireme.engine.errors import InternalError, TriremeError
-from trireme.engine.execution import ExecutionBatch
+from trireme.engine.job import ExecutionBatch
 from trireme.engine.request import InferenceRequest
 from trireme.python_backend.child import protocol
 from trireme.python_backend.child.channel import Letter

@@ -27,8 +27,7 @@ from trireme.engine.clock import SystemClock
 from trireme.engine.config import model_config
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import InternalError, TriremeError
-from trireme.engine.execution import ExecutionBatch
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.request import InferenceRequest
 from trireme.python_backend.calls import LARGE_BYTES, MOST_METRICS
 from trireme.python_backend.child import protocol

@@ -10,8 +10,7 @@ import pytest
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import FP32
-from trireme.engine.execution import ExecutionBatch
-from trireme.engine.job import Job, Reply
+from trireme.engine.job import ExecutionBatch, Job, Reply
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
 from trireme.simulations.rows import ModelRows, answer_alone, held, stray_data

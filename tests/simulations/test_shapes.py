@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.scheduling.compatibility import Compatibility
 from trireme.simulations.events import BatchSealed
 from trireme.simulations.plan import ModelPlan, Plan, RequestPlan

@@ -11,8 +11,8 @@ import trio
 
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import InternalError
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.device import OutOfDeviceMemoryError
+from trireme.engine.job import ExecutionBatch
 from trireme.simulations.events import BatchSealed, ExecutionEnded, RequestAbandoned, RequestAnswered, RequestSubmitted
 from trireme.simulations.history import History
 from trireme.simulations.models import Profile, simple_model, simple_request

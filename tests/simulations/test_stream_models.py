@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.config.model import DynamicBatching
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.device import OutOfDeviceMemoryError
+from trireme.engine.job import ExecutionBatch
 from trireme.simulations.events import ExecutionEnded, KernelEnded, KernelStarted, RequestAnswered
 from trireme.simulations.history import History
 from trireme.simulations.models import simple_model, simple_request

@@ -21,8 +21,7 @@ from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32, INT32
 from trireme.engine.errors import InternalError
-from trireme.engine.execution import ExecutionBatch
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.metrics.statistics import ModelStatistics
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest, InferenceResponse

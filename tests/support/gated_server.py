@@ -23,7 +23,7 @@ from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
-from trireme.engine.execution import ExecutionBatch
+from trireme.engine.job import ExecutionBatch
 from trireme.engine.metrics.families import HostReadings
 from trireme.engine.metrics.statistics import ModelStatistics
 from trireme.engine.options import ServerOptions

@@ -17,8 +17,7 @@ from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import TriremeError
-from trireme.engine.execution import ExecutionBatch
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.memory.cuda import CudaDriver
 from trireme.engine.memory.regions import Regions, RegionSlice
 from trireme.engine.memory.tensors import RegionTensor

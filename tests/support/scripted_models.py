@@ -36,9 +36,8 @@ from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.instances.answer_window import AnswerWindow
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.metrics.statistics import ResponseOutcome, ResponseTimes
 from trireme.engine.tensor import Tensor
 

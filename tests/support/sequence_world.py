@@ -13,8 +13,7 @@ from trireme.engine.config.model import ModelConfig, ModelInput
 from trireme.engine.config.sequence import ControlKind, SequenceBatching, SequenceControl
 from trireme.engine.datatypes import BOOL, FP32, INT32, UINT64
 from trireme.engine.errors import TriremeError
-from trireme.engine.execution import SealReason
-from trireme.engine.job import Job, Outcome
+from trireme.engine.job import Job, Outcome, SealReason
 from trireme.engine.request import InferenceRequest
 from trireme.engine.scheduling.core import Await, Dispatch, Reject, Wait, WaitUntil
 from trireme.engine.scheduling.sequence.batcher import SequenceBatcher

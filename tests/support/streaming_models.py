@@ -33,9 +33,9 @@ from trireme.engine.backends.interface import (
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.device import SickDeviceError, Stream
 from trireme.engine.gpu.pipeline import Flight, Pipeline
+from trireme.engine.job import ExecutionBatch
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor

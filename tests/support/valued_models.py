@@ -23,7 +23,7 @@ from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
-from trireme.engine.execution import ExecutionBatch
+from trireme.engine.job import ExecutionBatch
 from trireme.engine.request import InferenceRequest, InferenceResponse, ParameterValue
 from trireme.engine.tensor import Tensor
 

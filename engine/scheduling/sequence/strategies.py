@@ -25,8 +25,7 @@ import numpy as np
 
 from ...config.model import ModelConfig
 from ...config.sequence import DirectStrategy, OldestStrategy, SequenceBatching
-from ...execution import SealReason
-from ...job import Job, Outcome
+from ...job import Job, Outcome, SealReason
 from ...request import InferenceRequest
 from ..compatibility import Compatibility
 from ..core import InstanceId

@@ -13,7 +13,7 @@ from trireme.actors import InferenceServer
 from trireme.api.metrics.collector import ServerCollector
 from trireme.engine.config.model import DynamicBatching, InstanceGroup, ModelConfig
 from trireme.engine.errors import InternalError
-from trireme.engine.execution import ExecutionBatch
+from trireme.engine.job import ExecutionBatch
 from trireme.engine.metrics.families import HostReadings
 from trireme.engine.metrics.page import write_text
 from trireme.simulations.models import Profile, SimulatedModel, answer_with_zeros, simple_model, simple_request

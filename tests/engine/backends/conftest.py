@@ -17,8 +17,7 @@ from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.clock import SystemClock
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.datatypes import BYTES, DataType
-from trireme.engine.execution import ExecutionBatch
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
 

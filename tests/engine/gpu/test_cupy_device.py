@@ -15,12 +15,12 @@ from fake_gpu import EARLY, FakeGpus, Misuse, Operation
 
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InternalError, UnavailableError
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.cupy_device import CupyDevice, CupyStream
 from trireme.engine.gpu.device import Device, OutOfDeviceMemoryError, SickDeviceError, Stream
 from trireme.engine.gpu.devices import CupyDevices
 from trireme.engine.gpu.pinned_pool import PinnedPool, is_pinned
 from trireme.engine.gpu.pipeline import Pipeline
+from trireme.engine.job import ExecutionBatch
 
 F32 = np.dtype(np.float32)
 EARLY_FLOAT = float(np.frombuffer(bytes([EARLY] * 4), F32)[0])

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trireme.engine.backends.interface import StreamInstance
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.flights import LOOK_S, TRANSITIONS, FlightEvent, Flights, FlightState, FlightStatistics, Ticket
+from trireme.engine.job import ExecutionBatch
 
 
 def begun(flights: Flights) -> Ticket:

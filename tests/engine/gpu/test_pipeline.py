@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.engine.errors import InternalError, InvalidArgumentError
-from trireme.engine.execution import ExecutionBatch, Phase
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError, Stream
 from trireme.engine.gpu.pipeline import Flight, Pipeline
+from trireme.engine.job import ExecutionBatch, Phase
 
 FLOAT = np.dtype(np.float32)
 BYTES = 16

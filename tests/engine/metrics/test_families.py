@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from trireme.engine.errors import FailureReason
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.metrics.families import (
     CpuReading,
     HostReadings,

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from trireme.engine.errors import FailureReason
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.metrics.families import label_sets, latency_families, model_families
 from trireme.engine.metrics.page import write_text
 from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry, RecentLatencies

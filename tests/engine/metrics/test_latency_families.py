@@ -8,7 +8,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.metrics.families import latency_families, model_families
 from trireme.engine.metrics.page import DEFAULT_QUANTILES, write_text
 from trireme.engine.metrics.statistics import Histogram, ModelStatistics, ModelStatisticsEntry, RecentLatencies

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.engine.errors import FailureReason
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.metrics.statistics import Duration, ModelStatistics
 
 MARKS = (1_000, 3_500, 10_000, 10_999)

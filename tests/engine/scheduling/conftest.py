@@ -11,8 +11,7 @@ import pytest
 
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import TriremeError
-from trireme.engine.execution import SealReason
-from trireme.engine.job import Job, Outcome
+from trireme.engine.job import Job, Outcome, SealReason
 from trireme.engine.request import InferenceRequest
 from trireme.engine.scheduling.core import Dispatch, Reject, SchedulerCore, WaitUntil
 from trireme.engine.tensor import Tensor

@@ -16,8 +16,7 @@ from trireme.engine.config.model import BatchInput, BatchOutput, ModelConfig, Mo
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.datatypes import BYTES, DATATYPES, FP32, INT32, UINT8, DataType
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError
-from trireme.engine.execution import ExecutionBatch
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.scheduling.batch import BatchLayout, encode_text
 from trireme.engine.tensor import Tensor

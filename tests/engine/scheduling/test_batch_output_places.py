@@ -11,8 +11,7 @@ from fake_cuda import FakeCuda
 from trireme.engine.config.model import BatchOutput, ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import FP32
 from trireme.engine.errors import InternalError
-from trireme.engine.execution import ExecutionBatch
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.memory.cuda import CudaDriver
 from trireme.engine.memory.regions import Regions, RegionSlice
 from trireme.engine.memory.tensors import PlacedOutput

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trireme.engine.errors import FailureReason, UnavailableError
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.scheduling.core import WAIT, Dispatch, Reject
 from trireme.engine.scheduling.queueing import DefaultScheduler
 

@@ -8,8 +8,7 @@ import pytest
 
 from trireme.engine.config.model import DynamicBatching
 from trireme.engine.errors import CancelledError, InternalError
-from trireme.engine.execution import SealReason
-from trireme.engine.job import Job
+from trireme.engine.job import Job, SealReason
 from trireme.engine.scheduling.core import WAIT, Dispatch, Reject, WaitUntil
 from trireme.engine.scheduling.dispatcher import Dispatcher
 from trireme.engine.scheduling.forecast import LEAD_S

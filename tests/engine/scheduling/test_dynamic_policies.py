@@ -7,7 +7,7 @@ import pytest
 
 from trireme.engine.config.model import DynamicBatching, QueuePolicy, TimeoutAction
 from trireme.engine.errors import CancelledError, FailureReason, UnavailableError
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.scheduling.core import WAIT, Dispatch, Reject, WaitUntil
 from trireme.engine.scheduling.queueing import DynamicBatcher
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.scheduling.formation import Formation
 
 ALL_CONDITIONS = list(product((False, True), repeat=5))

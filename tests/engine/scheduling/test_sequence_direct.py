@@ -8,7 +8,7 @@ from sequence_world import World, make_plan, sequence_job, value
 
 from trireme.engine.config.sequence import DirectStrategy, SequenceBatching
 from trireme.engine.errors import InternalError
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.scheduling.sequence.strategies import NullJob
 
 DIRECT = SequenceBatching()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sequence_world import World, make_plan, value
 
 from trireme.engine.config.sequence import OldestStrategy, SequenceBatching
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 
 
 def oldest(candidates: int = 0, preferred: tuple[int, ...] = (), delay_us: int = 0) -> SequenceBatching:

@@ -9,7 +9,7 @@ import pytest
 
 from trireme.engine.config.model import DynamicBatching, ModelConfig, ModelInput
 from trireme.engine.datatypes import FP32, INT32
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.tensor import Tensor
 from trireme.simulations.oracle.batches import Batch, NotYet, may_share, right_batch
 from trireme.simulations.oracle.observed import NEVER_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from trireme.engine.config.model import DynamicBatching, QueuePolicy
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.simulations.clock import JumpingClock
 from trireme.simulations.history import Recorder
 from trireme.simulations.models import Profile, simple_model, simple_request

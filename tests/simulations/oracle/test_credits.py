@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.scheduling.forecast import LEAD_S
 from trireme.simulations.events import (
     DONE,

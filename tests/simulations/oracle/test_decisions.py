@@ -6,7 +6,7 @@ import pytest
 from oracle_tape import Tape
 
 from trireme.engine.config.model import DynamicBatching, ModelConfig, QueuePolicy, TimeoutAction
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.simulations.invariants.queueing import EXPIRED, FULL
 from trireme.simulations.invariants.serving import STOPPING
 from trireme.simulations.oracle import decisions

@@ -8,7 +8,7 @@ import pytest
 from oracle_tape import Tape
 
 from trireme.engine.errors import FailureReason
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 from trireme.simulations.events import (
     BatchSealed,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from trireme.engine.errors import FailureReason
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.engine.metrics.statistics import ModelStatistics, ModelStatisticsEntry
 from trireme.simulations.events import (
     NEVER_NS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.simulations.events import DONE, BatchSealed, ExecutionEnded, InstanceAttached, InstanceDetached
 from trireme.simulations.history import Recorder
 from trireme.simulations.invariants.state import WorldState

@@ -6,7 +6,7 @@ import pytest
 from oracle_tape import Tape
 
 from trireme.engine.config.model import DynamicBatching, ModelConfig
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.simulations.events import ReplyDelivered
 from trireme.simulations.oracle import leaving
 from trireme.simulations.oracle.leaving import AnswersLeave

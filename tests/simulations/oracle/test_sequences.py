@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from oracle_tape import Tape
 
-from trireme.engine.execution import SealReason
+from trireme.engine.job import SealReason
 from trireme.simulations.oracle.naive_sequences import BATCHED, EXPIRED, NO_ID, NO_START, STOPPING
 from trireme.simulations.oracle.observed import (
     NEVER_S,

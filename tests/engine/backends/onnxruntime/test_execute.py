@@ -16,7 +16,7 @@ from trireme.engine.backends.onnxruntime import OnnxRuntimeBackend
 from trireme.engine.config.model import BatchInput, BatchOutput, ModelConfig, ModelInput, ModelOutput
 from trireme.engine.datatypes import BF16, BYTES, DATATYPES, FP32, INT32, INT64, DataType
 from trireme.engine.errors import InternalError, InvalidArgumentError
-from trireme.engine.execution import Phase
+from trireme.engine.job import Phase
 
 
 def config(

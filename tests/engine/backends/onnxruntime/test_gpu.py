@@ -29,11 +29,10 @@ from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.config.sequence import sequence_batching
 from trireme.engine.datatypes import BF16, BYTES, FP32, INT64, DataType
 from trireme.engine.errors import InternalError, TriremeError, UnavailableError
-from trireme.engine.execution import ExecutionBatch, Phase
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
 from trireme.engine.gpu.devices import CupyDevices
 from trireme.engine.gpu.pinned_pool import PinnedPool
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job, Phase
 from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.scheduling.sequence.initial_state import state_layout
 from trireme.engine.tensor import Tensor

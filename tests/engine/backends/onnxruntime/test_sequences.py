@@ -20,8 +20,7 @@ from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.config.sequence import sequence_batching
 from trireme.engine.datatypes import BF16, BYTES, INT32, DataType
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError, UnsupportedError
-from trireme.engine.execution import ExecutionBatch
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.request import InferenceRequest, InferenceResponse
 from trireme.engine.scheduling.sequence.controls import Controls
 from trireme.engine.scheduling.sequence.initial_state import state_layout
@@ -251,7 +250,7 @@ def test_a_state_that_is_an_output_too_is_answered_if_the_client_asks(models: An
     counting_model(models)
     world = World(config(tensors=INPUT + OUTPUT + OUTPUT.replace('"Y"', '"NEW"')), models)
     first, second = world.job(x(5)), world.job(x(7))
-    second.requested_outputs = ("Y",)
+    second.request.requested_outputs = ("Y",)
     assert world.run(first, second) == [{"Y": [[5]], "NEW": [[5]]}, {"Y": [[7]]}]
     assert (kept(first), kept(second)) == ([[5]], [[7]])
 

@@ -17,8 +17,8 @@ from trireme.engine.backends.pytorch import PyTorchBackend
 from trireme.engine.backends.pytorch.instance import PyTorchInstance
 from trireme.engine.datatypes import BYTES, FP32
 from trireme.engine.errors import InternalError, InvalidArgumentError, TriremeError
-from trireme.engine.execution import Phase
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.job import Phase
 from trireme.engine.memory.regions import RegionKind
 from trireme.engine.tensor import Tensor
 

@@ -25,10 +25,9 @@ from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import TriremeError
-from trireme.engine.execution import ExecutionBatch
 from trireme.engine.gpu.device import Stream
 from trireme.engine.gpu.devices import CupyDevices
-from trireme.engine.job import Job
+from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor
 from trireme.engine.validation import RequestValidator

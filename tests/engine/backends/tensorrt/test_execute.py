@@ -12,8 +12,8 @@ from fake_plans import double_plan, plan, tensor
 
 from trireme.engine.datatypes import BY_NAME, INT32
 from trireme.engine.errors import InternalError
-from trireme.engine.execution import Phase
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
+from trireme.engine.job import Phase
 from trireme.engine.tensor import Tensor
 
 

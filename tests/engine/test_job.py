@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trireme.engine.errors import FailureReason, InternalError, InvalidArgumentError, UnavailableError
-from trireme.engine.execution import ExecutionBatch, Phase, SealReason
-from trireme.engine.job import Job, Outcome
+from trireme.engine.job import ExecutionBatch, Job, Outcome, Phase, SealReason
 from trireme.engine.metrics.statistics import ResponseOutcome, ResponseTimes
 from trireme.engine.request import InferenceRequest
 
