@@ -41,7 +41,7 @@ from .history import Handlers
 from .invariants.queueing import EXPIRED, FULL
 from .invariants.serving import STOPPING, UNKNOWN
 from .invariants.state import WorldState
-from .plan import Fault
+from .plan import RESIZED_TO, Fault
 from .reach import REACHABLE_SERVING
 
 REACHABLE = (
@@ -81,6 +81,7 @@ REACHABLE = (
     "a model loaded again",
     "a model unloaded",
     "a model changed twice at once",
+    "a model resized",
     "a change refused",
     "a load failed, and the old one served on",
     "executed by what was replaced",
@@ -210,6 +211,8 @@ class Coverage:
 
     def _change_done(self, event: ChangeDone) -> None:
         self._changing[event.model] -= 1
+        if event.change.startswith(RESIZED_TO) and not event.error:
+            self.count("a model resized")
         if event.error:
             self.count("a change refused")
 

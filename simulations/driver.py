@@ -36,7 +36,7 @@ class Driver:
         done: nothing is left to send, and every reply is final, whether or not anybody still waits for it.
         replies: those that may not have been taken, by request.
         misled: called with a text when a client has an answer that is not to its request.
-        touch: changes a model, by its name.
+        touch: changes a model's files, if the plan wants that.
         changing: changes of models that were not asked for, or are not done.
     """
 
@@ -47,7 +47,7 @@ class Driver:
         clock: JumpingClock,
         recorder: Recorder,
         misled: Callable[[str], None],
-        touch: Callable[[str], None],
+        touch: Callable[[ChangePlan], None],
     ) -> None:
         self.done = trio.Event()
         self.replies: dict[int, Reply] = {}
@@ -239,17 +239,16 @@ class Driver:
 
     async def _change(self, plan: ChangePlan) -> None:
         recorder, error = self._recorder, ""
-        recorder.record(ChangeAsked(recorder.now_ns(), plan.model, plan.change.value))
+        recorder.record(ChangeAsked(recorder.now_ns(), plan.model, plan.text))
         try:
             if plan.change is Change.UNLOAD:
                 await self._server.unload_model(plan.model)
             else:
-                if plan.change is Change.RELOAD:
-                    self._touch(plan.model)
+                self._touch(plan)
                 await self._server.load_model(plan.model, {})
         except TriremeError as failure:
             error = failure.message
-        recorder.record(ChangeDone(recorder.now_ns(), plan.model, plan.change.value, error))
+        recorder.record(ChangeDone(recorder.now_ns(), plan.model, plan.text, error))
         self.changing -= 1
         self._look_whether_done()
 

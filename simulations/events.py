@@ -296,7 +296,7 @@ class ModelStateChanged:
 
 @record
 class ChangeAsked:
-    """The server was asked to change a model: `change` is a `Change`'s value."""
+    """The server was asked to change a model: `change` is `ChangePlan.text`."""
 
     at_ns: int
     model: str

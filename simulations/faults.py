@@ -23,7 +23,7 @@ from .faulty_gpus import SLOWNESS, FaultyGpus
 from .graphs import Graphs
 from .history import Recorder
 from .models import SimulatedModel
-from .plan import SUM, Fault, ModelPlan, Plan, RequestPlan
+from .plan import SUM, Change, ChangePlan, Fault, ModelPlan, Plan, RequestPlan
 from .rows import ModelRows, answer_alone, stray_data
 from .streams import FOR_EVER_S, InstanceCrash, Streams
 from .world import World
@@ -77,9 +77,13 @@ class FaultyModels:
         self.calm = True
         self.gpus.heal()
 
-    def touch(self, name: str) -> None:
-        """Change a model, so that it is worth loading again."""
-        next(model for model in self.models if model.name == name).touch()
+    def change(self, plan: ChangePlan) -> None:
+        """Change a model as a plan says, so that it is worth loading again."""
+        model = next(model for model in self.models if model.name == plan.model)
+        if plan.change is Change.RELOAD:
+            model.touch()
+        elif plan.change is Change.RESIZE:
+            model.resize(plan.instances)
 
     def _start(self, model: ModelPlan, spec: InstanceSpec) -> None:
         self._starts[model.name] += 1

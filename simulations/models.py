@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -111,17 +111,24 @@ class SimulatedModel(ModelSource):
         self.on_start = on_start
         self.in_place = in_place
         self.ends = ends
-        self._changes = 0
+        self._changes = self._touches = 0
 
     def touch(self) -> None:
         """Change it, so that it is loaded again when that is asked for."""
+        self._changes += 1
+        self._touches += 1
+
+    def resize(self, instances: int) -> None:
+        """Let its only instance group have so many, which can be done in place."""
+        (group,) = self._config.instance_group
+        self._config = replace(self._config, instance_group=(replace(group, count=instances),))
         self._changes += 1
 
     def modified_ns(self) -> int:
         return self._changes
 
     def contents(self) -> int:
-        return self._changes
+        return self._touches
 
     @property
     def name(self) -> str:

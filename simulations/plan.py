@@ -75,6 +75,10 @@ class Change(enum.Enum):
     RELOAD = "reload"  # it has changed, and is loaded again
     LOAD = "load"  # it has not changed, but may have been unloaded
     UNLOAD = "unload"
+    RESIZE = "resize"  # it has another number of instances, and is loaded again
+
+
+RESIZED_TO = "resize to "
 
 
 class Manner(enum.Enum):
@@ -354,11 +358,17 @@ class RequestPlan:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """That a model is changed, and when."""
+    """That a model is changed, and when. `instances`: how many it is to have, for `Change.RESIZE`."""
 
     at_ns: int
     model: str
     change: Change = Change.RELOAD
+    instances: int = 0
+
+    @property
+    def text(self) -> str:
+        """As it stands in histories."""
+        return f"{RESIZED_TO}{self.instances}" if self.change is Change.RESIZE else self.change.value
 
 
 @dataclass(frozen=True, slots=True)

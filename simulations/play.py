@@ -227,7 +227,7 @@ class _Run:
             world.load_s = plan.load_ns / 1e9
             if not server.ready():
                 self._complain("models load", f"not ready: {server.model_statistics()}")
-            driver = Driver(plan, server, self.clock, self.recorder, self._misled, models.touch)
+            driver = Driver(plan, server, self.clock, self.recorder, self._misled, models.change)
             world.nursery.start_soon(driver.run)
             if plan.stop_ns:
                 await self._wait(driver, plan.stop_ns / 1e9)

@@ -17,7 +17,7 @@ def describe(plan: Plan) -> Iterator[str]:
     for model in plan.models:
         yield f"  model {_model(model)}"
     for change in plan.changes:
-        yield f"  {change.change.value} of {change.model} at {change.at_ns / MS:g} ms"
+        yield f"  {change.text} of {change.model} at {change.at_ns / MS:g} ms"
     for request in sorted(plan.requests, key=lambda each: (each.after, each.at_ns, each.number)):
         yield f"  request {_request(request)}"
 

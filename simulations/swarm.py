@@ -35,6 +35,7 @@ from .plan import (
     StepPlan,
 )
 from .reshaped import reshaped
+from .resized import resized
 from .workloads import Arrival, bursty, closed_loop, poisson, sequences
 
 MS = 1_000_000
@@ -113,7 +114,7 @@ DEADLY = (Fault.CRASH, Fault.EXIT, Fault.HANG)
 
 def draw_plan(seed: int) -> Plan:
     """The plan of this seed."""
-    return dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan())))))
+    return resized(dying(with_ends(placed(reshaped(moved_to_gpus(_Draw(seed).plan()))))))
 
 
 class _Draw:
@@ -188,7 +189,7 @@ class _Draw:
         if not self.has(Feature.CHANGES):
             return ()
         chance = self.chance
-        kinds = chance.choice(((Change.RELOAD,), tuple(Change)))
+        kinds = chance.choice(((Change.RELOAD,), (Change.RELOAD, Change.LOAD, Change.UNLOAD)))
         changes: list[ChangePlan] = []
         for _ in range(chance.randint(1, 6)):
             model, at_ns = chance.choice(models).name, chance.randint(0, end_ns)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 
-from ..events import ChangeAsked, ChangeDone, ModelStateChanged, ReplyDelivered, ServerStopping
+from ..events import ChangeAsked, ChangeDone, FaultStruck, ModelStateChanged, ReplyDelivered, ServerStopping
 from ..generations import model_of
 from ..history import Handlers
+from ..plan import RESIZED_TO
 from .base import Complain, Invariant
 from .serving import STOPPING, UNKNOWN
 from .state import WorldState
@@ -30,6 +31,7 @@ class ChangesHurtNobody(Invariant):
         self._stopping = False
         self._unloaded: set[str] = set()
         self._failed: set[str] = set()
+        self._failed_starts: set[str] = set()
 
     def handlers(self) -> Handlers:
         return {
@@ -38,10 +40,15 @@ class ChangesHurtNobody(Invariant):
             ChangeAsked: self._asked,
             ChangeDone: self._done,
             ModelStateChanged: self._changed,
+            FaultStruck: self._struck,
         }
 
     def _stop(self, _event: ServerStopping) -> None:
         self._stopping = True
+
+    def _struck(self, event: FaultStruck) -> None:
+        if event.request == 0:  # a start, of an instance that may be wanted anew
+            self._failed_starts.add(event.model)
 
     def _delivered(self, event: ReplyDelivered) -> None:
         if not (STOPPING in event.error or UNKNOWN in event.error):
@@ -73,5 +80,6 @@ class ChangesHurtNobody(Invariant):
     def _done(self, event: ChangeDone) -> None:
         if _DEFECT.match(event.error):
             self.broken(f"'{event.model}': {event.change} came upon a defect: {event.error}")
-        if event.error and not (self._stopping or self._failed or self._unloaded):
+        resize_failed = event.change.startswith(RESIZED_TO) and event.model in self._failed_starts
+        if event.error and not (self._stopping or self._failed or self._unloaded or resize_failed):
             self.broken(f"'{event.model}': {event.change} failed, and no start had failed: {event.error}")

@@ -83,7 +83,7 @@ class DeathsAreFaults(Invariant):
     def _detached(self, event: InstanceDetached) -> None:
         view = self._state.models[event.model]
         in_time = self._ends_ns is None or event.at_ns + TOLERANCE_NS < self._ends_ns
-        if in_time and not view.stopping and event.instance not in view.lost and view.ready:
+        if in_time and not view.stopping and event.instance not in view.lost and view.ready and view.count >= 0:
             self.broken(f"'{event.instance}' is gone, and no fault struck it")
 
     def _changed(self, event: ModelStateChanged) -> None:

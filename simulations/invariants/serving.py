@@ -108,7 +108,7 @@ class HonestReadiness(Invariant):
 
     def _is_alive(self, name: str) -> bool:
         view = self._state.serving[name]
-        if not view.ready or len(view.instances) != view.expected_instances:
+        if not view.ready or len(view.instances) != view.count:
             return False
         ensemble = self._ensembles.get(name)
         return ensemble is None or all(self._is_alive(step.model) for step in ensemble.steps)
@@ -117,9 +117,9 @@ class HonestReadiness(Invariant):
         if not self._state.changed:
             return
         for name in dict.fromkeys((*map(model_of, self._state.changed), *self._ensembles)):
-            if self._changing and name in self._ensembles:
+            if (self._changing and name in self._ensembles) or self._state.serving[name].count < 0:
                 continue  # it needs its members, whichever were there when it was loaded
             view, alive = self._state.serving[name], self._is_alive(name)
             if self._is_ready(name) != alive and not (alive and self._may_be_stuck(name, now_ns)):
-                there = f"{len(view.instances)} of {view.expected_instances} instances are alive"
+                there = f"{len(view.instances)} of {view.count} instances are alive"
                 self.broken(f"'{name}' says that it is {'not ' * alive}ready at {now_ns} ns; {there}")

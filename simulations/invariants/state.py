@@ -7,6 +7,7 @@ The order of a queue is kept here in the plainest way that could be right, as th
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,6 +20,8 @@ from ..events import (
     AnswerFound,
     BatchSealed,
     CancelHeard,
+    ChangeAsked,
+    ChangeDone,
     ExecutionEnded,
     InstanceAttached,
     InstanceDetached,
@@ -33,6 +36,7 @@ from ..events import (
 )
 from ..generations import model_of
 from ..history import Handlers
+from ..plan import RESIZED_TO
 
 
 @dataclass(slots=True)
@@ -140,6 +144,7 @@ class ModelView:
             the same instant.
         lost: instances whose last batch did not end well.
         served: it was ready once.
+        count: instances that it should have; -1 while a change of that is not over, or has failed.
     """
 
     name: str
@@ -154,15 +159,13 @@ class ModelView:
     ready: bool = False
     lost: set[str] = field(default_factory=set)
     served: bool = False
+    count: int = 0
 
     @classmethod
     def of(cls, name: str, config: ModelConfig, at_once: int) -> ModelView:
         """A model that is not there yet."""
-        return cls(name, config, sequence_batching(config), Line(config.dynamic_batching), credits=at_once)
-
-    @property
-    def expected_instances(self) -> int:
-        return sum(group.count * max(1, len(group.gpus)) for group in self.config.instance_group)
+        count = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+        return cls(name, config, sequence_batching(config), Line(config.dynamic_batching), credits=at_once, count=count)
 
     def device_of(self, instance: str) -> int:
         """The number of the device that an instance is on; 0 where there is none."""
@@ -193,6 +196,8 @@ class WorldState:
         self.changed: dict[str, ModelView] = {}
         self.running: dict[int, BatchSealed] = {}
         self._home: dict[int, ModelView] = {}  # by request, while it waits
+        self.changing: Counter[str] = Counter()  # by model, changes that are not over
+        self._counts: dict[str, int] = {}  # by model that was resized, instances that its files ask for
 
     def handlers(self) -> Handlers:
         return {
@@ -210,6 +215,8 @@ class WorldState:
             InstanceDetached: self._detached,
             SchedulerStopped: self._stopped,
             ModelStateChanged: self._changed,
+            ChangeAsked: self._change_asked,
+            ChangeDone: self._change_done,
         }
 
     def _view(self, name: str, config: ModelConfig) -> ModelView:
@@ -302,6 +309,18 @@ class WorldState:
         held = view.instances.pop(event.instance)
         view.idle -= not held
 
+    def _change_asked(self, event: ChangeAsked) -> None:
+        self.changing[event.model] += 1
+        if event.change.startswith(RESIZED_TO):
+            self._counts[event.model] = int(event.change.removeprefix(RESIZED_TO))
+        if event.model in self._counts:
+            self.serving[event.model].count = -1
+
+    def _change_done(self, event: ChangeDone) -> None:
+        self.changing[event.model] -= 1
+        if event.model in self._counts and not self.changing[event.model] and not event.error:
+            self.serving[event.model].count = self._counts[event.model]
+
     def _stopped(self, event: SchedulerStopped) -> None:
         self._touch(event.model).stopping = True
 
@@ -310,7 +329,8 @@ class WorldState:
         if model not in self.serving:
             return
         if event.model not in self.models:
-            self.models[event.model] = self._view(event.model, self.serving[model].config)
+            view = self.models[event.model] = self._view(event.model, self.serving[model].config)
+            view.count = -1 if model in self._counts else view.count
         view = self._change(event.model)
         view.ready = event.state == "READY"
         if view.ready:

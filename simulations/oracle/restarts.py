@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..events import FaultStruck, InstanceAttached, InstanceDetached
+from ..events import ChangeDone, FaultStruck, InstanceAttached, InstanceDetached
+from ..generations import model_of
 from ..history import Handlers
 from ..invariants.base import Complain, Invariant
 from ..invariants.batches import TOLERANCE_NS
 from ..invariants.state import WorldState
+from ..plan import RESIZED_TO
 
 FIRST_NS = 100_000_000
 LONGEST_NS = 30_000_000_000
@@ -52,16 +54,33 @@ class RightRestarts(Invariant):
         self._seats: dict[tuple[str, str], Seat] = {}
 
     def handlers(self) -> Handlers:
-        return {InstanceAttached: self._attached, InstanceDetached: self._detached, FaultStruck: self._struck}
+        return {
+            InstanceAttached: self._attached,
+            InstanceDetached: self._detached,
+            FaultStruck: self._struck,
+            ChangeDone: self._changed,
+        }
 
     def _detached(self, event: InstanceDetached) -> None:
         seat = self._seats.get((event.model, event.instance))
+        view = self._state.models[event.model]
         if seat is None:
+            return
+        if view.count < 0 and event.instance not in view.lost:  # it is not wanted any more
+            del self._seats[event.model, event.instance]
             return
         if event.at_ns - seat.up_ns >= self._window_ns:
             seat.deaths, seat.failed = 0, False
         seat.died_ns = event.at_ns
         seat.deaths += 1
+
+    def _changed(self, event: ChangeDone) -> None:
+        """One that waited to be started again may be wanted no more; whatever has its name next is another one."""
+        if event.change.startswith(RESIZED_TO):
+            for key in [
+                key for key, seat in self._seats.items() if seat.died_ns >= 0 and model_of(key[0]) == event.model
+            ]:
+                del self._seats[key]
 
     def _struck(self, event: FaultStruck) -> None:
         """A start that fails is a death as well."""

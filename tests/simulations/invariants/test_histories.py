@@ -58,7 +58,7 @@ class Tape:
         view = state.models["m"]
 
         def alive() -> bool:
-            return view.ready and len(view.instances) == view.expected_instances
+            return view.ready and len(view.instances) == view.count
 
         self.watch = Watch(
             state,
