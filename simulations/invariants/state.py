@@ -144,7 +144,8 @@ class ModelView:
             the same instant.
         lost: instances whose last batch did not end well.
         served: it was ready once.
-        count: instances that it should have; -1 while a change of that is not over, or has failed.
+        count: instances that it should have; -1 while a change of that is not over, or has failed, or leaves some for
+            as long as they have sequences.
     """
 
     name: str
@@ -318,8 +319,10 @@ class WorldState:
 
     def _change_done(self, event: ChangeDone) -> None:
         self.changing[event.model] -= 1
-        if event.model in self._counts and not self.changing[event.model] and not event.error:
-            self.serving[event.model].count = self._counts[event.model]
+        view = self.serving[event.model]
+        known = event.model in self._counts and not self.changing[event.model] and not event.error
+        if known and view.sequences is None:
+            view.count = self._counts[event.model]
 
     def _stopped(self, event: SchedulerStopped) -> None:
         self._touch(event.model).stopping = True

@@ -226,7 +226,14 @@ class NaiveSequences:
         if host is None:
             return True
         host.leaving = True
-        return not host.issued and all(place.run is None for place in host.places)
+        return self._is_unbound(host)
+
+    def unbound(self) -> list[int]:
+        """Instances that are to go, and that nothing binds or keeps busy."""
+        return [each for each, host in self._instances.items() if self._is_unbound(host) and not host.executing]
+
+    def _is_unbound(self, host: Instance) -> bool:
+        return host.leaving and not host.issued and all(place.run is None for place in host.places)
 
     def end_sequences(self) -> None:
         for run in list(self._known.values()):

@@ -152,6 +152,11 @@ class RightSequences(Invariant):
         if core is not None:
             core.slot_died(event.instance, event.slot)
 
+    def instant_over(self, now_ns: int) -> None:
+        for name, core in self._cores.items():
+            if unbound := core.unbound():
+                self.broken(f"instances {unbound} of '{name}' have no sequence any more at {now_ns} ns, and do not go")
+
     # What it decides.
 
     def _advance(

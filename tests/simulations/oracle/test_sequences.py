@@ -158,6 +158,9 @@ GOOD: dict[str, list[object]] = {
                                        full(0, 1)],
     "an instance that is to go": [ONE, FREE, asked(0, 1, 1, "S"), ToldRelease("m", 1, False), full(0, 1),
                                   ToldSequencesEnd("m"), ToldRelease("m", 1, True), asked(0, 2, 2, "S"), waits(0)],
+    "an instance that goes when its sequence is over": [
+        ONE, FREE, asked(0, 1, 1, "SE"), ToldRelease("m", 1, False), full(0, 1), 0.05, settled(0.1, 1),
+        ToldRelease("m", 1, True), GONE, 0.1],
     "all given back": [ONE, FREE, *TWO, QueueDropped("m", (1, 2)), waits(0)],
 }  # fmt: skip
 
@@ -211,6 +214,8 @@ BAD: dict[str, list[object]] = {
     "an instance that has a sequence is let go": [ONE, FREE, asked(0, 1, 1, "S"), ToldRelease("m", 1, True)],
     "a new sequence for an instance that is to go": [ONE, FREE, ToldRelease("m", 1, True), asked(0, 1, 1, "S"),
                                                      full(0, 1)],
+    "an instance that does not go": [
+        ONE, FREE, asked(0, 1, 1, "SE"), ToldRelease("m", 1, False), full(0, 1), 0.05, settled(0.1, 1), FREE, 0.1],
     "something is not given back": [ONE, FREE, *TWO, QueueDropped("m", (1,))],
 }  # fmt: skip
 
