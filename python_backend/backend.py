@@ -22,8 +22,8 @@ from ..engine.config.model import ModelConfig
 from ..engine.errors import InternalError, InvalidArgumentError, UnavailableError
 from ..engine.instances.orders import first_instance
 from .child.utils.event_loop import AsyncioLoop
-from .instance import PythonInstance, unhealthy
-from .launching import Environments, Interpreter, ModelThread, Process, describe_status
+from .instance import PythonInstance
+from .launching import Environments, Interpreter, ModelThread, Process, describe_status, unhealthy
 
 logger = logging.getLogger("trireme.python")
 
@@ -69,11 +69,8 @@ class PythonBackend(Backend):
         self._environments = Environments()
 
     def auto_complete(self, config: ModelConfig, files: ModelFiles) -> Completion | None:
-        """See docs/reference/python-backend.md#auto-complete.
-
-        Raises:
-            InternalError: the model cannot be imported, or contradicts its configuration.
-        """
+        """See docs/reference/python-backend.md#auto-complete. InternalError if the model cannot be imported, or
+        contradicts its configuration."""
         interpreter = self._check(config, files)
         settings = start_settings(config, files, InstanceSpec(config.name), self._script, auto_complete=True)
         process = Process(config.name, interpreter, self.services.confinement)
@@ -222,10 +219,7 @@ def model_path(config: ModelConfig, files: ModelFiles, spec: InstanceSpec, scrip
 
 
 def check_parameters(config: ModelConfig) -> None:
-    """
-    Raises:
-        InvalidArgumentError: one of the backend's own parameters has a value that it cannot have.
-    """
+    """InvalidArgumentError if one of the backend's own parameters has a value that it cannot have."""
     for name, values in _CHOICES.items():
         value = config.parameters.get(name, values[0])
         if value not in values:
@@ -290,12 +284,8 @@ DEFAULT = 16
 
 
 def most_batches(config: ModelConfig) -> int:
-    """What the parameter says. Requests of a sequence come one after the other, so a model with sequence batching
-    executes one batch at a time, whatever it says.
-
-    Raises:
-        InvalidArgumentError: the parameter is no positive number.
-    """
+    """What the parameter says, a whole number of at least 1. Requests of a sequence come one after the other, so a
+    model with sequence batching executes one batch at a time, whatever it says."""
     text = config.parameters.get(PARAMETER, str(DEFAULT))
     try:
         number = parse_int(text)

@@ -72,12 +72,8 @@ def _untraced(_key: int) -> None:
 
 
 class Calls:
-    """The calls of one instance.
-
-    Args:
-        tell_large: `tell`, where that takes long; calls back when it has been sent.
-        trace_of: what is noted of the request with this key, if it is open and traced.
-    """
+    """The calls of one instance. `tell_large` is `tell` where that takes long, and calls back when it has been sent;
+    `trace_of` tells what is noted of the request with a key, if it is open and traced."""
 
     def __init__(
         self,
@@ -116,11 +112,7 @@ class Calls:
         method: str,
         arguments: tuple[Any, ...],
     ) -> None:
-        """The model asks for something.
-
-        Args:
-            batch: what is being executed; None for nothing.
-            callers: who waits for the answer, if it is one to a request.
+        """The model asks for something, for `callers`, while `batch` is executed, if one is.
 
         Raises:
             KeyError: there is no such call.
@@ -248,11 +240,7 @@ class Calls:
         self._services.models.load_model(name, parameters, partial(self._done, number))
 
     def _question(self, ask: Callable[[], None]) -> None:
-        """Ask what takes time, within rule 5.
-
-        Raises:
-            TriremeError: too many are open, or it is refused.
-        """
+        """Ask what takes time, within rule 5. TriremeError if too many are open, or it is refused."""
         if self._questions >= MOST_ASKED:
             raise UnavailableError(f"{MOST_ASKED} questions of this model are open, and no more can be")
         self._questions += 1
@@ -303,12 +291,8 @@ class Calls:
         self._metrics.pop(metric, None)
 
     def _check_metric(self, count: int, *texts: str) -> None:
-        """Rule 5.
-
-        Raises:
-            InvalidArgumentError: there are too many, or a text is too long.
-            MessageError: a text is none.
-        """
+        """Rule 5. InvalidArgumentError for too many, or a text that is too long; MessageError for a text that is
+        none."""
         if not all(text.__class__ is str for text in texts):
             raise MessageError("a metric whose labels are no texts")
         if count >= MOST_METRICS:
@@ -323,13 +307,8 @@ class Calls:
 
 
 class _Asked:
-    """A request that the model has made.
-
-    Attributes:
-        batch: during whose execution that was.
-        room: responses that may be sent before it has taken some.
-        answers: that were taken and have not been sent.
-    """
+    """A request that the model has made while a batch was executed: responses that may be sent before it has taken
+    some, and those that were taken and have not been sent."""
 
     __slots__ = ("answers", "batch", "question", "room")
 

@@ -25,24 +25,24 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..engine.backends.interface import InstanceSpec, ProcessInstance, ProcessLostError
+from ..engine.backends.interface import InstanceSpec, ProcessInstance
 from ..engine.backends.services import Services
 from ..engine.config.model import ModelConfig
 from ..engine.errors import FailureReason, InternalError, InvalidArgumentError, TriremeError, UnavailableError
 from ..engine.job import ExecutionBatch, Job, Phase
-from ..engine.request import Caller, InferenceResponse
+from ..engine.request import Caller
 from ..engine.tracing.record import Trace
 from .calls import Calls
 from .child import protocol
 from .child.channel import ChannelClosedError, Letter
 from .child.codec import Message, MessageError, Payload
-from .held import Held, Open
-from .launching import ModelThread, Process, describe_status
+from .launching import ModelThread, Process, describe_status, unhealthy
 from .output import OutputLog, Pace, log_line
-from .wire import read_response, undo_reshape, write_job
+from .wire import read_response, write_job
 
 logger = logging.getLogger("trireme.python")
 
@@ -51,26 +51,43 @@ _HEARD_AT_ONCE = 64
 _HEARD_AT_END = 16_384  # more than a socket holds; what a model has started may go on saying something
 _LOG_WEIGHT = 4
 """Log messages are formatted where they are received."""
-_BROKEN = (MessageError, AttributeError, MemoryError, OverflowError, RecursionError)
-"""What a message may lead to, beside the usual, that no process of ours sends."""
+_BROKEN = (MessageError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError)
+"""What a message may lead to that no process of ours sends."""
 _LONGEST_NS = 1 << 62
 _LONGEST_NAME = 4096
 _LOG_SLACK = 256 << 10
 """A process may send beyond its window what it began to send before."""
 
 
-def unhealthy(name: str) -> ProcessLostError:
-    """The process of this instance is lost (docs/reference/python-backend.md#readiness)."""
-    return ProcessLostError(f"Stub process '{name}' is not healthy.", reason=FailureReason.BACKEND)
+def _unheard(*_event: object) -> None:
+    """No executor has the instance yet."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A batch that is not over: the keys of its requests, and whether ``execute`` has `returned`."""
+
+    batch: ExecutionBatch
+    keys: list[int]
+    returned: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Open:
+    """An open request, the responses that were taken and not reported to the process yet, and what is kept under rule
+    5: arguments of `PythonInstance._answer`."""
+
+    job: Job
+    held: Held
+    untold: int = 0
+    early: list[tuple[memoryview, int, bool, Any]] = field(default_factory=list)
 
 
 class PythonInstance(ProcessInstance):
     """An instance; see `ProcessInstance` for which thread calls what.
 
     Args:
-        process: just started; has not been told anything.
-        settings: for `protocol.START`.
-        finalize_s: seconds that the process may take until it is up, and the model to end.
+        process: just started; may take `finalize_s` until it is up, and the model as long to end.
         most_batches: that it may execute at once, if its model can.
 
     Attributes:
@@ -93,7 +110,8 @@ class PythonInstance(ProcessInstance):
         self._decoupled = config.decoupled
         self._max_rows = config.max_batch_size
         self._outputs = tuple(output.name for output in config.output)
-        self._reshaped = {output.name: output for output in config.output if output.reshape is not None}
+        reshaped = {output.name: output for output in config.output if output.reshape is not None}
+        self._shapes = reshaped, self._max_rows > 0
         self._process = process
         self._channel = process.channel
         self.ended, self.killable = process.ended, process.killable
@@ -112,6 +130,8 @@ class PythonInstance(ProcessInstance):
         self._most_batches = most_batches
         self._ending = False
         self._lost: TriremeError | None = None
+        # Replaced by the executor, and by who asks whether the instance is ready.
+        self.on_congestion = self.on_returned = self.on_finished = self.on_ready = _unheard
         self._tell((protocol.START, settings))
 
     # What the executor calls.
@@ -148,12 +168,14 @@ class PythonInstance(ProcessInstance):
                 self._cancel(key)
             request = self._open.get(key)
             if request is not None and request.held is not held:
-                self._catch_up(request, held)
+                request.held = held  # rule 5: it is executed again
+                early, request.early = request.early, []
+                for said in early:
+                    self._answer(*said)
 
     def sources(self) -> Mapping[int, Callable[[], bool]]:
-        process = self._process
         self._channel.tell_returns(lambda: self.on_returned())
-        return {self._channel.fileno(): self._receive, process.ended: self._ended}
+        return {self._channel.fileno(): self._receive, self.ended: self._ended}
 
     def outputs(self) -> Mapping[int, Callable[[float], float | None]]:
         return {pipe: output.read for pipe, output in self._printed.items()}
@@ -184,14 +206,13 @@ class PythonInstance(ProcessInstance):
         self._tell((protocol.FINALIZE,))
 
     def close(self) -> None:
-        process = self._process
-        if process.wait(self._finalize_s):
+        if self._process.wait(self._finalize_s):
             return
         logger.warning(
             "instance '%s' did not end within %g s of being told to; it is killed", self.name, self._finalize_s
         )
-        process.kill()
-        process.wait(self._finalize_s)
+        self._process.kill()
+        self._process.wait(self._finalize_s)
 
     def kill(self) -> None:
         self._process.kill()
@@ -232,7 +253,7 @@ class PythonInstance(ProcessInstance):
             if not self._ending:
                 self._process.kill()  # if it has not ended already, and is about to be noticed
             return False
-        except (*_BROKEN, IndexError, KeyError, TypeError, ValueError) as error:
+        except (*_BROKEN, ValueError) as error:
             logger.error("instance '%s' sent what cannot be understood, and is killed: %s", self.name, error)
             self._process.kill()
             return False
@@ -327,7 +348,7 @@ class PythonInstance(ProcessInstance):
         for key, wire in answers:
             request = self._open.get(key)
             if request is not None:
-                self._reply(key, request.job, self._outcome(request.job, wire, payload), True)
+                self._reply(key, request.job, read_response(request.job, wire, payload, *self._shapes), True)
         held.returned = True
         self._finish_if_over(held)
 
@@ -369,13 +390,6 @@ class PythonInstance(ProcessInstance):
         self._again = {key: request for key, request in self._again.items() if not request.job.answered}
         self._again[key] = self._open.pop(key)
 
-    def _catch_up(self, request: Open, held: Held) -> None:
-        """Rule 5: a request is executed again."""
-        request.held = held
-        early, request.early = request.early, []
-        for said in early:
-            self._answer(*said)
-
     def _answer(self, payload: memoryview, key: int, final: bool, wire: Any) -> None:
         """A response by a response sender."""
         request = self._open.get(key)
@@ -386,22 +400,13 @@ class PythonInstance(ProcessInstance):
                     raise MessageError("more responses than may be on their way")
                 early.append((payload, key, final, wire))
             return
-        outcome = None if wire is None else self._outcome(request.job, wire, payload)
+        outcome = None if wire is None else read_response(request.job, wire, payload, *self._shapes)
         self._reply(key, request.job, outcome, final or not self._decoupled)
         if self._decoupled:
             if outcome is not None and not final:
                 self._account(key, request)
         else:
             self._finish_if_over(request.held)
-
-    def _outcome(self, job: Job, wire: Any, payload: memoryview) -> InferenceResponse | TriremeError:
-        outcome = read_response(job, wire, payload)
-        if self._reshaped and not isinstance(outcome, TriremeError):
-            try:
-                undo_reshape(outcome, self._reshaped, self._max_rows > 0)
-            except InternalError as error:
-                return error
-        return outcome
 
     def _reply(self, key: int, job: Job, outcome: Any, final: bool) -> None:
         if final:
@@ -481,18 +486,6 @@ class PythonInstance(ProcessInstance):
         self._channel.post(letter)
         if self._channel.congested:
             self.on_congestion()
-
-    def on_congestion(self) -> None:
-        """Replaced by the executor."""
-
-    def on_returned(self) -> None:
-        """Replaced by the executor."""
-
-    def on_finished(self, batch: ExecutionBatch) -> None:
-        """Replaced by the executor."""
-
-    def on_ready(self, error: TriremeError | None) -> None:
-        """Replaced by who asks."""
 
     def __repr__(self) -> str:
         return f"<PythonInstance {self.name}: {len(self._open)} open, {self._process!r}>"

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..engine.backends.confinement import Account, Confinement
-from ..engine.backends.interface import ModelFiles
+from ..engine.backends.interface import ModelFiles, ProcessLostError
 from ..engine.config.model import ModelConfig
-from ..engine.errors import InternalError
+from ..engine.errors import FailureReason, InternalError
 from ..engine.repository.temporary import TemporaryFolder
 from ..engine.repository.uploads import DATA_SUFFIXES
 from .child.channel import Channel, ChannelClosedError, socket_pair
@@ -44,12 +44,8 @@ _CANNOT_START = (OSError, RuntimeError, ValueError, OverflowError, MemoryError, 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """Which Python hosts a model.
-
-    Attributes:
-        command: to be followed by the file to run.
-        environment: variables to set, on top of the server's own; empty ones to take away.
-    """
+    """Which Python hosts a model: a command, to be followed by the file to run, and variables to set on top of the
+    server's own; empty ones are taken away."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -136,8 +132,8 @@ def start(
     """Start a confined process, whose output goes to pipes.
 
     Args:
-        environment: of the command, on top of the server's own variables; empty for one that it is not to have. The
-            server's interpreter, which confines the process first, does not see it: it may name other libraries.
+        environment: see `Interpreter`. The server's interpreter, which confines the process first, does not see it: it
+            may name other libraries.
 
     Raises:
         OSError, SubprocessError, ValueError: it cannot be started.
@@ -175,6 +171,11 @@ def _hold(begin: Callable[[], _Popen], started: Future[_Popen]) -> None:
     started.set_result(popen)
     with contextlib.suppress(ChildProcessError):  # its status has been asked for already
         os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
+
+
+def unhealthy(name: str) -> ProcessLostError:
+    """The process of this instance is lost (docs/reference/python-backend.md#readiness)."""
+    return ProcessLostError(f"Stub process '{name}' is not healthy.", reason=FailureReason.BACKEND)
 
 
 def describe_status(status: int | None) -> str:
@@ -216,7 +217,7 @@ class Environments:
 
         Args:
             backend_directory: of a Python-based backend.
-            shared: other users than the server's read it, too.
+            shared: other users than the server's read the environment, too.
 
         Raises:
             InternalError: the environment is not there, or is none.
@@ -284,11 +285,8 @@ def _interpreter_of(environment: Path) -> Interpreter:
 
 
 class ModelThread:
-    """A thread in place of a `launching.Process`, with the same attributes and methods.
-
-    Args:
-        make_loop: makes, from a name, what coroutines of the model run on.
-    """
+    """A thread in place of a `Process`, with the same attributes and methods; `make_loop` makes, from a name, what
+    coroutines of the model run on."""
 
     stdout = stderr = -1
     killable = False

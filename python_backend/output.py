@@ -6,11 +6,12 @@ log writes without a preamble. JSON logs make an object of each line.
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 
-LONGEST_LINE_BYTES = 65_536
-"""Longer lines are broken."""
+LONGEST_LINE = 65_536
+"""Characters; longer lines are broken."""
 
 _READ_BYTES = 65_536
 _PIPE_BYTES = 1 << 20
@@ -22,23 +23,15 @@ logger = logging.getLogger("trireme.python")
 
 
 def log_line(level: str, filename: str, line: int, text: str) -> None:
-    """A line in the server's log, as if it came from the user's file.
-
-    Args:
-        level: as the utilities name it; INFO if they do not.
-    """
+    """A line in the server's log, as if it came from the user's file; INFO if the utilities know no such level."""
     number = _LEVELS.get(level, logging.INFO)
     if logger.isEnabledFor(number):
         logger.handle(logger.makeRecord(logger.name, number, filename, line, text, (), None))
 
 
 class OutputLog:
-    """One of a process's output streams.
-
-    Args:
-        descriptor: the reading end of a pipe; `close` closes it.
-        level: for the lines: INFO ones go to the server's standard output, graver ones to its standard error.
-    """
+    """One of a process's output streams: the reading end of a pipe, which `close` closes. INFO lines go to the server's
+    standard output, graver ones to its standard error."""
 
     def __init__(self, descriptor: int, name: str, pace: Pace, level: int = logging.INFO) -> None:
         os.set_blocking(descriptor, False)
@@ -46,15 +39,11 @@ class OutputLog:
         self._name = name
         self._pace = pace
         self._level = level
-        self._rest = b""
-        self._ended = False
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._rest = ""
 
     def read(self, now_s: float) -> float | None:
-        """Pass on the lines that there are; None at the end of the stream.
-
-        Returns:
-            Seconds to wait before the next call.
-        """
+        """Pass on the lines that there are. Seconds to wait before the next call; None at the end of the stream."""
         try:
             data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
@@ -79,33 +68,20 @@ class OutputLog:
 
     def _take(self, data: bytes) -> int:
         """Pass on all whole lines, with this at their end (nothing: there will not be more); how many they are."""
-        text = self._rest + data
-        end = text.rfind(b"\n") + 1 if data else len(text)
-        while len(text) - end >= LONGEST_LINE_BYTES:  # of the last one, broken
+        text = self._rest + self._decoder.decode(data, final=not data)
+        end = text.rfind("\n") + 1 if data else len(text)
+        while len(text) - end >= LONGEST_LINE:  # of the last one, broken
             if end:
                 self._write(text[:end])
             text = text[end:]
-            end = _end_of_character(text, LONGEST_LINE_BYTES)
+            end = LONGEST_LINE
         piece, self._rest = text[:end], text[end:]
         if piece:
             self._write(piece)
-        return piece.count(b"\n") + 1
+        return piece.count("\n") + 1
 
-    def _write(self, piece: bytes) -> None:
-        text = piece.decode("utf-8", "backslashreplace").removesuffix("\n")
-        logger.log(self._level, "%s", text, extra={"bare": True, "model": self._name})
-
-
-def _end_of_character(text: bytes, end: int) -> int:
-    """The same end, or one up to 3 bytes before, so that no character of UTF-8 is cut."""
-    for back in range(1, 4):
-        byte = text[end - back]
-        if byte >= 0xC0:
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return end - back if length > back else end
-        if byte < 0x80:
-            break
-    return end
+    def _write(self, piece: str) -> None:
+        logger.log(self._level, "%s", piece.removesuffix("\n"), extra={"bare": True, "model": self._name})
 
 
 # How fast a model's output and log lines are taken in.
@@ -132,14 +108,7 @@ class Pace:
         self._paid_at_s = 0.0
 
     def spend(self, nbytes: int, lines: int, now_s: float) -> float:
-        """Output was taken; seconds to wait before more is.
-
-        Args:
-            lines: that the log makes of it.
-        """
+        """Output was taken, of which the log makes so many lines; seconds to wait before more is."""
         cost_s = nbytes / BYTES_PER_S + lines / LINES_PER_S
         self._paid_at_s = max(self._paid_at_s, now_s) + cost_s
         return max(0.0, self._paid_at_s - now_s - BURST_S)
-
-    def __repr__(self) -> str:
-        return f"<Pace: paid at {self._paid_at_s:.3f} s>"

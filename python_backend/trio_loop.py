@@ -33,11 +33,7 @@ _ADVICE = (
 
 
 class TrioLoop:
-    """Implements `EventLoop` of `child.utils.event_loop`.
-
-    Args:
-        name: for the thread.
-    """
+    """Implements `EventLoop` of `child.utils.event_loop`; its thread gets this name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -95,9 +91,6 @@ class TrioLoop:
     def _end(self) -> None:
         assert self._nursery is not None, "it is there before the token"
         self._nursery.cancel_scope.cancel()
-
-    def __repr__(self) -> str:
-        return f"<TrioLoop {self._name}{' (stopped)' if self._stopped else ''}>"
 
 
 def _trio_waiter() -> Waiter:

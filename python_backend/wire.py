@@ -55,11 +55,7 @@ _ERRORS: dict[int, type[TriremeError]] = {
 
 
 def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
-    """A tensor to be sent; its contents go to the payload.
-
-    Raises:
-        ValueError: it can be no array.
-    """
+    """A tensor to be sent; its contents go to the payload. ValueError if it can be no array."""
     buffer = tensor.buffer
     if not buffer:
         _check_extent(tensor)
@@ -74,11 +70,7 @@ def _check_extent(tensor: Tensor) -> None:
 
 
 def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
-    """A tensor that came, a view of the payload.
-
-    Raises:
-        MessageError: it is broken.
-    """
+    """A tensor that came, a view of the payload. MessageError if it is broken."""
     name, number, shape, _, nbytes = wire
     datatype = BY_NUMBER.get(number)
     if datatype is None or name.__class__ is not str:
@@ -96,11 +88,7 @@ def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
 
 
 def write_job(job: Job, key: int, payload: Payload, outputs: tuple[str, ...]) -> tuple[Any, ...]:
-    """A job as a request.
-
-    Args:
-        outputs: of the model, all of which are wanted if the client named none.
-    """
+    """A job as a request; `outputs` of the model are all wanted if the client named none."""
     request = job.request
     flags = 0
     if request.sequence_start:
@@ -132,11 +120,14 @@ def _trace_context(trace: Trace) -> str | None:
     return _compact(headers) if headers else None
 
 
-def read_response(job: Job, wire: tuple[Any, ...], payload: memoryview) -> InferenceResponse | TriremeError:
-    """What a model answered to a job.
+def read_response(
+    job: Job, wire: tuple[Any, ...], payload: memoryview, reshaped: Mapping[str, ModelOutput], batching: bool
+) -> InferenceResponse | TriremeError:
+    """What a model answered to a job. MessageError if it is broken.
 
-    Raises:
-        MessageError: it is broken.
+    Args:
+        reshaped: the outputs that have a ``reshape``; they get the shapes that clients expect.
+        batching: shapes begin with a batch dimension.
     """
     error, parameters, tensors = wire
     if error is not None:
@@ -149,19 +140,13 @@ def read_response(job: Job, wire: tuple[Any, ...], payload: memoryview) -> Infer
         if not name.isascii() or isinstance(value, str):
             parameters = {_utf8(key): _utf8(of) if isinstance(of, str) else of for key, of in parameters.items()}
             break
-    return job.response([read_tensor(payload, tensor) for tensor in tensors], parameters)
+    response = job.response([read_tensor(payload, tensor) for tensor in tensors], parameters)
+    return _reshape_undone(response, reshaped, batching) if reshaped else response
 
 
-def undo_reshape(response: InferenceResponse, outputs: Mapping[str, ModelOutput], batching: bool) -> None:
-    """Give the outputs that have a ``reshape`` the shapes that clients expect.
-
-    Args:
-        outputs: those that have one.
-        batching: shapes begin with a batch dimension.
-
-    Raises:
-        InternalError: what the model made has another number of elements.
-    """
+def _reshape_undone(
+    response: InferenceResponse, outputs: Mapping[str, ModelOutput], batching: bool
+) -> InferenceResponse | TriremeError:
     for place, tensor in enumerate(response.outputs):
         output = outputs.get(tensor.name)
         if output is None:
@@ -172,17 +157,15 @@ def undo_reshape(response: InferenceResponse, outputs: Mapping[str, ModelOutput]
                 raise InternalError("there is no batch dimension")
             response.outputs[place] = tensor.reshaped((*rows, *client_shape(output, shape)))
         except InternalError as error:
-            raise InternalError(
+            return InternalError(
                 f"output tensor shape does not match size of output for '{tensor.name}': {error.message}",
                 reason=FailureReason.BACKEND,
-            ) from None
+            )
+    return response
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        MessageError: they are too many, or are no parameters.
-    """
+    """MessageError if they are too many, or are no parameters."""
     if len(parameters) > MOST_PARAMETERS:
         raise MessageError(f"{len(parameters)} parameters, of which there may be {MOST_PARAMETERS}")
     for name, value in parameters.items():

@@ -65,7 +65,6 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
     (errors_are_caught_by_name, "engine/gpu/pipeline.py"): "a batch may fail halfway, of whatever its backend raises",
     (errors_are_caught_by_name, "actors/model.py"): "closing foreign code, and the supervisor of its scheduler",
     (errors_are_caught_by_name, "actors/loading.py"): "loading foreign code",
-    (errors_are_caught_by_name, "python_backend/child/utils/loading.py"): "the text of a user's exception",
     (errors_are_caught_by_name, "python_backend/child/utils/runner.py"): "the boundary to user code",
     (errors_are_caught_by_name, "python_backend/child/wire.py"): "the text of a user's object",
     (errors_are_caught_by_name, "engine/repository/agents.py"): "the boundary to agents, which are foreign code",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import math
 from collections.abc import Iterator, Mapping
@@ -35,14 +34,8 @@ from .values import INT32_MAX, BadValueError, read_quantile
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """What the metrics endpoint is told.
-
-    Attributes:
-        cpu, gpu: whether the families of the CPU, and of GPUs, are there.
-        interval_s: readings are taken twice in each.
-        counter_latencies: False with ``--metrics-config counter_latencies=false``.
-        quantiles: ``--metrics-config summary_quantiles``.
-    """
+    """What the metrics endpoint is told: which families there are, how often readings are taken (twice in each
+    interval), and what ``--metrics-config`` says."""
 
     service: ServiceOptions
     cpu: bool
@@ -68,14 +61,8 @@ class GrpcSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """A whole `trireme serve` command line.
-
-    Attributes:
-        http, grpc, metrics: None where not wanted.
-        request_log: where arrivals of requests are written; None for nowhere.
-        deprecations: lines for stderr before anything else.
-        warnings: what to log about flags that have no effect.
-    """
+    """A whole `trireme serve` command line. Of front ends that are not wanted, and of a log of requests, there is None;
+    `deprecations` are lines for stderr before anything else, `warnings` what to log about flags that have no effect."""
 
     server: ServerOptions
     log: LogSettings
@@ -252,7 +239,7 @@ def _deprecations(flags: ParsedFlags) -> Iterator[str]:
 def _warnings(flags: ParsedFlags) -> Iterator[str]:
     for flag in flags.without_effect():
         yield f"--{flag.name} has no effect in this version: {flag.missing}"
-    yield from bad_quantiles(flags)
+    yield from _quantiles(flags)[1]
 
 
 def _open_management(flags: ParsedFlags) -> Iterator[str]:
@@ -294,11 +281,7 @@ def _is_public(address: str) -> bool:
 
 
 def http_settings(flags: ParsedFlags) -> HttpSettings:
-    """From the flags of the group HTTP.
-
-    Raises:
-        UsageError: TLS without certificate or key.
-    """
+    """From the flags of the group HTTP. UsageError for TLS without certificate or key."""
     return HttpSettings(
         ServiceOptions(
             bind=(_bind(flags["http-address"], flags["http-port"]),),
@@ -334,11 +317,7 @@ _LEAST_WAITING_BYTES = 64 << 20
 
 
 def grpc_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> GrpcSettings:
-    """From the flags of the group GRPC, and the delays that the environment asks for.
-
-    Raises:
-        UsageError: TLS without certificate or key.
-    """
+    """From the flags of the group GRPC, and the delays that the environment asks for. UsageError as for HTTP."""
     mutual = flags["grpc-use-ssl-mutual"]
     secure = flags["grpc-use-ssl"] or "grpc-use-ssl-mutual" in flags  # given with any value, it turns TLS on
     return GrpcSettings(
@@ -408,7 +387,7 @@ def metrics_settings(flags: ParsedFlags) -> MetricsSettings:
         gpu=flags["allow-gpu-metrics"],
         interval_s=flags["metrics-interval-ms"] / 1000,
         counter_latencies=not metrics_config(flags, "counter_latencies", "false"),
-        quantiles=_quantiles(flags),
+        quantiles=_quantiles(flags)[0],
     )
 
 
@@ -417,28 +396,19 @@ def metrics_config(flags: ParsedFlags, name: str, value: str) -> bool:
     return any((setting.setting, setting.value) == (name, value) for setting in flags["metrics-config"])
 
 
-def bad_quantiles(flags: ParsedFlags) -> Iterator[str]:
-    """What to log about the pairs of ``summary_quantiles`` that are none."""
-    for setting in flags["metrics-config"]:
-        if setting.setting == "summary_quantiles":
-            for pair in setting.value.split(","):
-                try:
-                    read_quantile(pair)
-                except BadValueError as error:
-                    yield error.message
-
-
-def _quantiles(flags: ParsedFlags) -> tuple[float, ...]:
-    """Those of the last setting that names any, each once."""
-    quantiles = DEFAULT_QUANTILES
+def _quantiles(flags: ParsedFlags) -> tuple[tuple[float, ...], list[str]]:
+    """Those of the last ``summary_quantiles`` that names any, each once; and what to log about pairs that are none."""
+    quantiles, complaints = DEFAULT_QUANTILES, []
     for setting in flags["metrics-config"]:
         if setting.setting == "summary_quantiles":
             named: dict[float, None] = {}
             for pair in setting.value.split(","):
-                with contextlib.suppress(BadValueError):
+                try:
                     named[read_quantile(pair)] = None
+                except BadValueError as error:
+                    complaints.append(error.message)
             quantiles = tuple(named) or quantiles
-    return quantiles
+    return quantiles, complaints
 
 
 def _bind(address: str, port: int) -> str:
@@ -451,11 +421,8 @@ _LOAD_REFUSED = "error: setting model load GPU limit: Invalid argument"
 
 
 def gpu_limits(flags: ParsedFlags) -> GpuLimits:
-    """What may be taken of the GPUs; of several values for one GPU, the last counts.
-
-    Raises:
-        UsageError: a limit for loading is none; in Triton's words.
-    """
+    """What may be taken of the GPUs; of several values for one GPU, the last counts. UsageError if a limit for loading
+    is none; in Triton's words."""
     for gpu, fraction in flags[_LOAD]:
         if gpu < 0:
             raise UsageError(f"{_LOAD_REFUSED} - expects device ID >= 0, got {gpu}")
@@ -473,11 +440,8 @@ def limits_in_vain(limits: GpuLimits, gpus: Gpus) -> Iterator[str]:
 
 
 def confinement(flags: ParsedFlags) -> Confinement:
-    """What the processes of Python models may do.
-
-    Raises:
-        UsageError: there is no such user, or the server may not change to it.
-    """
+    """What the processes of Python models may do. UsageError if there is no such user, or the server may not change to
+    it."""
     try:
         account = find_account(flags["python-user"]) if flags["python-user"] else None
     except InvalidArgumentError as error:

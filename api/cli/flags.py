@@ -62,12 +62,7 @@ class Group:
 
 @dataclass(slots=True)
 class ParsedFlags:
-    """The values of all flags: what was given, else the default.
-
-    Attributes:
-        flags: the table, by name.
-        given: values by flag name, in the order of the command line, for the flags that were given.
-    """
+    """The values of all flags: what was given, in the order of the command line, else the default."""
 
     flags: Mapping[str, Flag]
     given: dict[str, list[Any]] = field(default_factory=dict)
@@ -103,12 +98,9 @@ def by_name(groups: Iterable[Group]) -> dict[str, Flag]:
 
 
 class UsageError(Exception):
-    """The command line cannot be read; or it asked for help, which ends the same way.
-
-    Attributes:
-        complaint: a line that comes before the usage text, as getopt's; empty for none.
-        message: lines that come after it, where a terminal shows them; empty for none.
-    """
+    """The command line cannot be read; or it asked for help, which ends the same way. `complaint` is a line that comes
+    before the usage text, as getopt's; `message` lines that come after it, where a terminal shows them; either may be
+    empty."""
 
     def __init__(self, message: str = "", *, complaint: str = "") -> None:
         super().__init__(message or complaint)

@@ -48,14 +48,8 @@ class _Lines:
 
 @contextmanager
 def logging_requests(path: Path) -> Iterator[Callable[[InferenceRequest, int], None]]:
-    """Open a request log for the length of a `with` block; what was in the file is overwritten.
-
-    Yields:
-        What to call with each request that arrives, and its batch size.
-
-    Raises:
-        InvalidArgumentError: the file cannot be opened.
-    """
+    """Open a request log for the length of a `with` block; what was in the file is overwritten. It yields what to call
+    with each request that arrives, and its batch size. InvalidArgumentError if the file cannot be opened."""
     try:
         lines = _Lines(path)
     except OSError as error:

@@ -29,8 +29,7 @@ from ..grpc.service import GrpcService
 from ..http.app import HttpApplication
 from ..http.service import HttpService
 from ..logging import Log, log_bare, log_table, logging_to
-from ..metrics.app import MetricsApplication
-from ..metrics.collector import ServerCollector
+from ..metrics.collector import MetricsApplication, ServerCollector
 from ..metrics.host import HostMeter
 from ..sockets.limits import raise_open_file_limit
 from ..sockets.service import Service
@@ -87,13 +86,8 @@ def serve(words: Sequence[str]) -> int:
 
 
 class _Shutdown:
-    """What signals ask for.
-
-    Attributes:
-        asked: a signal has come.
-        serving: the start is over: a signal now means to finish what is in flight.
-        everything: the scope of the whole run; cancelled where nothing is worth waiting for.
-    """
+    """What signals ask for. Once `serving`, after the start, a signal means to finish what is in flight; before,
+    `everything` is cancelled, the scope of the whole run."""
 
     def __init__(self) -> None:
         self.asked = trio.Event()
@@ -152,11 +146,7 @@ class _Unspecified(RepositorySource):
 
 
 async def _load(command: ServeCommand, log: Log, stack: contextlib.AsyncExitStack) -> InferenceServer:
-    """Open the server and show what it has got.
-
-    Raises:
-        _StartError: it does not open.
-    """
+    """Open the server and show what it has got. _StartError if it does not open."""
     server = None
     try:
         on_request = None
@@ -188,14 +178,8 @@ def _show_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = N
 
 
 async def _serve_ports(server: InferenceServer, command: ServeCommand, log: Log, shutdown: _Shutdown) -> bool:
-    """Open the ports, serve until a signal comes, and stop in order.
-
-    Returns:
-        Whether everything in flight was answered in time.
-
-    Raises:
-        _StartError: a port cannot be opened.
-    """
+    """Open the ports, serve until a signal comes, and stop in order; whether everything in flight was answered in time.
+    _StartError if a port cannot be opened."""
     in_time = False
     start_error = None
     async with trio.open_nursery() as nursery:
@@ -264,11 +248,7 @@ async def _start_metrics(server: InferenceServer, settings: MetricsSettings, nur
 
 
 async def _open(service: Service, name: str, title: str, nursery: trio.Nursery) -> None:
-    """Start a service and log where it listens.
-
-    Raises:
-        _StartError: it cannot listen there.
-    """
+    """Start a service and log where it listens. _StartError if it cannot listen there."""
     try:
         await nursery.start(service.serve)
     except TriremeError as error:

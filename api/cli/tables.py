@@ -36,11 +36,8 @@ def table(header: Row, rows: Sequence[Row]) -> str:
 
 
 def startup_tables(server: InferenceServer, index: Sequence[IndexEntry] | None = None) -> Iterator[str]:
-    """What is there, in Triton's order; of a server that could not start, only its options.
-
-    Args:
-        index: the repository index to show, if not the present one.
-    """
+    """What is there, in Triton's order; of a server that could not start, only its options. `index` is shown in place
+    of the present one."""
     if not server.started:
         yield table(("Option", "Value"), list(_options(server)))
         return

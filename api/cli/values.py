@@ -26,12 +26,8 @@ _FLOAT = re.compile(r"(?ai)\s*([+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9
 
 
 class BadValueError(Exception):
-    """A flag's value was refused.
-
-    Attributes:
-        message: the reason.
-        part: which part of the option is to blame, appended to its name (``level`` of ``--trace-config``).
-    """
+    """A flag's value was refused: why, and which part of the option is to blame, appended to its name (``level`` of
+    ``--trace-config``)."""
 
     def __init__(self, message: str, part: str = "") -> None:
         super().__init__(message)
@@ -170,11 +166,8 @@ def pair(separator: str, first: Kind, second: Kind) -> Kind:
 
 
 def named_setting(option: str, what: str, *, name_needed: bool) -> Kind:
-    """``<name>,<setting>=<value>``, for ``--backend-config`` and its like; the name may be left out for some.
-
-    Args:
-        what: what is named, such as ``backend``.
-    """
+    """``<name>,<setting>=<value>``, for ``--backend-config`` and its like; the name, of a backend, say, may be left out
+    for some."""
     form = f"<{what} name>,<setting>=<value>"
     unnamed = f"No {what} specified. {option} option format is {form}"
     if not name_needed:
@@ -243,11 +236,8 @@ _FILE_MARK = "@/"
 
 
 def restriction(option: str, word: str) -> Kind:
-    """``<category,...>:<key>=<value>``; a value ``@/<path>`` is read from that file.
-
-    Args:
-        word: what the option calls a category: ``api`` or ``protocol``.
-    """
+    """``<category,...>:<key>=<value>``; a value ``@/<path>`` is read from that file. The option calls a category
+    `word`."""
 
     def read(text: str) -> Restriction:
         names, _, rest = text.partition(":")
@@ -279,11 +269,7 @@ def _read_secret(option: str, path: Path) -> str:
 
 
 def list_of(pattern: re.Pattern[str], option: str, form: str) -> Kind:
-    """Values with commas in between, in lower case.
-
-    Args:
-        form: what each of them should be, for the error.
-    """
+    """Values of a form with commas in between, in lower case."""
 
     def read(text: str) -> tuple[str, ...]:
         values = tuple(value.strip().lower() for value in text.split(",") if value.strip())

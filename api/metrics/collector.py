@@ -1,4 +1,5 @@
-"""Everything a server can tell, as metric families in the order in which they are printed."""
+"""Everything a server can tell, as metric families in the order in which they are printed; and the endpoint that prints
+them (docs/reference/http.md#metrics-port)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from ...engine.metrics.families import (
     pinned_memory_families,
     sealed_families,
 )
-from ...engine.metrics.page import DEFAULT_QUANTILES, Scrape, Section
+from ...engine.metrics.page import DEFAULT_QUANTILES, Scrape, Section, write_text
+from ..http.errors import method_not_allowed
+from ..http.exchange import TEXT, Answer, Exchange
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
@@ -89,3 +92,21 @@ def _instance_families(models: Iterable[ModelActorStatistics]) -> Iterator[Metri
         restarts.add_sample(f"{restarts.name}_total", labels, model.restarts)
     yield alive
     yield restarts
+
+
+_PATHS = (b"/metrics", b"/metrics/")
+_PAGE = TEXT + b"; charset=utf-8"
+
+
+class MetricsApplication:
+    """Answers GET with the metrics; every path is known, and all but /metrics are empty."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    async def __call__(self, exchange: Exchange) -> None:
+        if exchange.method != "GET":
+            await exchange.respond(method_not_allowed(TEXT))
+            return
+        text = write_text(self._collector.collect()) if exchange.path in _PATHS else ""
+        await exchange.respond(Answer(200, _PAGE, text.encode()))

@@ -22,14 +22,8 @@ _IN_VAIN = "GPU metrics will not be available"
 
 
 class GpuMeter:
-    """Reads the GPUs. Readings are taken by one thread at a time; `latest` may be looked at from any.
-
-    Args:
-        nvml: the module ``pynvml``, initialised.
-
-    Attributes:
-        latest: the latest reading of each GPU; empty before the first.
-    """
+    """Reads the GPUs, by ``pynvml``, initialised. Readings are taken by one thread at a time; the latest of each may be
+    looked at from any."""
 
     def __init__(self, nvml: Any) -> None:
         self.latest: tuple[GpuReading, ...] = ()
@@ -39,9 +33,6 @@ class GpuMeter:
         """Ask every GPU. May take milliseconds; never raises because of what a GPU does."""
         self.latest = tuple(reading for gpu in self._gpus if (reading := gpu.read()) is not None)
         return self.latest
-
-    def __repr__(self) -> str:
-        return f"<GpuMeter of {len(self._gpus)} GPUs>"
 
 
 class _Gpu:

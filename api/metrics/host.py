@@ -21,12 +21,8 @@ _IDLE = ("idle", "iowait")
 
 class CpuMeter:
     """How busy the machine's CPUs are, and its memory; each reading of the utilization covers the time since the one
-    before. Reading takes descriptors for files of ``/proc``, which clients may have used up by connecting: then the
-    latest reading stays.
-
-    Attributes:
-        latest: the latest reading; zeros before the first.
-    """
+    before, and the latest is zeros before the first. Reading takes descriptors for files of ``/proc``, which clients
+    may have used up by connecting: then the latest reading stays."""
 
     def __init__(self) -> None:
         self.latest = CpuReading()
@@ -64,14 +60,11 @@ def _times() -> tuple[float, float]:
 
 
 class HostMeter:
-    """What the metrics tell about the machine.
+    """What the metrics tell about the machine: of the CPU and of GPUs if asked to.
 
     Args:
-        pinned_pool_bytes: size of the pool of pinned memory.
-        cpu, gpu: whether they are to be told about.
         environment: of the process; may say that there are no GPUs to look for.
         gpu_uuids: by the numbers that instance groups give the GPUs.
-        pinned_used_bytes: how much of that pool is in use.
     """
 
     def __init__(

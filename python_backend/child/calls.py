@@ -18,9 +18,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from . import protocol
-from .channel import ChannelClosedError
+from .channel import ChannelClosedError, Link
 from .codec import Message, Payload
-from .link import Link
 from .utils.errors import HostError
 from .utils.event_loop import Waiter
 from .utils.response import InferenceResponse
@@ -38,12 +37,7 @@ Taker = Callable[[Message], bool]
 
 
 class Calls:
-    """The calls that are not over.
-
-    Args:
-        left_behind: takes what destructors want to have done.
-        make_waiter: see `EventLoop.waiter`.
-    """
+    """The calls that are not over. `left_behind` takes what destructors want to have done."""
 
     def __init__(
         self, link: Link, left_behind: SimpleQueue[Callable[[], None] | None], make_waiter: Callable[[], Waiter]
@@ -57,12 +51,7 @@ class Calls:
         self._pump: threading.Thread | None = None
 
     def ask(self, method: str, arguments: tuple[Any, ...], payload: Payload) -> Any:
-        """Ask for one answer, and wait for it.
-
-        Raises:
-            HostError: the server refuses.
-            ChannelClosedError: the server is gone.
-        """
+        """Ask for one answer, and wait for it. HostError if the server refuses, ChannelClosedError if it is gone."""
         inbox = Inbox(next(self._numbers), many=False)
         self._takers[inbox.number] = inbox.take
         try:
@@ -75,16 +64,8 @@ class Calls:
         return inbox.responses[0][0] if inbox.responses else None
 
     def infer(self, request: tuple[Any, ...], many: bool, payload: Payload, batch: int | None) -> Call:
-        """Make a request to another model.
-
-        Args:
-            many: any number of responses is welcome.
-            batch: for which it is made, if that is known.
-
-        Raises:
-            HostError: too many are open (rule 1).
-            ChannelClosedError: the server is gone.
-        """
+        """Make a request to another model, to which `many` responses are welcome; for a batch, if that is known.
+        HostError if too many are open (rule 1), ChannelClosedError if the server is gone."""
         if self._open[many] >= MOST_OPEN:
             if many:
                 raise HostError(f"{MOST_OPEN} requests to decoupled models are open, and no more can be")
@@ -209,12 +190,6 @@ class Call:
         self._inbox = inbox
         self._taken = 0
 
-    def __iter__(self) -> Call:
-        return self
-
-    def __aiter__(self) -> Call:
-        return self
-
     def __next__(self) -> InferenceResponse:
         inbox = self._inbox
         try:
@@ -259,6 +234,3 @@ class Call:
     def __del__(self) -> None:
         if not self._inbox.over:
             self._calls.drop(self._inbox)
-
-    def __repr__(self) -> str:
-        return f"<Call {self._inbox.number}: {len(self._inbox.responses)} responses>"

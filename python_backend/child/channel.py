@@ -107,14 +107,8 @@ class Channel:
         self._borrower.on_returned = on_returned
 
     def give_back(self, least: int = _WORTH_TELLING) -> bool:
-        """Tell the other end of segments that it may use again, if there are at least so many.
-
-        Returns:
-            Whether that waits for the socket to take it.
-
-        Raises:
-            ChannelClosedError: the other end is gone.
-        """
+        """Tell the other end of segments that it may use again, if there are at least so many; whether that waits for
+        the socket to take it. ChannelClosedError if the other end is gone."""
         if len(self._borrower.returned) < least:
             return False
         with self._posting:
@@ -132,11 +126,8 @@ class Channel:
         self.post(self.prepare(head, payload))
 
     def prepare(self, head: Head, payload: Payload = EMPTY) -> Letter:
-        """The first half of `send`, which takes long for a long message: on any thread, any number at a time.
-
-        Raises:
-            OSError, ValueError: see `send`.
-        """
+        """The first half of `send`, which takes long for a long message: on any thread, any number at a time. Raises as
+        it does."""
         parts = encode(head, payload, self._most_said)
         nbytes = len(parts[0]) + payload.nbytes
         if nbytes <= INLINE_BYTES:
@@ -151,11 +142,7 @@ class Channel:
         return Letter(b"", segment, nbytes)
 
     def post(self, letter: Letter) -> None:
-        """The second half of `send`; from any thread.
-
-        Raises:
-            ChannelClosedError: the other end is gone.
-        """
+        """The second half of `send`; from any thread. ChannelClosedError if the other end is gone."""
         segment = letter.segment
         with self._posting:
             if segment is None:
@@ -168,11 +155,7 @@ class Channel:
             self._put(self._frame(_SEGMENT, segment.number, letter.nbytes))
 
     def flush(self) -> bool:
-        """Send what waits; whether nothing waits any more.
-
-        Raises:
-            ChannelClosedError: the other end is gone.
-        """
+        """Send what waits; whether nothing waits any more. ChannelClosedError if the other end is gone."""
         with self._posting:
             while self._waiting:
                 if not self._write(*self._waiting[0]):
@@ -302,3 +285,101 @@ class Channel:
 
     def __repr__(self) -> str:
         return f"<Channel: {self._lender!r}, {self._borrower!r}, {len(self._waiting)} waiting>"
+
+
+# A model's end, shared by the threads of its process.
+#
+# There is no thread that reads. A thread that waits for something reads, for all threads; so a model that only ever
+# answers what it is asked never changes threads, which would cost as much as all the rest.
+#
+# Rules:
+#  1. One thread at a time reads (the reader). What it receives is handled at once, under the lock.
+#  2. A thread that waits while another one reads sleeps, and looks again after every message.
+#  3. A reader that has what it waited for wakes the others, so that one of them reads on.
+#  4. Once the server is gone, every thread that waits or sends gets an error.
+
+
+class Link:
+    """The connection. `handle` takes messages in under the lock, so it must neither block nor call back. To hang the
+    channel up gives threads that wait the error of rule 4."""
+
+    def __init__(self, channel: Channel, handle: Callable[[Message], None]) -> None:
+        self.channel = channel
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._reading = False
+        self._sleepers = 0
+        self.closed = False
+
+    def send(self, head: Head, payload: Payload = EMPTY) -> None:
+        """Send a message, waiting for room. Raises as `Channel.send`."""
+        if not self.channel.has_room:
+            self.wait(lambda: self.channel.has_room)
+        self.channel.send(head, payload)
+
+    def wait(self, is_there: Callable[[], object]) -> None:
+        """Return when `is_there` says so, which is called under the lock. ChannelClosedError if the server is gone."""
+        with self._lock:
+            while not is_there():
+                if self.closed:
+                    raise ChannelClosedError("the server is gone")
+                if self._reading:
+                    self._sleepers += 1
+                    self._changed.wait()
+                    self._sleepers -= 1
+                else:
+                    self._read()
+            if self._sleepers:
+                self._changed.notify_all()
+
+    def poll(self) -> None:
+        """Take in what has come, without waiting."""
+        with self._lock:
+            if self._reading or self.closed:
+                return
+            came = False
+            try:
+                while (message := self.channel.receive(wait=False)) is not None:
+                    came = True
+                    self._handle(message)
+            except ChannelClosedError:
+                came = self.closed = True
+            if came and self._sleepers:
+                self._changed.notify_all()
+
+    def change(self, action: Callable[[], None]) -> None:
+        """Do something under the lock."""
+        with self._lock:
+            action()
+            if self._sleepers:
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Threads that wait get the error that the server is gone."""
+        self.channel.hang_up()
+        with self._lock:
+            while self._reading:
+                self._sleepers += 1
+                self._changed.wait()
+                self._sleepers -= 1
+            self.closed = True
+            self._changed.notify_all()
+        self.channel.close()
+
+    def _read(self) -> None:
+        """Receive a message, and handle it. The lock is held, but not while waiting."""
+        self._reading = True
+        self._lock.release()
+        message = None
+        try:
+            message = self.channel.receive()
+        except ChannelClosedError:
+            self.closed = True
+        finally:
+            self._lock.acquire()
+            self._reading = False
+        if message is not None:
+            self._handle(message)
+        if self._sleepers:
+            self._changed.notify_all()

@@ -25,17 +25,6 @@ import numpy as np
 ALIGNMENT = 16
 PREFIX = struct.Struct("<II")
 
-BYTES = 13
-BF16 = 14
-DTYPES: dict[int, np.dtype] = {
-    number: np.dtype(code)
-    for number, code in enumerate(
-        ["?", "u1", "<u2", "<u4", "<u8", "i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "O", "<u2"], start=1
-    )
-    if number != BYTES  # memory that came must never be taken for objects
-}
-"""Element types by their number in Triton's enum; BF16 as its bits."""
-
 _MARSHAL_VERSION = 2
 
 MOST_HEAD_BYTES = 512 << 10
@@ -50,11 +39,7 @@ class MessageError(Exception):
 
 
 class Payload:
-    """Collects the contents of a message's tensors.
-
-    Attributes:
-        parts: buffers, padding included.
-    """
+    """Collects the contents of a message's tensors, padding included."""
 
     __slots__ = ("nbytes", "parts")
 
@@ -76,26 +61,16 @@ class Payload:
 
 
 class Message(NamedTuple):
-    """A message that came.
-
-    Attributes:
-        head: as it was given to `encode`.
-        payload: what is cut out of it keeps it alive.
-    """
+    """A message that came: the head as it was given to `encode`, and the payload, which what is cut out of it keeps
+    alive."""
 
     head: Head
     payload: memoryview
 
 
 def encode(head: Head, payload: Payload, most_bytes: int = 1 << 31) -> list[Buffer]:
-    """The parts of a message, to be written one after the other.
-
-    Args:
-        most_bytes: that the head may have.
-
-    Raises:
-        ValueError: the head holds something other than plain values, or is too large.
-    """
+    """The parts of a message, to be written one after the other. ValueError if the head holds something other than
+    plain values, or has more than `most_bytes`."""
     try:
         packed = marshal.dumps(head, _MARSHAL_VERSION)
     except ValueError:
@@ -110,10 +85,7 @@ def encode(head: Head, payload: Payload, most_bytes: int = 1 << 31) -> list[Buff
 
 def _plain(value: Any) -> Any:
     """A value of a head without subclasses: user code has enums and numpy's scalars where a number or a text is due.
-
-    Raises:
-        ValueError: it is neither plain nor a subclass of what is.
-    """
+    ValueError if it is neither plain nor a subclass of what is."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, dict):
@@ -134,14 +106,10 @@ def _plain(value: Any) -> Any:
 
 
 def decode(message: memoryview, most_bytes: int = 1 << 31, *, checked: bool = False) -> Message:
-    """Take a message apart.
+    """Take a message apart, whose head may have `most_bytes`. MessageError if it is none.
 
     Args:
-        most_bytes: that the head may have.
         checked: look first whether the head can be read by `marshal` without harm (`check_plain`).
-
-    Raises:
-        MessageError: it is none.
     """
     try:
         size, checksum = PREFIX.unpack_from(message)
@@ -165,11 +133,7 @@ def decode(message: memoryview, most_bytes: int = 1 << 31, *, checked: bool = Fa
 
 def check_plain(packed: Buffer) -> None:
     """Look whether a head consists of plain values that are within it: none asks for more memory than is there, none is
-    code, and none refers to another.
-
-    Raises:
-        MessageError: it does not.
-    """
+    code, and none refers to another. MessageError if it does not."""
     at, end = 0, len(packed)
     while at < end:
         kind = packed[at]
@@ -201,28 +165,8 @@ BYTES are packed as on the wire."""
 
 
 def cut(payload: memoryview, tensor: WireTensor) -> memoryview:
-    """The contents of a tensor as a view.
-
-    Raises:
-        MessageError: they are not within the payload.
-    """
+    """The contents of a tensor as a view. MessageError if they are not within the payload."""
     offset, nbytes = tensor[3], tensor[4]
     if not 0 <= offset <= offset + nbytes <= len(payload):
         raise MessageError(f"tensor '{tensor[0]}' lies outside of its message")
     return payload[offset : offset + nbytes]
-
-
-def array_of(payload: memoryview, tensor: WireTensor) -> np.ndarray:
-    """A tensor that is not BYTES as an array, a view; BF16 as uint16.
-
-    Raises:
-        MessageError: its contents are not what its shape says.
-    """
-    name, number, shape, offset, nbytes = tensor
-    try:
-        array = np.ndarray(shape, DTYPES[number], payload, offset)  # looks at the end of the buffer, not at its start
-        if offset < 0 or array.nbytes != nbytes:
-            raise ValueError(f"{nbytes} bytes from {offset} on for shape {list(shape)}")
-    except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise MessageError(f"tensor '{name}': {error}") from None
-    return array

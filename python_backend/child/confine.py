@@ -27,14 +27,7 @@ _OOM_SCORE = 500
 
 
 def confine(server: int, memory_bytes: int) -> None:
-    """Confine this process.
-
-    Args:
-        server: the process that has started it.
-
-    Raises:
-        OSError, ValueError: the system does not allow it.
-    """
+    """Confine this process, which `server` has started. OSError or ValueError if the system does not allow it."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
     for option, value in ((_PR_SET_PDEATHSIG, int(signal.SIGKILL)), (_PR_SET_NO_NEW_PRIVS, 1)):

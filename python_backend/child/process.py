@@ -25,13 +25,11 @@ from .channel import Channel, ChannelClosedError
 from .codec import Message, Payload
 from .process_host import Forks, ProcessHost
 from .utils.event_loop import AsyncioLoop
-from .utils.loading import ModelError
-from .utils.request import InferenceRequest
+from .utils.request import RELEASE_RESCHEDULE, InferenceRequest
 from .utils.response import Answers, InferenceResponse
-from .utils.runner import Answered, Runner
+from .utils.runner import Answered, ModelError, Runner
 from .wire import UnsendableError, fitted, read_request, write_error, write_response
 
-_RESCHEDULE = 2
 _ORPHANED = 1
 """Exit status of a process whose server is gone."""
 
@@ -59,11 +57,8 @@ def run(descriptor: int, bell: int) -> None:
 
 
 def _refuse_breakpoint(*_arguments: object, **_named: object) -> None:
-    """In place of Python's own debugger, which would find the end of its input at once, and abort what is executed.
-
-    Raises:
-        RuntimeError: always; who attaches a debugger puts a hook of its own here.
-    """
+    """In place of Python's own debugger, which would find the end of its input at once, and abort what is executed. Who
+    attaches a debugger puts a hook of its own here."""
     raise RuntimeError(
         "breakpoint() has no terminal in a process of the model's own: run it in the server's (parameter EXECUTION: "
         "'in_process'), or attach a debugger to --backend-config=python,debug-port=PORT"
@@ -119,15 +114,10 @@ class ModelProcess:
         self._leave = leave
         self._answers_bell = False
         self._send = host.link.send
-        self._runner: Runner | None = None
         self._again: dict[int, weakref.ref[Answers]] = {}  # of requests that are to be executed once more
 
     def serve(self) -> None:
-        """Until the last message.
-
-        Raises:
-            ChannelClosedError: the server is gone.
-        """
+        """Until the last message. ChannelClosedError if the server is gone."""
         try:
             self._send((protocol.HELLO, platform.python_version()))
             self._work()
@@ -136,24 +126,21 @@ class ModelProcess:
                 os.close(self._bell)
 
     def _work(self) -> None:
-        while True:
-            message = self._host.next_task()
-            kind = message.head[0]
-            if kind == protocol.EXECUTE:
-                self._execute(message)
-            elif kind == protocol.START:
-                if not self._start(message.head[1]):
-                    return
-            else:
-                self._finalize()
-                return
+        runner = self._started(self._host.next_task().head[1])  # START comes first
+        if runner is None:
+            return
+        while (message := self._host.next_task()).head[0] == protocol.EXECUTE:
+            self._execute(runner, message)
             del message  # while waiting for the next one, the data of the last one is not held
+        runner.finalize()
+        self._send((protocol.FINALIZED,))
 
-    def _start(self, settings: dict[str, Any]) -> bool:
-        """Load the model; False if that failed."""
+    def _started(self, settings: dict[str, Any]) -> Runner | None:
+        """Load the model; None if that failed."""
         host = self._host
         host.instance_name = settings["args"]["model_instance_name"]
         host.decoupled = settings["decoupled"]
+        completed = None
         try:
             if settings["debug_port"]:
                 _wait_for_debugger(settings["debug_port"])
@@ -163,24 +150,17 @@ class ModelProcess:
             if settings["auto_complete"]:
                 completed = runner.auto_complete(settings["args"]["model_config"])
             else:
-                completed = None
                 runner.initialize()
         except ModelError as error:
             self._send((protocol.FAILED, str(error)))
-            return False
-        self._runner = runner
+            return None
         if runner.checks:
             self._answers_bell = True
-            threading.Thread(target=self._answer_bell, name="trireme readiness", daemon=True).start()
+            threading.Thread(target=self._answer_bell, args=(runner,), name="trireme readiness", daemon=True).start()
         self._send((protocol.STARTED, completed, runner.overlaps, runner.checks))
-        return True
+        return runner
 
-    @property
-    def _model(self) -> Runner:
-        assert self._runner is not None, "the server starts a model before it uses it"
-        return self._runner
-
-    def _execute(self, message: Message) -> None:
+    def _execute(self, runner: Runner, message: Message) -> None:
         host = self._host
         requests = [read_request(wire, message.payload, host) for wire in message.head[1]]
         for request in requests:
@@ -191,7 +171,7 @@ class ModelProcess:
                 host.opened(request._key)
         host.batch.set(requests[0]._key)
         started_ns = time.perf_counter_ns()
-        self._model.begin(requests, lambda responses: self._over(requests, responses, started_ns))
+        runner.begin(requests, lambda responses: self._over(requests, responses, started_ns))
 
     def _over(self, requests: list[InferenceRequest], responses: Answered, started_ns: int) -> None:
         """A batch is over: in the main thread, or in that of the coroutines. One that cannot be answered is the end."""
@@ -214,9 +194,9 @@ class ModelProcess:
             if response is not None:
                 answers.append((request._key, self._written(request, response, payload)))
                 host.over(request._key)
-        rescheduled = tuple([request._key for request in requests if request._release_flags == _RESCHEDULE])
-        if rescheduled:
-            self._put_off([request for request in requests if request._release_flags == _RESCHEDULE])
+        again = [request for request in requests if request._release_flags == RELEASE_RESCHEDULE]
+        rescheduled = tuple([request._key for request in again])
+        self._put_off(again)
         spent_ns = (executed_ns - started_ns, time.perf_counter_ns() - executed_ns)
         try:
             self._send((protocol.DONE, requests[0]._key, tuple(answers), rescheduled, spent_ns), payload)
@@ -244,33 +224,22 @@ class ModelProcess:
         except UnsendableError as error:
             return write_error(str(error))
 
-    def _answer_bell(self) -> None:
+    def _answer_bell(self, runner: Runner) -> None:
         """Until the server does not want the instance any more."""
         try:
             with contextlib.suppress(ChannelClosedError):
                 while os.read(self._bell, 1):
-                    self._say_whether_ready()
+                    try:
+                        said = runner.is_ready(), None
+                    except ModelError as error:
+                        said = False, str(error)
+                    self._send((protocol.READY, *said))
         finally:
             os.close(self._bell)
 
-    def _say_whether_ready(self) -> None:
-        try:
-            self._send((protocol.READY, self._model.is_ready(), None))
-        except ModelError as error:
-            self._send((protocol.READY, False, str(error)))
-
-    def _finalize(self) -> None:
-        if self._runner is not None:
-            self._runner.finalize()
-        self._send((protocol.FINALIZED,))
-
 
 def _wait_for_debugger(port: int) -> None:
-    """Let a debugger attach before the model is imported.
-
-    Raises:
-        ModelError: the model's interpreter has no debugpy, or cannot listen.
-    """
+    """Let a debugger attach before the model is imported. ModelError if debugpy is not there, or cannot listen."""
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # it would warn of modules that are not debugged
     try:
         debugpy = importlib.import_module("debugpy")

@@ -14,9 +14,8 @@ from typing import Any
 
 from . import protocol
 from .calls import ANY_NUMBER, Call, Calls
-from .channel import Channel, ChannelClosedError, socket_pair
+from .channel import Channel, ChannelClosedError, Link, socket_pair
 from .codec import Message, MessageError, Payload
-from .link import Link
 from .utils.errors import HostError, TritonModelException
 from .utils.event_loop import EventLoop
 from .utils.request import InferenceRequest
@@ -28,11 +27,7 @@ _DELETIONS = ("delete_family", "delete_metric")
 
 
 class _Open:
-    """A request that has no final response yet.
-
-    Attributes:
-        room: responses that may be sent now.
-    """
+    """A request that has no final response yet, and how many responses may be sent now."""
 
     __slots__ = ("cancelled", "room")
 
@@ -42,10 +37,7 @@ class _Open:
 
 
 class ProcessHost:
-    """The server.
-
-    Args:
-        channel: blocking.
+    """The server, at the other end of a blocking channel.
 
     Attributes:
         instance_name, decoupled: known once started.
@@ -71,11 +63,7 @@ class ProcessHost:
     # For the main thread.
 
     def next_task(self) -> Message:
-        """Wait for something to do.
-
-        Raises:
-            ChannelClosedError: the server is gone.
-        """
+        """Wait for something to do. ChannelClosedError if the server is gone."""
         self.link.wait(self.tasks.__len__)
         return self.tasks.popleft()
 
@@ -203,9 +191,6 @@ class ProcessHost:
         if request.room <= 0 and not request.cancelled:
             self.link.wait(lambda: request.room > 0 or request.cancelled)
         request.room -= 1
-
-    def __repr__(self) -> str:
-        return f"<ProcessHost of {self.instance_name}: {len(self._open)} open, {threading.active_count()} threads>"
 
 
 # Processes that a model forks, as ``multiprocessing`` does, and that ask the server as the model itself does.

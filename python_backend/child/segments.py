@@ -48,15 +48,8 @@ _F_SEAL_SHRINK, _F_SEAL_GROW = 2, 4
 
 
 class Segment:
-    """A piece of shared memory, mapped.
-
-    Args:
-        number: its name between the two processes.
-        descriptor: a memory file, taken over.
-
-    Attributes:
-        descriptor: until the other end has got it (`passed_on`); then the mapping keeps what it needs.
-    """
+    """A piece of shared memory, mapped: its number is its name between the two processes. It takes the descriptor of a
+    memory file over, and has it until the other end has got it (`passed_on`); then the mapping keeps what it needs."""
 
     __slots__ = ("descriptor", "memory", "nbytes", "number")
 
@@ -86,11 +79,8 @@ class Segment:
 
 
 def create_file(nbytes: int) -> int:
-    """A descriptor of a memory file without a name, whose size cannot be changed.
-
-    Raises:
-        OSError: there is no memory left, or no descriptor.
-    """
+    """A descriptor of a memory file without a name, whose size cannot be changed. OSError if no memory or descriptor is
+    left."""
     descriptor = _memory_file()
     try:
         os.ftruncate(descriptor, nbytes)
@@ -117,10 +107,7 @@ def capacity_for(nbytes: int) -> int:
 
 
 class Lender:
-    """The segments that this end owns. Callable from any thread.
-
-    Args:
-        most: segments that there may be (rule 5); None for any number.
+    """The segments that this end owns, of which there may be `most` (rule 5). Callable from any thread.
 
     Attributes:
         dropped: numbers of segments that the other end is to forget.
@@ -219,10 +206,7 @@ def _nobody() -> None:
 
 
 class Borrower:
-    """The other end's segments, as this end sees them.
-
-    Args:
-        most: segments that the other end may have (rule 5); None for any number.
+    """The other end's segments, as this end sees them, of which there may be `most` (rule 5).
 
     Attributes:
         returned: numbers of segments to give back; filled from any thread (rule 2).
@@ -265,11 +249,8 @@ class Borrower:
         return "" if sealed else "it may shrink"
 
     def borrow(self, number: int, nbytes: int) -> np.ndarray:
-        """The first `nbytes` bytes of a segment, uint8; it is given back when nothing refers to them any more.
-
-        Raises:
-            KeyError, ValueError: there is no such segment, or it is smaller.
-        """
+        """The first `nbytes` bytes of a segment, uint8; it is given back when nothing refers to them any more. KeyError
+        or ValueError if there is no such segment, or it is smaller."""
         segment = self._segments[number]
         array = np.frombuffer(segment.memory, np.uint8, nbytes)
         if len(self._borrowed) >= MOST_BORROWED and nbytes <= MOST_COPIED_BYTES:

@@ -9,14 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from .codec import BF16, BYTES, MOST_HEAD_BYTES, MessageError, Payload, WireTensor, array_of, cut, encode
+from .codec import MOST_HEAD_BYTES, MessageError, Payload, WireTensor, cut, encode
 from .utils.errors import TritonError
-from .utils.loading import shortened
 from .utils.request import InferenceRequest, incoming
 from .utils.response import Host, InferenceResponse
-from .utils.tensor import Tensor, numpy_to_triton_type
+from .utils.runner import shortened
+from .utils.tensor import (
+    BF16,
+    BYTES,
+    DTYPES,
+    Tensor,
+    deserialize_bytes_tensor,
+    numpy_to_triton_type,
+    packed,
+)
 
-_LENGTH = struct.Struct("<I")
 _COPIED_BYTES = 4 << 10
 """Contents of a tensor that are copied sooner than looked at."""
 
@@ -26,27 +33,36 @@ class UnsendableError(Exception):
 
 
 def read_tensor(payload: memoryview, wire: WireTensor) -> Tensor:
-    """A tensor that came: a view of the payload, but for BYTES.
-
-    Raises:
-        MessageError: it is broken.
-    """
+    """A tensor that came: a view of the payload, but for BYTES. MessageError if it is broken."""
     number = wire[1]
     if number == BYTES:
-        return Tensor._view(wire[0], _unpack(cut(payload, wire)).reshape(wire[2]))
+        try:
+            elements = deserialize_bytes_tensor(cut(payload, wire))
+        except struct.error as error:
+            raise MessageError(f"tensor '{wire[0]}': {error}") from None
+        return Tensor._view(wire[0], elements.reshape(wire[2]))
     return Tensor._view(wire[0], array_of(payload, wire), number == BF16)
 
 
-def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
-    """A tensor to be sent; its contents go to the payload.
+def array_of(payload: memoryview, tensor: WireTensor) -> np.ndarray:
+    """A tensor that is not BYTES as an array, a view; BF16 as uint16. MessageError if its contents are not what its
+    shape says."""
+    name, number, shape, offset, nbytes = tensor
+    try:
+        array = np.ndarray(shape, DTYPES[number], payload, offset)  # looks at the end of the buffer, not at its start
+        if offset < 0 or array.nbytes != nbytes:
+            raise ValueError(f"{nbytes} bytes from {offset} on for shape {list(shape)}")
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        raise MessageError(f"tensor '{name}': {error}") from None
+    return array
 
-    Raises:
-        UnsendableError: it has elements that are no text.
-    """
+
+def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
+    """A tensor to be sent; its contents go to the payload. UnsendableError if it has elements that are no text."""
     array = tensor._array
     number = BF16 if tensor._bf16 else numpy_to_triton_type(array.dtype) or 0
     if number == BYTES:
-        content = _pack(tensor._name, array)
+        content = packed(array, lambda element: _text(tensor._name, element))
         return tensor._name, BYTES, array.shape, payload.add(content), len(content)
     if array.nbytes <= _COPIED_BYTES:
         content = array.tobytes()
@@ -57,11 +73,7 @@ def write_tensor(tensor: Tensor, payload: Payload) -> WireTensor:
 
 
 def read_request(wire: tuple[Any, ...], payload: memoryview, host: Host) -> InferenceRequest:
-    """A request to execute.
-
-    Raises:
-        MessageError: it is broken.
-    """
+    """A request to execute. MessageError if it is broken."""
     key, request_id, correlation_id, flags, timeout_us, parameters, wanted, trace, tensors = wire
     inputs = [read_tensor(payload, tensor) for tensor in tensors]
     return incoming(key, host, inputs, request_id, correlation_id, flags, timeout_us, parameters, wanted, trace)
@@ -69,11 +81,7 @@ def read_request(wire: tuple[Any, ...], payload: memoryview, host: Host) -> Infe
 
 def write_request(request: InferenceRequest, payload: Payload) -> tuple[Any, ...]:
     """A request to another model: (model, version, id, correlation ID, flags, timeout in µs, parameters, wanted,
-    key of the request whose trace it goes with, or None, tensors).
-
-    Raises:
-        UnsendableError: see `write_tensor`.
-    """
+    key of the request whose trace it goes with, or None, tensors). Raises as `write_tensor`."""
     return (
         request._model_name,
         request._model_version,
@@ -89,11 +97,7 @@ def write_request(request: InferenceRequest, payload: Payload) -> tuple[Any, ...
 
 
 def write_response(response: InferenceResponse, payload: Payload) -> tuple[Any, ...]:
-    """A response to be sent.
-
-    Raises:
-        UnsendableError: see `write_tensor`.
-    """
+    """A response to be sent. Raises as `write_tensor`."""
     error = response._error
     if error is not None:
         return (shortened(error._message), error._code), response._parameters, ()
@@ -119,28 +123,13 @@ def fitted(answers: Sequence[tuple[int, Any]], why: str) -> tuple[tuple[int, Any
 
 
 def read_response(wire: tuple[Any, ...], payload: memoryview) -> InferenceResponse:
-    """A response of another model.
-
-    Raises:
-        MessageError: it is broken.
-    """
+    """A response of another model. MessageError if it is broken."""
     error, parameters, tensors = wire
     response = InferenceResponse([read_tensor(payload, tensor) for tensor in tensors])
     response._parameters = parameters
     if error is not None:
         response._error = TritonError(*error)
     return response
-
-
-def _pack(name: str, array: np.ndarray) -> bytes:
-    """BYTES as on the wire: each element's length, then the element."""
-    parts: list[bytes] = []
-    for element in array.ravel().tolist():
-        if not isinstance(element, bytes):
-            element = _text(name, element)
-        parts.append(_LENGTH.pack(len(element)))
-        parts.append(element)
-    return b"".join(parts)
 
 
 def _text(name: str, element: object) -> bytes:
@@ -151,19 +140,3 @@ def _text(name: str, element: object) -> bytes:
         raise UnsendableError(f"tensor '{name}' has an element that is no text: {error}") from None
     except Exception as error:  # noqa: BLE001 - a __str__ of user code
         raise UnsendableError(f"tensor '{name}' has an element without a text: {type(error).__name__}") from None
-
-
-def _unpack(content: memoryview) -> np.ndarray:
-    elements: list[bytes] = []
-    at, end = 0, len(content)
-    while at < end:
-        start = at + 4
-        if start > end:
-            raise MessageError("BYTES end within a length")
-        at = start + _LENGTH.unpack_from(content, at)[0]
-        if at > end:
-            raise MessageError("BYTES end within an element")
-        elements.append(bytes(content[start:at]))
-    array = np.empty(len(elements), dtype=np.object_)
-    array[:] = elements
-    return array

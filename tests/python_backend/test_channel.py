@@ -22,12 +22,12 @@ from trireme.python_backend.child.codec import (
     MessageError,
     Payload,
     WireTensor,
-    array_of,
     cut,
     decode,
     encode,
 )
 from trireme.python_backend.child.segments import Lender, capacity_for, create_file
+from trireme.python_backend.child.wire import array_of
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64) | st.floats(allow_nan=False) | st.text() | st.binary(),

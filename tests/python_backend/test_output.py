@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from trireme.python_backend.output import BURST_S, BYTES_PER_S, LINES_PER_S, LONGEST_LINE_BYTES, OutputLog, Pace
+from trireme.python_backend.output import BURST_S, BYTES_PER_S, LINES_PER_S, LONGEST_LINE, OutputLog, Pace
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -35,24 +35,24 @@ def test_what_is_left_is_passed_on_and_only_a_very_long_line_is_broken(caplog: p
     with caplog.at_level(logging.INFO, "trireme.python"):
         log = OutputLog(reader, "m_0", Pace())
         log.read(0.0)
-        os.write(writer, "ä".encode() * (LONGEST_LINE_BYTES // 2))
+        os.write(writer, "ä".encode() * (LONGEST_LINE // 2))
         log.read(0.0)
-        os.write(writer, b"zzz")
+        os.write(writer, b"y" * (LONGEST_LINE // 2) + b"zzz")
         os.close(writer)
         log.close()
-    assert messages(caplog) == ["one\n\ntwo", "ä" * (LONGEST_LINE_BYTES // 2), "zzz"]
+    assert messages(caplog) == ["one\n\ntwo", "ä" * (LONGEST_LINE // 2) + "y" * (LONGEST_LINE // 2), "zzz"]
 
 
 def test_no_character_is_cut_where_a_line_is_broken(caplog: pytest.LogCaptureFixture) -> None:
     reader, writer = os.pipe()
     with caplog.at_level(logging.INFO, "trireme.python"):
         log = OutputLog(reader, "m_0", Pace())
-        os.write(writer, b"x" + "ä".encode() * (LONGEST_LINE_BYTES // 2 - 1) + b"\xc3")
+        os.write(writer, b"x" * (LONGEST_LINE - 1) + b"\xc3")
         log.read(0.0)
         os.write(writer, b"\xa4.")
         os.close(writer)
         log.close()
-    assert messages(caplog) == ["x" + "ä" * (LONGEST_LINE_BYTES // 2 - 1), "ä."]
+    assert messages(caplog) == ["x" * (LONGEST_LINE - 1) + "ä", "."]
 
 
 def test_a_piece_of_many_lines_is_one_record(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,8 +16,7 @@ from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions
 from trireme.api.http.service import HttpService
-from trireme.api.metrics.app import MetricsApplication
-from trireme.api.metrics.collector import ServerCollector
+from trireme.api.metrics.collector import MetricsApplication, ServerCollector
 from trireme.api.sockets.service import ServiceOptions
 from trireme.engine.backends.interface import Backend, InstanceSpec, LoadedModel, ModelFiles, ModelInstance
 from trireme.engine.backends.registry import BackendRegistry

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .context import ask, asking
@@ -27,16 +28,14 @@ class MetricKind(enum.IntEnum):
     __str__ = enum.Enum.__str__
 
 
+@dataclass(eq=False)
 class _Registered:
     """A family on the server; its metrics hold this, and thereby see that the family is gone."""
 
-    __slots__ = ("deleted", "host", "kind", "number")
-
-    def __init__(self, host: Host, kind: MetricKind, number: int) -> None:
-        self.host = host
-        self.kind = kind
-        self.number = number
-        self.deleted = False
+    host: Host
+    kind: MetricKind
+    number: int
+    deleted: bool = False
 
 
 class Metric:

@@ -287,17 +287,11 @@ class ResponseIterator:
         return self
 
     def __next__(self) -> InferenceResponse:
-        if self._at < len(self._seen):
-            return self._step()
-        if self._finished:
-            raise StopIteration
-        try:
-            self._seen.append(next(self._responses))
-        except StopIteration:
-            self._finished = True
-            raise
-        except HostError as error:
-            self._refused(error)
+        if not self._remembers(StopIteration):
+            try:
+                self._seen.append(next(self._responses))
+            except (StopIteration, HostError) as error:
+                self._ended(error)
         return self._step()
 
     def __aiter__(self) -> ResponseIterator:
@@ -305,17 +299,11 @@ class ResponseIterator:
         return self
 
     async def __anext__(self) -> InferenceResponse:
-        if self._at < len(self._seen):
-            return self._step()
-        if self._finished:
-            raise StopAsyncIteration
-        try:
-            self._seen.append(await self._responses.__anext__())
-        except StopAsyncIteration:
-            self._finished = True
-            raise
-        except HostError as error:
-            self._refused(error)
+        if not self._remembers(StopAsyncIteration):
+            try:
+                self._seen.append(await self._responses.__anext__())
+            except (StopAsyncIteration, HostError) as error:
+                self._ended(error)
         return self._step()
 
     async def first(self) -> None:
@@ -336,8 +324,17 @@ class ResponseIterator:
         self._at += 1
         return self._seen[self._at - 1]
 
-    def _refused(self, error: HostError) -> None:
+    def _remembers(self, end: type[Exception]) -> bool:
+        """Whether the next response has been seen before; raises `end` if there is none."""
+        if self._finished and self._at == len(self._seen):
+            raise end
+        return self._at < len(self._seen)
+
+    def _ended(self, error: Exception) -> None:
+        """There are no more responses, or the request was refused, which is the last one."""
         self._finished = True
+        if not isinstance(error, HostError):
+            raise error
         self._seen.append(refusal(self._target, error))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -139,6 +140,9 @@ TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool
 """Configuration name to numpy type."""
 
 _NUMPY_BY_NUMBER: dict[int, Any] = dict(enumerate(_NUMPY, start=1))
+DTYPES = {**{number: np.dtype(kind) for number, kind in enumerate(_NUMPY, start=1)}, BF16: np.dtype(np.uint16)}
+del DTYPES[BYTES]  # memory that came must never be taken for objects
+"""What arrays are made of whose contents came, by the numbers; BF16 as its bits."""
 _NUMBER_BY_NUMPY = {numpy_type: number for number, numpy_type in _NUMPY_BY_NUMBER.items()}
 _NUMBER_BY_NUMPY[np.bytes_] = BYTES
 
@@ -178,15 +182,20 @@ def serialize_byte_tensor(input_tensor: np.ndarray) -> bytes | tuple[()] | None:
         return ()
     if input_tensor.dtype.type not in (np.object_, np.bytes_):
         return None
+    return packed(input_tensor, lambda element: str(element).encode())
+
+
+def packed(array: np.ndarray, encode: Callable[[object], bytes]) -> bytes:
+    """The elements in C order, as on the wire; those that are no bytes are encoded."""
     parts: list[bytes] = []
-    for element in input_tensor.ravel().tolist():
-        data = element if isinstance(element, bytes) else str(element).encode()
+    for element in array.ravel().tolist():
+        data = element if isinstance(element, bytes) else encode(element)
         parts.append(_LENGTH.pack(len(data)))
         parts.append(data)
     return b"".join(parts)
 
 
-def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray:
+def deserialize_bytes_tensor(encoded_tensor: bytes | memoryview) -> np.ndarray:
     """The elements as a one-dimensional array of bytes objects.
 
     Raises:

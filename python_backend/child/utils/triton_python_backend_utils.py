@@ -122,10 +122,7 @@ def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) ->
 
 
 def _tensor(tensors: Iterable[Tensor], name: str) -> Tensor | None:
-    for tensor in tensors:
-        if tensor._name == name:
-            return tensor
-    return None
+    return next((tensor for tensor in tensors if tensor._name == name), None)
 
 
 def _entry(entries: Iterable[dict[str, Any]], name: str) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from http_fakes import FakeExchange, HttpReply
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trireme.api.metrics.app import MetricsApplication
+from trireme.api.metrics.collector import MetricsApplication
 
 
 class OneGauge(Collector):

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from trireme.python_backend.child.utils.loading import forget
+from trireme.python_backend.child.utils.runner import forget
 
 
 @pytest.fixture

@@ -18,10 +18,9 @@ import pytest
 from recording_host import RecordingHost, executed
 
 from trireme.python_backend.child.utils.errors import TritonError
-from trireme.python_backend.child.utils.loading import ModelError
 from trireme.python_backend.child.utils.request import InferenceRequest
 from trireme.python_backend.child.utils.response import InferenceResponse
-from trireme.python_backend.child.utils.runner import Runner
+from trireme.python_backend.child.utils.runner import ModelError, Runner
 from trireme.python_backend.child.utils.tensor import Tensor
 
 WRAPPED = "Failed to process the request(s) for model 'm_0', message: "
