@@ -32,7 +32,7 @@ class UnreadAnswers:
 
     Args:
         account: of the server.
-        address: of the client (`shares.shared_address`).
+        address: of the client (`limits.shared_address`).
         stop: gives the answers up; called once at most, from wherever something is held.
 
     Attributes:

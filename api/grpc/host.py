@@ -17,8 +17,8 @@ from grpclib.exceptions import GRPCError
 
 from ...actors.actor import Turn
 from ..http2.connection import Call, Http2Connection, Http2Group
+from ..sockets.limits import shared_address
 from ..sockets.roster import Roster
-from ..sockets.shares import shared_address
 from ..sockets.transport import PlainTransport, TlsTransport
 from . import compression
 from .call_head import CallHead, parse_head

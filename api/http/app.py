@@ -9,11 +9,10 @@ from ...engine.errors import TriremeError
 from ...engine.logs.request_lines import about
 from .bodies import UNCOUNTED_BYTES, UNCOUNTED_BYTES_OF_STREAM, BodyLimits, BodyReader, BodyRefusedError, BodyTerms
 from .errors import error_answer, method_not_allowed, not_found, unexpected_failure
-from .exchange import Answer, Context, Exchange, HttpOptions, HttpRequest, StreamedAnswer
+from .exchange import Answer, Context, Exchange, HttpOptions, HttpRequest, HttpTrace, StreamedAnswer
 from .guards import RequestGuard
 from .infer.handler import ImmediateInfer
 from .routes import Router
-from .tracing import HttpTrace
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer

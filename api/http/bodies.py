@@ -32,7 +32,7 @@ from ...engine.tensor import Buffer
 from .errors import error_body
 from .exchange import JSON, Answer, BodyKind, Headers
 from .json import reader as json_reader
-from .json.large import ON_LOOP_BYTES, read_text
+from .json.reader import ON_LOOP_BYTES, read_text
 
 if TYPE_CHECKING:
     from ...actors.budget import Lease

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...engine.errors import InvalidArgumentError
-from ...engine.request import LATEST
+from ...engine.request import LATEST, InferenceRequest
 from ...engine.tensor import Buffer
-from ..pipeline import Pipeline
+from ...engine.tracing import Tracer
+from ...engine.tracing.record import Activity
+from ..pipeline import Pipeline, RequestTrace
 from ..request_parameters import compile_forward_pattern
 from ..restrictions import Restriction
-from ..sockets.shares import shared_address
-from .infer.decoder import InferDecoder
-from .infer.request import InferTerms
+from ..sockets.limits import shared_address
+from .infer.request import InferDecoder, InferTerms
 from .json.scan import DEFAULT_MAX_VALUES
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ...actors.budget import Lease
     from ..logging import Log
-    from .tracing import HttpTrace
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -92,6 +92,49 @@ class Context:
             InferTerms(options.max_input_bytes, server.shared_memory, server.options.tensor_limits)
         )
         self.pipeline = Pipeline(server, compile_forward_pattern(options.header_forward_pattern))
+
+
+class HttpTrace(RequestTrace):
+    """What is noted of a request, from before its body is read to after its answer is sent
+    (docs/reference/traces.md#trace-files)."""
+
+    __slots__ = ("_generates", "_sends_ns")
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__(tracer)
+        self._generates = False
+        self._sends_ns = 0
+
+    def begin(self, model_name: str, headers: Mapping[bytes, bytes], *, generates: bool = False) -> None:
+        """The request is an inference for this model, and may be traced.
+
+        Args:
+            generates: it may have many responses: of none of them it is noted when it was sent, as in Triton.
+        """
+        self._generates = generates
+        trace = self._begin(model_name, lambda name: headers.get(name.encode(), b"").decode("latin-1"))
+        if trace is not None:
+            trace.note(Activity.HTTP_RECV_START, self._came_ns)
+            trace.note(Activity.HTTP_RECV_END, self._tracer.clock.now_ns())
+
+    def _responded(self, ns: int, has_response: bool) -> None:
+        if self.trace is not None:
+            self.trace.note(Activity.INFER_RESPONSE_COMPLETE, ns)
+            if self._generates and has_response:
+                self.trace.note(Activity.HTTP_SEND_START, 0)
+                self.trace.note(Activity.HTTP_SEND_END, 0)
+
+    def decoded(self, request: InferenceRequest) -> None:
+        request.trace = self.trace
+
+    def sending(self) -> None:
+        if self.trace is not None:
+            self._sends_ns = self._tracer.clock.now_ns()
+
+    def sent(self) -> None:
+        if self.trace is not None and not self._generates:
+            self.trace.note(Activity.HTTP_SEND_START, self._sends_ns)
+            self.trace.note(Activity.HTTP_SEND_END, self._tracer.clock.now_ns())
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,8 @@
-"""Every bound of the HTTP front end's sockets, in one place."""
+"""Every bound of the sockets of a front end, in one place: of connections, of one address, of slow clients."""
 
 from __future__ import annotations
 
+import ipaddress
 import resource
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,7 @@ class Limits:
         body_chunks: non-empty chunks of a chunked body (docs/reference/http.md#request-bodies).
         drain_bytes: how much of a body that the application left unread is read and dropped to keep the connection.
         max_connections: open connections; at the bound the listener stops accepting and the kernel queues.
-        address_share: the part of them that one address may hold (`shares`).
+        address_share: the part of them that one address may hold (`has_room`).
         backlog: connections that the kernel queues.
         streams: concurrent HTTP/2 streams of a connection.
         sweep_interval_s: how often timeouts are checked and running requests are looked at for vanished clients.
@@ -80,3 +81,78 @@ def raise_open_file_limit() -> int:
         except (ValueError, OSError):  # macOS calls its hard limit unlimited and refuses to go there
             return soft
     return hard
+
+
+# ---- how many connections one address may hold, so that none can take the places of others. Of IPv6, the first 64 bits
+# are the address: the others are chosen by the owner of those ----
+
+_RESERVE = 0.1
+
+
+def has_room(held: int, total: int, limits: Limits) -> bool:
+    """Whether an address may have one more connection.
+
+    Rule 1: An address that has no connection gets one, as long as there is a place.
+    Rule 2: An address holds at most the part `Limits.address_share` of the places.
+    Rule 3: When less than `_RESERVE` of the places are free, it holds no more than are free: the last ones are for
+            those that have few.
+
+    Args:
+        held: connections of the address.
+        total: connections of all addresses.
+    """
+    places = limits.max_connections
+    if not held:
+        return True
+    if held + 1 > places * limits.address_share:
+        return False
+    free = places - total
+    return free > places * _RESERVE or held < free
+
+
+def shared_address(host: str) -> str:
+    """What counts as one address. `host` is numeric; anything else counts as it is."""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64)) + "/64"
+
+
+class BodyPace:
+    """How fast one body arrives. Times are in seconds, on any one clock.
+
+    Rule 1: Only the time counts in which the server waits for the client. While the application does not ask for the
+            body, or waits for room, a client may be as slow as it likes.
+    Rule 2: When `Limits.body_grace_s` of such time have passed, the body must have come at `Limits.body_rate` on
+            average.
+    """
+
+    __slots__ = ("_limits", "_nbytes", "_since_s", "_waited_s")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._nbytes = 0
+        self._waited_s = 0.0
+        self._since_s: float | None = None
+
+    def wait(self, now_s: float) -> None:
+        """The server begins to wait for more, or waits on."""
+        if self._since_s is None:
+            self._since_s = now_s
+
+    def arrived(self, nbytes: int, now_s: float) -> None:
+        """So many bytes have come, and the server has them to work on."""
+        self._nbytes += nbytes
+        if self._since_s is not None:
+            self._waited_s += now_s - self._since_s
+            self._since_s = None
+
+    def is_slow(self, now_s: float) -> bool:
+        """Whether the client is to be given up."""
+        waited_s = self._waited_s + (0.0 if self._since_s is None else now_s - self._since_s)
+        return waited_s > self._limits.body_grace_s and self._nbytes < waited_s * self._limits.body_rate

@@ -14,8 +14,8 @@ import trio
 
 from ...actors.socket_readiness import Readiness
 from ...engine.errors import UnavailableError
+from .limits import shared_address
 from .roster import Connection, Roster
-from .shares import shared_address
 from .transport import PlainTransport, TlsTransport, Transport
 
 log = logging.getLogger(__name__)

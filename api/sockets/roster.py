@@ -13,7 +13,7 @@ Rule 3: Closing the sending side alone counts as closing. A client process that 
         after the request still gets every answer that is ready before the sweep comes round, and anything that is
         already being sent.
 Rule 4: At `Limits.max_connections` the listeners wait for a place.
-Rule 5: An address that holds its share of the places (`shares`) loses an idle connection for each new one; if none is
+Rule 5: An address that holds its share of the places (`has_room`) loses an idle connection for each new one; if none is
         idle, the new one is closed.
 Rule 6: Once no more connections are accepted, those in which nothing is asked have little time left.
 """
@@ -30,8 +30,7 @@ from itertools import islice
 import trio
 
 from ...engine.admission.client_bytes import ClientAccounts, ClientBytes
-from .limits import Limits
-from .shares import has_room
+from .limits import Limits, has_room
 from .transport import Transport
 
 _OWN_BYTES = 1 << 30
@@ -213,7 +212,7 @@ class Roster:
         """Enter a new connection.
 
         Args:
-            address: whose it is (`shares.shared_address`).
+            address: whose it is (`limits.shared_address`).
         """
         self._connections[connection] = address
         self._addresses.setdefault(address, {})[connection] = None

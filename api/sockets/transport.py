@@ -29,7 +29,7 @@ class PlainTransport:
     """A connected, non-blocking TCP socket.
 
     Args:
-        address: of the client, as `shares.shared_address` says; addresses take turns.
+        address: of the client, as `limits.shared_address` says; addresses take turns.
 
     Attributes:
         buffer: shared by all connections, for reading into between two checkpoints.

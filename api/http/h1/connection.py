@@ -36,7 +36,7 @@ from ....actors.socket_readiness import Watch
 from ....engine.admission.client_bytes import ClientBytes
 from ....engine.tensor import Buffer
 from ...http2.frames import PREFACE
-from ...sockets.pace import BodyPace
+from ...sockets.limits import BodyPace
 from ...sockets.roster import Connection, Phase, Roster
 from ...sockets.transport import PeerGoneError, PlainTransport, TlsTransport, Transport, linger
 from ..errors import error_body

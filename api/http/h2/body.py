@@ -8,8 +8,7 @@ import numpy as np
 import trio
 
 from ....engine.tensor import Buffer
-from ...sockets.limits import Limits
-from ...sockets.pace import BodyPace
+from ...sockets.limits import BodyPace, Limits
 
 READ_BYTES = 65_536
 

@@ -9,9 +9,11 @@ and a model whose responses are not taken waits (`engine.instances.answer_window
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
 import trio
 
 from ....actors.reply import Reply
@@ -19,6 +21,7 @@ from ....engine.config.model import ModelInput
 from ....engine.datatypes import BYTES
 from ....engine.description import ModelDescription
 from ....engine.errors import InvalidArgumentError, TriremeError, request_prefix
+from ....engine.metrics.custom import CustomMetrics
 from ....engine.request import InferenceRequest, InferenceResponse
 from ....engine.tensor import Tensor, add_packed
 from ....engine.tensor_limits import TensorLimits
@@ -33,12 +36,10 @@ from ..infer.request import custom_parameter
 from ..infer.response import refuse_bytes
 from ..json import reader as json_reader
 from ..json import writer as json_writer
-from ..json.large import ON_LOOP_BYTES, LargeText, generate_places
 from ..json.pieces import LargeArray, LargeString
-from ..json.reader import converted, members_of
+from ..json.reader import ON_LOOP_BYTES, LargeText, converted, generate_places, members_of
 from ..json.scan import refuse_parts, refuse_strings
 from ..json.tensor import refuse_half, tensor_from_json
-from .load_metrics import FORMAT_HEADER, load_metrics_headers
 
 EVENTS = b"text/event-stream; charset=utf-8"
 
@@ -434,3 +435,42 @@ def encode_generate(response: InferenceResponse) -> bytes:
         members.setdefault(tensor.name, data[1:-1] if tensor.element_count == 1 else data)
     ordered = sorted((name.encode("utf-8", "surrogateescape"), value) for name, value in members.items())
     return b"{%b}" % b",".join(json_writer.string(name) + b":" + value for name, value in ordered)
+
+
+# ---- the ORCA header: how full a language model's cache is, for load balancers that ask for it with a request
+# (docs/reference/generate.md#load-metrics-header). The numbers are those of a family of custom metrics that the backend
+# of TensorRT-LLM keeps, and that any other backend may keep ----
+
+_log = logging.getLogger("trireme.http")
+
+FORMAT_HEADER = b"endpoint-load-metrics-format"
+_HEADER = b"endpoint-load-metrics"
+_FAMILY = "nv_trt_llm_kv_cache_block_metrics"
+_LABEL = "kv_cache_block_type"
+_TYPES = ("tokens_per", "used", "max")
+
+
+def load_metrics_headers(wanted: bytes | None, metrics: CustomMetrics) -> Headers:
+    """The header in the format that the request wants; none, and a word in the log, if it cannot be made.
+
+    Args:
+        wanted: ``json`` or ``text``; None for a request that does not ask.
+    """
+    if wanted is None:
+        return ()
+    blocks = {labels.get(_LABEL, ""): value for labels, value in metrics.values(_FAMILY)}
+    missing = [name for name in _TYPES if name not in blocks]
+    if missing:
+        _log.error("no %s header: metric family '%s' lacks '%s'", _HEADER.decode(), _FAMILY, "', '".join(missing))
+        return ()
+    tokens_per_block, used, most = (blocks[name] for name in _TYPES)
+    utilization = used / most if most else 0.0
+    capacity = int(most * tokens_per_block)
+    if wanted == b"json":
+        named = {"named_metrics": {"kv_cache_utilization": utilization, "max_token_capacity": capacity}}
+        return ((_HEADER, b"JSON " + orjson.dumps(named)),)
+    if wanted == b"text":
+        text = f"named_metrics.kv_cache_utilization={utilization:f}, named_metrics.max_token_capacity={capacity}"
+        return ((_HEADER, b"TEXT " + text.encode()),)
+    _log.error("no %s header: format '%s' is neither 'json' nor 'text'", _HEADER.decode(), wanted.decode("latin-1"))
+    return ()

@@ -21,13 +21,11 @@ from ...pipeline import CallbackAnswer, Encoder
 from ...request_parameters import HeaderPattern, check_forwarded_name
 from .. import compression
 from ..errors import error_answer, unexpected_failure
-from ..exchange import JSON, TEXT, Answer, Context, Headers, HttpRequest, Match
+from ..exchange import JSON, TEXT, Answer, Context, Headers, HttpRequest, HttpTrace, Match
 from ..guards import RequestGuard
 from ..h1.parser import Request
-from ..json.large import ON_LOOP_BYTES, LargeText
-from ..tracing import HttpTrace
-from .decoder import header_length
-from .request import DecodedInfer
+from ..json.reader import ON_LOOP_BYTES, LargeText
+from .request import DecodedInfer, header_length
 from .response import encode_infer, takes_long
 
 _log = logging.getLogger(__name__)
@@ -49,7 +47,7 @@ class HttpInfer(Encoder[Answer]):
 
     Attributes:
         body: unpacked; empty once it has been decoded.
-        json_length: how much of it is JSON (`decoder.header_length`).
+        json_length: how much of it is JSON (`header_length`).
     """
 
     encode = staticmethod(encode_infer)

@@ -3,7 +3,7 @@
     {"inputs":[{"name":"A","shape":[1000000],"datatype":"FP32","data":[1,2,3, ... ]}]}
 
 Rules:
- 1. Large arrays (`json_scan.Run`) and long strings are taken out of the text; a short string stands for each. What is
+ 1. Large arrays (`scan.Run`) and long strings are taken out of the text; a short string stands for each. What is
     left is read by orjson if it is short, and else by the strict reader, which lets others in between.
  2. In the document there is a `LargeArray` in place of each array, which is read when its datatype is known: a piece
     between two cuts at a time, with the brackets put around it that are open there. No Python object is made of more
@@ -13,7 +13,7 @@ Rules:
     document are rounded in the same way. What that cannot read either is no JSON, or has large arrays where no tensors
     are; then the strict reader takes the whole text, and knows the error.
  5. What is wrong is noticed late, when a piece is read. So an error in what the document says counts only if
-    `LargeDocument.check` has found all of its text to be JSON.
+    `Large.check` has found all of its text to be JSON.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OddTextError(Exception):
     """The text cannot be read in this way."""
 
 
-class _Large(ABC):
+class Large(ABC):
     """A part of a document, still text."""
 
     __slots__ = ("_checked", "_strict", "_text")
@@ -81,7 +81,7 @@ class _Large(ABC):
                 pass
 
 
-class LargeArray(_Large):
+class LargeArray(Large):
     """An array of a document, still text.
 
     Args:
@@ -136,11 +136,8 @@ class LargeArray(_Large):
         self._checked = True
         return _read(bytes(self._text[self._run.start : self._run.stop]), strict=self._strict)
 
-    def __repr__(self) -> str:
-        return f"<LargeArray of about {self.values} values>"
 
-
-class LargeString(_Large):
+class LargeString(Large):
     """A string of a document, still text.
 
     Args:
@@ -186,32 +183,6 @@ class LargeString(_Large):
         refuse_strings(self.nbytes)
         return b"".join(self.pieces()).decode("utf-8", "surrogateescape")
 
-    def __repr__(self) -> str:
-        return f"<LargeString of {self.nbytes} bytes>"
-
-
-class LargeDocument:
-    """A document with large arrays and strings.
-
-    Attributes:
-        value: what it says; they are `LargeArray` and `LargeString`.
-    """
-
-    __slots__ = ("_large", "value")
-
-    def __init__(self, value: Any, large: list[_Large]) -> None:
-        self.value = value
-        self._large = large
-
-    def check(self) -> None:
-        """Read what has not been read.
-
-        Raises:
-            OddTextError: a part is no JSON, or not plain.
-        """
-        for each in self._large:
-            each.check()
-
 
 Places = Callable[[Any], Iterable[tuple[dict[str, Any], str]]]
 """Says in which members of a document large arrays and long strings may be."""
@@ -219,20 +190,23 @@ Places = Callable[[Any], Iterable[tuple[dict[str, Any], str]]]
 
 def cut(
     text: memoryview, found: Scan, places: Places, *, strict: bool = False, max_values: int = DEFAULT_MAX_VALUES
-) -> LargeDocument:
+) -> tuple[Any, list[Large]]:
     """Read all but what is large.
 
     Args:
-        found: what `json_scan.scan` has found in the text.
+        found: what `scan.scan` has found in the text.
         strict: the strict reader is to read it.
         max_values: most values besides the arrays that are where they may be.
+
+    Returns:
+        What the text says, in which large parts are `LargeArray` and `LargeString`, and all these.
 
     Raises:
         OddTextError: it cannot be read, or has very large arrays in other places.
         LimitError: it has very long strings in other places, or too much of them, or too many values.
     """
     parts: list[bytes] = []
-    large: list[_Large] = []
+    large: list[Large] = []
     start = outside = 0
     for first, stop, each in _large_parts(text, found, strict=strict):
         parts += (bytes(text[start:first]), b'"%b%d"' % (_MARK, len(large)))
@@ -260,10 +234,10 @@ def cut(
         in_arrays = sum(each.values for each in left.values() if isinstance(each, LargeArray))
         refuse_values(found.values + in_arrays, 0, max_values)
         _put_back(value, left)
-    return LargeDocument(value, large)
+    return value, large
 
 
-def _large_parts(text: memoryview, found: Scan, *, strict: bool) -> list[tuple[int, int, _Large]]:
+def _large_parts(text: memoryview, found: Scan, *, strict: bool) -> list[tuple[int, int, Large]]:
     """Large arrays, and long strings outside of them: where each begins and ends."""
     arrays = [(run.start, run.stop, LargeArray(text, run, strict=strict)) for run in found.runs]
     strings = [
@@ -277,7 +251,7 @@ def _number_of(value: Any) -> int | None:
     return int(value[1:]) if type(value) is str and value[:1] == _MARK.decode() else None
 
 
-def _put_back(value: Any, left: dict[int, _Large]) -> None:
+def _put_back(value: Any, left: dict[int, Large]) -> None:
     """Read what is large where no tensor is, and put it where it belongs.
 
     Raises:

@@ -14,7 +14,7 @@ from http_fakes import FakeServer, HttpClient
 from trireme.actors.budget import InflightBudget
 from trireme.api.http.compression import Expansion
 from trireme.api.http.json import strict as json_strict
-from trireme.api.http.json.large import ON_LOOP_BYTES, LargeText
+from trireme.api.http.json.reader import ON_LOOP_BYTES, LargeText
 from trireme.api.request_parameters import MAX_PARTS
 from trireme.engine.tensor import Tensor
 

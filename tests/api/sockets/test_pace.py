@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trireme.api.sockets.limits import Limits
-from trireme.api.sockets.pace import BodyPace
+from trireme.api.sockets.limits import BodyPace, Limits
 
 LIMITS = Limits(body_rate=100, body_grace_s=10.0)
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.api.sockets.limits import Limits
-from trireme.api.sockets.shares import has_room, shared_address
+from trireme.api.sockets.limits import Limits, has_room, shared_address
 
 
 @pytest.mark.parametrize(

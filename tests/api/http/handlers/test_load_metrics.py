@@ -12,7 +12,7 @@ from scripted_models import Script, write_scripted_models
 from trireme.actors import InferenceServer
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import HttpOptions
-from trireme.api.http.handlers.load_metrics import load_metrics_headers
+from trireme.api.http.handlers.generate import load_metrics_headers
 from trireme.engine.metrics.custom import CustomMetrics, MetricKind
 from trireme.engine.options import ServerOptions
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trireme.api.http.infer.decoder import InferDecoder
-from trireme.api.http.infer.request import DecodedInfer, InferTerms, decode_infer
+from trireme.api.http.infer.request import DecodedInfer, InferDecoder, InferTerms, decode_infer
 from trireme.engine.datatypes import DATATYPES
 from trireme.engine.errors import TriremeError
 from trireme.engine.memory.regions import Regions

@@ -17,7 +17,7 @@ from http_sockets import Responses, connect, connect_now, read_to_end, until
 from trireme.api.http.app import HttpApplication
 from trireme.api.http.exchange import Exchange, HttpOptions
 from trireme.api.http.infer import handler
-from trireme.api.http.json.large import ON_LOOP_BYTES
+from trireme.api.http.json.reader import ON_LOOP_BYTES
 from trireme.api.http.service import HttpService
 from trireme.api.sockets.limits import Limits
 from trireme.api.sockets.service import ServiceOptions

@@ -17,8 +17,8 @@ from trireme.api.http.json import pieces as json_pieces
 from trireme.api.http.json import reader as json_reader
 from trireme.api.http.json import scan as json_scan
 from trireme.api.http.json import strict as json_strict
-from trireme.api.http.json.large import LargeText, infer_places, read_text
 from trireme.api.http.json.pieces import LargeArray, LargeString, OddTextError, cut
+from trireme.api.http.json.reader import LargeText, infer_places, read_text
 from trireme.api.http.json.scan import scan
 from trireme.api.request_parameters import MAX_TEXT_BYTES
 from trireme.engine.errors import InvalidArgumentError, TriremeError
@@ -177,8 +177,8 @@ def request_text(data: bytes, datatype: str = "FP32", count: int = 0) -> bytes:
 def test_no_more_than_a_piece_is_read_at_a_time() -> None:
     """Whatever holds the interpreter's lock does so for one piece."""
     text = request_text(b"[" + b",".join([b"1.5"] * 100_000) + b"]", count=100_000)
-    document = cut(memoryview(text), scan(memoryview(text)), infer_places)
-    data = document.value["inputs"][0]["data"]
+    document, _ = cut(memoryview(text), scan(memoryview(text)), infer_places)
+    data = document["inputs"][0]["data"]
     assert isinstance(data, LargeArray)
     sizes = [len(piece) for piece in data.pieces() if isinstance(piece, list)]
     assert len(sizes) > 5
@@ -191,8 +191,8 @@ def test_no_more_than_a_piece_is_read_at_a_time() -> None:
 def test_a_string_of_megabytes_is_read_in_pieces_too() -> None:
     long = b"a\\n\xc3\xa9" * 600_000
     text = request_text(b'["x", "%b","y"]' % long, "BYTES", 3)
-    document = cut(memoryview(text), scan(memoryview(text)), infer_places)
-    pieces = document.value["inputs"][0]["data"].pieces()
+    document, _ = cut(memoryview(text), scan(memoryview(text)), infer_places)
+    pieces = document["inputs"][0]["data"].pieces()
     (parts,) = [list(piece.pieces()) for piece in pieces if isinstance(piece, LargeString)]
     assert b"".join(parts) == long.replace(b"\\n", b"\n")
     assert max(map(len, parts)) <= json_scan.PIECE_BYTES
@@ -211,7 +211,7 @@ def test_a_string_of_megabytes_is_read_in_pieces_too() -> None:
     ids=["arrays", "duplicates", "objects in data", "inputs"],
 )
 def test_texts_of_too_many_values_are_refused_before_any_is_made(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trireme.api.http.json.large.parse_strictly", lambda _text: pytest.fail("was read"))
+    monkeypatch.setattr("trireme.api.http.json.reader.parse_strictly", lambda _text: pytest.fail("was read"))
     with pytest.raises(InvalidArgumentError, match="--http-max-json-values"):
         LargeText(memoryview(text), 1_000).read(infer_places, lambda document: document)
 
@@ -231,7 +231,7 @@ def test_nor_does_odd_data_that_is_only_data(element: bytes, kind: str) -> None:
     """It is read by the strict reader, and in pieces as well."""
     text = request_text(b"[" + b",".join([element] * 30_000) + b"]", kind, 30_000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trireme.api.http.json.large.parse_strictly", lambda _text: pytest.fail("was read at once"))
+        patch.setattr("trireme.api.http.json.reader.parse_strictly", lambda _text: pytest.fail("was read at once"))
         (tensor,) = in_pieces(text, most=2_000).request.inputs
     assert tensor.element_count == 30_000
     assert bytes(tensor.buffer) == bytes(whole(text).request.inputs[0].buffer)
@@ -296,10 +296,15 @@ def test_bytes_that_are_no_utf8_are_moved_as_a_whole() -> None:
     assert value["a"].encode("utf-8", "surrogateescape") == b"\xff" * 200_000
 
 
+def check_all(text: bytes) -> None:
+    for large in cut(memoryview(text), scan(memoryview(text), 16), infer_places)[1]:
+        large.check()
+
+
 def test_odd_texts_say_so() -> None:
     for text in (request_text(b"[1,2,3,,4]"), request_text(b'["\x7f"]'), b"[", b'{"a":1,"a":2}'):
         with pytest.raises(OddTextError):
-            cut(memoryview(text), scan(memoryview(text), 16), infer_places).check()
+            check_all(text)
 
 
 def test_a_tensor_of_large_data_is_as_wide_as_its_type() -> None:

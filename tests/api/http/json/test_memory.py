@@ -12,10 +12,9 @@ import orjson
 import pytest
 from http_fakes import FakeServer, HttpClient
 
-from trireme.api.http.infer.decoder import InferDecoder
-from trireme.api.http.infer.request import DecodedInfer, InferTerms
+from trireme.api.http.infer.request import DecodedInfer, InferDecoder, InferTerms
 from trireme.api.http.json import pieces as json_pieces
-from trireme.api.http.json.large import LargeText
+from trireme.api.http.json.reader import LargeText
 from trireme.api.http.json.scan import DEFAULT_MAX_VALUES
 from trireme.api.request_parameters import MAX_PARTS, MAX_TEXT_BYTES
 from trireme.engine.errors import TriremeError
