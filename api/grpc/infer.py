@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from grpclib.const import Status
 
-from ...actors.reply import Reply
+from ...actors.budget import Lease
 from ...engine.description import ModelDescription
 from ...engine.errors import TriremeError, UnsupportedError
 from ...engine.logs.request_lines import about
@@ -32,10 +32,6 @@ from .infer_request import DecodedGrpcInfer
 from .infer_writer import takes_long, write_infer_response
 from .options import delay
 from .streaming import StreamingCall
-
-if TYPE_CHECKING:
-    from .call_head import CallHead
-    from .streaming import StreamingCall
 
 
 def forward_metadata(call: CallHead | StreamingCall, pattern: HeaderPattern, request: InferenceRequest) -> None:
@@ -104,17 +100,23 @@ class GrpcTrace(RequestTrace):
 class GrpcInfer(Adapter):
     """What all of them have in common: see `pipeline.Adapter`.
 
-    Attributes:
+    Args:
         context: of the front end.
         source: where the metadata are.
         message: the request; empty once it has been decoded.
+        lease: what it came with.
     """
 
-    __slots__ = ()
-    context: GrpcContext
-    source: CallHead | StreamingCall
-    message: Buffer
-    decoded: DecodedGrpcInfer | None
+    decoded: DecodedGrpcInfer | None = None
+
+    def __init__(
+        self, context: GrpcContext, source: CallHead | StreamingCall, message: Buffer, lease: Lease | None
+    ) -> None:
+        self.context = context
+        self.source = source
+        self.message = message
+        self.lease = lease
+        self.trace = None
 
     def describe(self, name: str, version: int) -> ModelDescription:
         """Find the model.
@@ -160,10 +162,17 @@ class GrpcInfer(Adapter):
             self.lease = None
 
 
-class UnaryInferRequest(GrpcInfer):
+class UnaryInferRequest(GrpcInfer, Encoder[list[Buffer]]):
     """Of a call of ModelInfer."""
 
-    __slots__ = ()
+    encode = staticmethod(write_infer_response)
+    takes_long = staticmethod(takes_long)
+
+    def __init__(
+        self, context: GrpcContext, source: CallHead | StreamingCall, message: Buffer, lease: Lease | None
+    ) -> None:
+        super().__init__(context, source, message, lease)
+        self.offload = context.server.offload
 
     def describe(self, name: str, version: int) -> ModelDescription:
         model = self.context.server.describe(name, version)
@@ -179,8 +188,6 @@ _Failure = tuple[Status, str]
 
 class UnaryInfer:
     """Answers the calls of ModelInfer."""
-
-    __slots__ = ("_context",)
 
     def __init__(self, context: GrpcContext) -> None:
         self._context = context
@@ -215,7 +222,8 @@ class UnaryInfer:
         """
         context = self._context
         delays = context.options.delays
-        task = _InferTask(context, stream, await stream.recv_message())
+        message = await stream.recv_message()
+        task = UnaryInferRequest(context, stream, message, stream.take_lease())
         try:
             await delay(delays.process_s, "the Process execution")
             reply = await context.pipeline.admit(task)
@@ -234,38 +242,13 @@ class UnaryInfer:
 class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer], _Failure]):
     """A call without a task."""
 
-    __slots__ = (
-        "_call",
-        "context",
-        "decoded",
-        "lease",
-        "message",
-        "model",
-        "offload",
-        "over",
-        "reply",
-        "request",
-        "send",
-        "source",
-        "trace",
-    )
-    encode = staticmethod(write_infer_response)
-    takes_long = staticmethod(takes_long)
     prompt: ClassVar[bool] = True
 
     def __init__(self, context: GrpcContext, call: UnaryCall) -> None:
-        self.context = context
-        self.decoded = None
-        self.lease = call.lease
-        self.message = call.message
-        self.model = None
-        self.offload = context.server.offload
+        super().__init__(context, call.head, call.message, call.lease)
         self.over = False
-        self.reply: Reply | None = None
-        self.request = None
+        self.reply = None
         self.send = call.answer
-        self.source = call.head
-        self.trace = None
         self._call = call
 
     def fail(self, failure: _Failure) -> None:
@@ -279,22 +262,3 @@ class _InferCall(UnaryInferRequest, CallbackAnswer[list[Buffer], _Failure]):
         extra = None if request is None else about(request.model_name, request.id)
         _log.exception("unexpected failure while answering %s", self._call.head.path, extra=extra)
         return Status.UNKNOWN, "Internal Server Error"
-
-
-class _InferTask(UnaryInferRequest, Encoder[list[Buffer]]):
-    """A call with a task."""
-
-    __slots__ = ("context", "decoded", "lease", "message", "model", "offload", "request", "source", "trace")
-    encode = staticmethod(write_infer_response)
-    takes_long = staticmethod(takes_long)
-
-    def __init__(self, context: GrpcContext, stream: StreamingCall, message: Buffer) -> None:
-        self.context = context
-        self.decoded = None
-        self.lease = stream.take_lease()
-        self.message = message
-        self.model = None
-        self.offload = context.server.offload
-        self.request = None
-        self.source = stream
-        self.trace = None

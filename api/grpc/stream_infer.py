@@ -34,7 +34,7 @@ from .infer_messages import WireRequest
 from .infer_parameters import parse_version
 from .infer_writer import takes_long, write_stream_error, write_stream_refusal, write_stream_response
 from .options import delay
-from .stream_order import StreamOrder, Turn, TurnState
+from .stream_order import Place, PlaceState, StreamOrder
 from .streaming import StreamingCall
 from .wire import UnreadableError
 
@@ -99,7 +99,7 @@ class InferStream:
             return
         try:
             self._send_now()
-            if not (request.decoupled or request.state is TurnState.CLOSED):
+            if not (request.decoupled or request.state is PlaceState.CLOSED):
                 self._hold(request, answer_bytes(request.outcome))
         except Exception:  # noqa: BLE001 - this runs in a turn of the server's: a defect must cost its own stream only
             self._break()
@@ -288,7 +288,7 @@ class InferStream:
             self._writing = False
 
 
-class _Request(Turn, GrpcInfer):
+class _Request(GrpcInfer, Place):
     """A request on a stream.
 
     Args:
@@ -303,40 +303,16 @@ class _Request(Turn, GrpcInfer):
         takes_long: that answer is for the writer, who has it encoded on a thread.
     """
 
-    __slots__ = (
-        "_owner",
-        "context",
-        "decoded",
-        "held_bytes",
-        "id",
-        "lease",
-        "message",
-        "model",
-        "outcome",
-        "reply",
-        "request",
-        "source",
-        "takes_long",
-        "trace",
-    )
     prompt: ClassVar[bool] = True
 
     def __init__(self, owner: InferStream, message: Buffer = b"", lease: Lease | None = None) -> None:
-        super().__init__(decoupled=False)
+        super().__init__(owner.context, owner.stream, message, lease)
         self._owner = owner
-        self.context = owner.context
-        self.decoded = None
         self.held_bytes = 0
         self.id = ""
-        self.lease = lease
-        self.message = message
-        self.model = None
         self.outcome: InferenceResponse | TriremeError | None = None
         self.reply: Reply | None = None
-        self.request = None
-        self.source = owner.stream
         self.takes_long = False
-        self.trace = None
 
     def waiting(self) -> AbstractContextManager[None]:
         return self._owner.stream.waiting_for_room()

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 
-class TurnState(enum.Enum):
+class PlaceState(enum.Enum):
     WAITING = "waiting for its model"
     ANSWERED = "waiting for earlier requests"
     READY = "may be sent"
@@ -34,7 +34,7 @@ class TurnState(enum.Enum):
     CLOSED = "closed"
 
 
-class Turn:
+class Place:
     """One request's place in the order.
 
     Attributes:
@@ -43,19 +43,16 @@ class Turn:
         nbytes: bytes of the answer that waits.
     """
 
-    __slots__ = ("decoupled", "nbytes", "state")
-
-    def __init__(self, decoupled: bool) -> None:
-        self.decoupled = decoupled
-        self.state = TurnState.WAITING
-        self.nbytes = 0
+    decoupled = False
+    nbytes = 0
+    state = PlaceState.WAITING
 
 
-T = TypeVar("T", bound=Turn)
+T = TypeVar("T", bound=Place)
 
 
 class StreamOrder(Generic[T]):
-    """The turns of one stream.
+    """The places of the requests of one stream.
 
     Args:
         max_open: requests that may be open.
@@ -73,7 +70,7 @@ class StreamOrder(Generic[T]):
         self._max_bytes = max_bytes
         self._unsent_bytes = 0
         self._open: dict[T, None] = {}
-        # Both hold open turns only, each once.
+        # Both hold open places only, each once.
         self._in_order: deque[T] = deque(maxlen=max_open)
         self._ready: deque[T] = deque(maxlen=max_open)
 
@@ -89,33 +86,33 @@ class StreamOrder(Generic[T]):
 
     @property
     def open(self) -> Iterable[T]:
-        """The open turns, oldest first."""
+        """The open places, oldest first."""
         return tuple(self._open)
 
-    def admit(self, turn: T) -> None:
+    def admit(self, place: T) -> None:
         """A request has come."""
         assert not self.half_closed, "a request behind the last one"
         assert len(self._open) < self._max_open, "a request without room for it"
-        self._open[turn] = None
-        if not turn.decoupled:
-            self._in_order.append(turn)
+        self._open[place] = None
+        if not place.decoupled:
+            self._in_order.append(place)
 
-    def news(self, turn: T, nbytes: int = 0) -> None:
+    def news(self, place: T, nbytes: int = 0) -> None:
         """A request's only answer is there; or, of a decoupled model, there are answers to take.
 
         Args:
             nbytes: what the answer holds.
         """
-        if turn.decoupled:
-            assert turn.state is not TurnState.CLOSED, "an answer behind the last one"
-            if turn.state is not TurnState.READY:
-                self._make_ready(turn)
+        if place.decoupled:
+            assert place.state is not PlaceState.CLOSED, "an answer behind the last one"
+            if place.state is not PlaceState.READY:
+                self._make_ready(place)
             return
-        assert turn.state is TurnState.WAITING, "a second answer to a request that gets one"
-        turn.state = TurnState.ANSWERED
-        turn.nbytes = nbytes
+        assert place.state is PlaceState.WAITING, "a second answer to a request that gets one"
+        place.state = PlaceState.ANSWERED
+        place.nbytes = nbytes
         self._unsent_bytes += nbytes
-        if self._in_order[0] is turn:
+        if self._in_order[0] is place:
             self._release()
 
     @property
@@ -127,26 +124,26 @@ class StreamOrder(Generic[T]):
         """The request whose turn it is to be answered; None if nothing may be sent yet."""
         if not self._ready:
             return None
-        turn = self._ready.popleft()
-        turn.state = TurnState.SENDING
-        return turn
+        place = self._ready.popleft()
+        place.state = PlaceState.SENDING
+        return place
 
-    def close(self, turn: T) -> None:
+    def close(self, place: T) -> None:
         """The last answer to a request has been sent."""
-        assert turn.state is TurnState.SENDING, "only what is being sent can have been sent"
-        turn.state = TurnState.CLOSED
-        self._unsent_bytes -= turn.nbytes
-        del self._open[turn]
+        assert place.state is PlaceState.SENDING, "only what is being sent can have been sent"
+        place.state = PlaceState.CLOSED
+        self._unsent_bytes -= place.nbytes
+        del self._open[place]
 
     def _release(self) -> None:
         """Everything at the head of the order that is answered becomes ready (rule 1)."""
         in_order = self._in_order
-        while in_order and in_order[0].state is TurnState.ANSWERED:
+        while in_order and in_order[0].state is PlaceState.ANSWERED:
             self._make_ready(in_order.popleft())
 
-    def _make_ready(self, turn: T) -> None:
-        turn.state = TurnState.READY
-        self._ready.append(turn)
+    def _make_ready(self, place: T) -> None:
+        place.state = PlaceState.READY
+        self._ready.append(place)
 
     def __repr__(self) -> str:
         return (

@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trireme.api.grpc.stream_order import StreamOrder, Turn, TurnState
+from trireme.api.grpc.stream_order import Place, PlaceState, StreamOrder
 
 
-def order_of(max_open: int = 100, max_bytes: int = 1000) -> StreamOrder[Turn]:
+def order_of(max_open: int = 100, max_bytes: int = 1000) -> StreamOrder[Place]:
     return StreamOrder(max_open, max_bytes)
 
 
-def admitted(order: StreamOrder[Turn], decoupled: bool = False) -> Turn:
-    turn = Turn(decoupled)
-    order.admit(turn)
-    return turn
+def admitted(order: StreamOrder[Place], decoupled: bool = False) -> Place:
+    place = Place()
+    place.decoupled = decoupled
+    order.admit(place)
+    return place
 
 
 def test_rule_1_answers_of_requests_that_get_one_keep_the_order_of_the_requests() -> None:
@@ -82,13 +83,13 @@ def test_rule_4_room_depends_on_the_bytes_that_wait_behind_others_too() -> None:
 def test_rule_5_a_stream_is_over_when_nothing_is_open_behind_the_last_request() -> None:
     order = order_of()
     assert not order.over
-    turn = admitted(order)
+    place = admitted(order)
     order.half_closed = True
     assert not order.over
-    order.news(turn)
+    order.news(place)
     order.next()
     assert not order.over
-    order.close(turn)
+    order.close(place)
     assert order.over
 
 
@@ -111,22 +112,22 @@ def test_the_end_of_a_stream_finds_what_is_still_open() -> None:
 def test_a_request_goes_through_the_states_of_the_diagram(decoupled: bool) -> None:
     order = order_of()
     earlier = admitted(order)
-    turn = admitted(order, decoupled)
-    seen = [turn.state]
-    order.news(turn)
-    seen.append(turn.state)
+    place = admitted(order, decoupled)
+    seen = [place.state]
+    order.news(place)
+    seen.append(place.state)
     order.news(earlier)
-    seen.append(turn.state)
+    seen.append(place.state)
     order.next()
     order.next()
-    seen.append(turn.state)
+    seen.append(place.state)
     if decoupled:
-        order.news(turn)
-        seen.append(turn.state)
+        order.news(place)
+        seen.append(place.state)
         order.next()
-    order.close(turn)
-    seen.append(turn.state)
-    waiting, answered, ready, sending, closed = TurnState
+    order.close(place)
+    seen.append(place.state)
+    waiting, answered, ready, sending, closed = PlaceState
     if decoupled:
         assert seen == [waiting, ready, ready, sending, ready, closed]
     else:
@@ -140,18 +141,18 @@ def test_whatever_happens_in_whatever_order(steps: list[tuple[str, int]]) -> Non
     """Plain answers never change places, each goes out exactly once, decoupled ones never wait, and at the end nothing
     is left over."""
     order = order_of(max_open=10**6, max_bytes=10**6)
-    plain: list[Turn] = []
-    decoupled: list[Turn] = []
-    unanswered: list[Turn] = []
-    sent: list[Turn] = []
+    plain: list[Place] = []
+    decoupled: list[Place] = []
+    unanswered: list[Place] = []
+    sent: list[Place] = []
 
     def send() -> bool:
-        turn = order.next()
-        if turn is None:
+        place = order.next()
+        if place is None:
             return False
-        if not turn.decoupled:
-            sent.append(turn)
-            order.close(turn)
+        if not place.decoupled:
+            sent.append(place)
+            order.close(place)
         return True
 
     for step, number in steps:
@@ -163,20 +164,20 @@ def test_whatever_happens_in_whatever_order(steps: list[tuple[str, int]]) -> Non
         elif step == "news" and unanswered and number % 2:
             order.news(unanswered.pop(number % len(unanswered)), number)
         elif step == "news" and decoupled:
-            turn = decoupled[number % len(decoupled)]
-            order.news(turn)
-            assert turn.state is TurnState.READY
+            place = decoupled[number % len(decoupled)]
+            order.news(place)
+            assert place.state is PlaceState.READY
         elif step == "send":
             send()
         assert sent == plain[: len(sent)]
-    for turn in unanswered:
-        order.news(turn)
+    for place in unanswered:
+        order.news(place)
     while send():
         pass
-    for turn in decoupled:
-        order.news(turn)
-        assert order.next() is turn
-        order.close(turn)
+    for place in decoupled:
+        order.news(place)
+        assert order.next() is place
+        order.close(place)
     assert sent == plain
     assert list(order.open) == []
     assert repr(order) == "<StreamOrder 0 open, 0 ready, 0 bytes unsent>"
