@@ -1,34 +1,74 @@
-"""What gRPC serves of an `InferenceServer`: its services, and what guards them.
+"""What gRPC serves of an `InferenceServer`: every RPC, the function that answers it, and what guards them.
 
-It knows no connections: it is what the gRPC service hosts, as `HttpApplication` is what the HTTP service hosts.
+It knows no connections: it is what the gRPC service hosts, as the HTTP application is what the HTTP service hosts. The
+two infer RPCs and RepositoryModelLoad read their messages themselves; all others get and give betterproto2's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Final
 
-from grpclib.const import Status
+from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
+from ...proto.messages import inference as pb
 from ..restrictions import Restriction
-from .about import Health
+from . import about, repository, settings, shared_memory
+from .codec import RawMessage
 from .context import GrpcContext, GrpcOptions
-from .inference import InferenceService, paths_of
+from .infer import UnaryInfer
 from .reflection import with_reflection
+from .stream_infer import InferStream
 
 if TYPE_CHECKING:
     from ...actors import InferenceServer
     from ..logging import Log
+    from .call import UnaryCall
     from .call_head import CallHead
+    from .streaming import StreamingCall
 
 _KEY_PREFIX = "triton-grpc-protocol-"
+_PREFIX = "/inference.GRPCInferenceService/"
+MODEL_INFER: Final = f"{_PREFIX}ModelInfer"
+MODEL_STREAM_INFER: Final = f"{_PREFIX}ModelStreamInfer"
+
+_ANSWERS: Mapping[str, tuple[str, Callable[[GrpcContext, Any], Any]]] = {
+    "ServerLive": ("health", about.server_live),
+    "ServerReady": ("health", about.server_ready),
+    "ServerMetadata": ("metadata", about.server_metadata),
+    "ModelReady": ("health", about.model_ready),
+    "ModelMetadata": ("metadata", about.model_metadata),
+    "ModelConfig": ("model-config", about.model_config),
+    "ModelStatistics": ("statistics", about.statistics),
+    "RepositoryIndex": ("model-repository", repository.index),
+    "RepositoryModelLoad": ("model-repository", repository.load),
+    "RepositoryModelUnload": ("model-repository", repository.unload),
+    "SystemSharedMemoryStatus": ("shared-memory", shared_memory.system_status),
+    "SystemSharedMemoryRegister": ("shared-memory", shared_memory.register_system),
+    "SystemSharedMemoryUnregister": ("shared-memory", shared_memory.unregister_system),
+    "CudaSharedMemoryStatus": ("shared-memory", shared_memory.cuda_status),
+    "CudaSharedMemoryRegister": ("shared-memory", shared_memory.register_cuda),
+    "CudaSharedMemoryUnregister": ("shared-memory", shared_memory.unregister_cuda),
+    "TraceSetting": ("trace", settings.change_trace),
+    "LogSettings": ("logging", settings.change_log),
+}
+"""Calls with one message each way: the category that a restriction names them by, and what answers them. That takes the
+message of the request, and gives that of the response, or an awaitable of it."""
+
+
+def paths_of(category: str) -> list[str]:
+    """The paths of the calls that belong to a category of `restrictions.RESTRICTABLE`."""
+    if category == "inference":
+        return [MODEL_INFER, MODEL_STREAM_INFER]
+    paths = [_PREFIX + name for name, (its_category, _) in _ANSWERS.items() if its_category == category]
+    return [*paths, "/grpc.health.v1.Health/Check"] if category == "health" else paths
 
 
 class RestrictedProtocols:
     """A guard: it looks at every call when it begins, so at a stream once."""
-
-    __slots__ = ("_needed",)
 
     def __init__(self, restrictions: Sequence[Restriction]) -> None:
         self._needed = {
@@ -51,12 +91,9 @@ class RestrictedProtocols:
             if given is None or not restriction.admits(str(given).encode("utf-8", "surrogateescape")):
                 raise GRPCError(Status.UNAVAILABLE, f"This protocol is restricted, expecting header '{key}'")
 
-    def __repr__(self) -> str:
-        return f"<RestrictedProtocols: {len(self._needed)} methods>"
-
 
 class GrpcApplication:
-    """The KServe/Triton gRPC interface (docs/reference/grpc.md).
+    """The KServe/Triton gRPC interface (docs/reference/grpc.md); itself the inference service (`call.Servable`).
 
     Args:
         server: the facade that does the work.
@@ -64,17 +101,47 @@ class GrpcApplication:
         log: whose settings clients may see and change; None where they may not.
 
     Attributes:
-        services: grpclib services; the inference service also has ``immediate``.
+        services: all of them.
         guards: each is asked about every call when it begins, and raises what the call is refused with.
+        immediate: calls that are begun without a task of their own; see `UnaryInfer.begin`.
+        lease, offload, client_accounts: the server's.
+        delays: what is held up, for tests of clients.
 
     Raises:
         InvalidArgumentError: the options name a header pattern that is none.
     """
 
     def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
-        self._context = GrpcContext(server, options, log)
-        self.services = with_reflection((InferenceService(self._context), Health(self._context)))
+        context = self._context = GrpcContext(server, options, log)
+        self._unary = UnaryInfer(context)
+        self.delays = options.delays
+        self.immediate: Mapping[str, Callable[[UnaryCall], bool]] = {MODEL_INFER: self._unary.begin}
+        if self.delays.of_model_infer:
+            self.immediate = {}
+        self.lease = server.lease
+        self.offload = server.offload
+        self.client_accounts = server.client_accounts
         self.guards = (RestrictedProtocols(options.restrictions),) if options.restrictions else ()
+        self.services = with_reflection((self, about.Health(context)))
+
+    def __mapping__(self) -> dict[str, Handler]:
+        mapping: dict[str, Handler] = {}
+        for path, promised in pb.GrpcInferenceServiceBase().__mapping__().items():
+            name = path.removeprefix(_PREFIX)
+            request_type = RawMessage if name == "RepositoryModelLoad" else promised.request_type
+            if name in _ANSWERS:
+                answer = partial(self._answer, _ANSWERS[name][1])
+                mapping[path] = Handler(answer, promised.cardinality, request_type, promised.reply_type)
+        mapping[MODEL_INFER] = Handler(self._unary.handle, Cardinality.UNARY_UNARY, RawMessage, RawMessage)
+        mapping[MODEL_STREAM_INFER] = Handler(self._infer_stream, Cardinality.STREAM_STREAM, RawMessage, RawMessage)
+        return mapping
+
+    async def _answer(self, answer: Callable[[GrpcContext, Any], Any], stream: StreamingCall) -> None:
+        message = answer(self._context, await stream.recv_message())
+        await stream.send_message(await message if isawaitable(message) else message)
+
+    async def _infer_stream(self, stream: StreamingCall) -> None:
+        await InferStream(self._context, stream).serve()
 
     def stop_accepting(self) -> None:
         """Refuse new inferences, on open streams too; those in flight go on

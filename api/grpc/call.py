@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -52,6 +53,7 @@ _UNKNOWN_METHOD = blocks.trailers_only(Status.UNIMPLEMENTED)
 _TOO_LATE = blocks.trailers_only(Status.DEADLINE_EXCEEDED, DEADLINE_EXCEEDED)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UnaryCall:
     """One request message, and one answer at any later time on the event loop.
 
@@ -64,30 +66,16 @@ class UnaryCall:
             passes.
     """
 
-    __slots__ = (
-        "_connection",
-        "_inbox",
-        "begun",
-        "deadline_entry",
-        "head",
-        "lease",
-        "message",
-        "method",
-        "on_cancel",
-        "stream_id",
-    )
-
-    def __init__(self, connection: CallHost, stream_id: int, head: CallHead, method: Method) -> None:
-        self._connection: CallHost | None = connection
-        self._inbox: Inbox | None = None
-        self.begun = False
-        self.deadline_entry: Entry | None = None
-        self.stream_id = stream_id
-        self.head = head
-        self.lease: Lease | None = None
-        self.method = method
-        self.message: Buffer = b""
-        self.on_cancel: Callable[[], None] | None = None
+    _connection: CallHost | None
+    stream_id: int
+    head: CallHead
+    method: Method
+    _inbox: Inbox | None = None
+    begun: bool = False
+    deadline_entry: Entry | None = None
+    lease: Lease | None = None
+    message: Buffer = b""
+    on_cancel: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         state = "over" if self._connection is None else "begun" if self.begun else "collecting"
@@ -276,8 +264,6 @@ def methods_of(services: Iterable[Servable], options: GrpcServiceOptions) -> dic
 
 class GrpcConnection(CallHost):
     """Opens the calls of one connection."""
-
-    __slots__ = ()
 
     def _open(self, event: RequestReceived[CallHead]) -> None:
         head = event.head

@@ -46,8 +46,6 @@ class CallStory:
         path: of its method.
     """
 
-    __slots__ = ("_cancelled", "_failed", "_handler", "_name", "_where")
-
     def __init__(self, path: str) -> None:
         handler = _HANDLERS.get(path)
         self._handler = handler

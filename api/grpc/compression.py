@@ -99,9 +99,6 @@ class Unpacking:
         self._pieces: list[bytes] = []
         self.nbytes = 0
 
-    def __repr__(self) -> str:
-        return f"<Unpacking: {self.nbytes} bytes out of {self._size}>"
-
     def step(self) -> bool:
         """Unpack up to `STEP_BYTES` more. Whether that was all.
 

@@ -47,8 +47,6 @@ class GrpcContext:
         InvalidArgumentError: the header pattern is not a regular expression.
     """
 
-    __slots__ = ("draining", "log", "options", "pipeline", "reader", "server")
-
     def __init__(self, server: InferenceServer, options: GrpcOptions, log: Log | None = None) -> None:
         self.server = server
         self.log = log

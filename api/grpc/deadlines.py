@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import trio
@@ -36,19 +37,15 @@ class Expiring(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """A deadline in the heap; empty once its call has ended."""
 
-    __slots__ = ("call",)
-
-    def __init__(self, call: Expiring) -> None:
-        self.call: Expiring | None = call
+    call: Expiring | None
 
 
 class Deadlines:
     """Whose deadline is next."""
-
-    __slots__ = ("_count", "_empty", "_heap", "_sooner")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Entry]] = []  # the number makes each different
@@ -59,9 +56,6 @@ class Deadlines:
     def __len__(self) -> int:
         """Calls that have a deadline ahead."""
         return len(self._heap) - self._empty
-
-    def __repr__(self) -> str:
-        return f"<Deadlines of {len(self)} calls>"
 
     @property
     def next_s(self) -> float:

@@ -37,6 +37,7 @@ Guard = Callable[[CallHead], None]
 """Looks at every call when it begins; raises `GRPCError` to refuse it."""
 
 
+@dataclass(slots=True, eq=False)
 class WaitingRoom:
     """What waits for room in the server-wide budget, and is in memory all the same.
 
@@ -48,11 +49,8 @@ class WaitingRoom:
         limit_bytes: most of them.
     """
 
-    __slots__ = ("held_bytes", "limit_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.held_bytes = 0
+    limit_bytes: int
+    held_bytes: int = 0
 
     def enter(self, nbytes: int) -> None:
         """A call begins to wait, which may hold so many bytes; `leave` is the end of it.
@@ -70,9 +68,6 @@ class WaitingRoom:
 
     def leave(self, nbytes: int) -> None:
         self.held_bytes -= nbytes
-
-    def __repr__(self) -> str:
-        return f"<WaitingRoom: {self.held_bytes} of {self.limit_bytes} bytes>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +129,6 @@ class CallHost(Http2Connection[CallHead, Call]):
         lease: see `Surroundings`.
         stories: what verbose logs tell of calls, by their streams; empty if they do not.
     """
-
-    __slots__ = ("address", "lease", "stories", "surroundings")
 
     def __init__(
         self,
@@ -245,9 +238,6 @@ class Inbox:
         self.held_bytes = 0
         self.lease: Lease | None = None
         self.reader = MessageReader(max_message_bytes)
-
-    def __repr__(self) -> str:
-        return f"<Inbox: {self.held_bytes} bytes{', ended' if self.ended else ''}>"
 
     def feed(self, data: bytes, flow_bytes: int, end_stream: bool) -> None:
         self.reader.feed(data)

@@ -92,8 +92,6 @@ class InferReader:
         offload: where large messages are read.
     """
 
-    __slots__ = ("_heads", "_limits", "_offload", "_regions")
-
     def __init__(self, regions: Regions, limits: TensorLimits = DEFAULT_LIMITS, offload: Offload | None = None) -> None:
         self._regions = regions
         self._limits = limits

@@ -62,8 +62,6 @@ class StreamOrder(Generic[T]):
         half_closed: no request follows. Set by the stream's reader.
     """
 
-    __slots__ = ("_in_order", "_max_bytes", "_max_open", "_open", "_ready", "_unsent_bytes", "half_closed")
-
     def __init__(self, max_open: int, max_bytes: int) -> None:
         self.half_closed = False
         self._max_open = max_open

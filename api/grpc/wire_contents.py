@@ -155,9 +155,6 @@ class WireContents:
         self.elements = bytearray()
         self.element_count = 0
 
-    def __repr__(self) -> str:
-        return f"<WireContents: fields {sorted(self.packed)}, {self.element_count} strings>"
-
     def add_numbers(self, number: int, data: memoryview) -> None:
         """More numbers of a field."""
         known = self.packed.get(number)

@@ -58,9 +58,6 @@ class Http2Group:
         self.held_streams = 0
         self._watches_calls = watches_calls
 
-    def __repr__(self) -> str:
-        return f"<Http2Group of {len(self.connections)} connections>"
-
     async def accompany(self, roster: Roster) -> None:
         """Tells the connections the time when they want to know it, to within one sweep interval, until cancelled."""
         while True:

@@ -33,6 +33,7 @@ Rule 10: Nothing is copied but small things that are joined for a single write.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from ...engine.tensor import Buffer
@@ -56,6 +57,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """An open stream: OPEN, or ENDED once `ended`.
 
@@ -70,18 +72,15 @@ class Stream:
         queue: what waits for that window, or for the connection's; None as long as nothing had to wait.
     """
 
-    __slots__ = ("ended", "id", "lends", "lent", "queue", "receive_left", "returned", "send_window", "unconsumed")
-
-    def __init__(self, stream_id: int, ended: bool, receive_left: int, send_window: int) -> None:
-        self.id = stream_id
-        self.ended = ended
-        self.receive_left = receive_left
-        self.unconsumed = 0
-        self.lends = False
-        self.lent = 0
-        self.returned = 0
-        self.send_window = send_window
-        self.queue: SendQueue | None = None
+    id: int
+    ended: bool
+    receive_left: int
+    send_window: int
+    unconsumed: int = 0
+    lends: bool = False
+    lent: int = 0
+    returned: int = 0
+    queue: SendQueue | None = None
 
 
 class Streams:

@@ -13,8 +13,7 @@ from grpclib.exceptions import GRPCError
 from http_fakes import FakeServer
 from scripted_server import ScriptedServer, scripted_server
 
-from trireme.api.grpc.application import RestrictedProtocols
-from trireme.api.grpc.inference import paths_of
+from trireme.api.grpc.application import RestrictedProtocols, paths_of
 from trireme.api.restrictions import RESTRICTABLE, Restriction
 
 REFUSAL = "This protocol is restricted, expecting header 'triton-grpc-protocol-{}'"
