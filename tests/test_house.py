@@ -92,7 +92,7 @@ EXCEPTIONS: dict[tuple[Rule, str], str] = {
         queues_are_bounded,
         "engine/scheduling/sequence/slot_core.py",
     ): "requests in it hold shares of the server's budget",
-    (queues_are_bounded, "engine/gpu/shared.py"): "streams and events, of which batches in flight have a few each",
+    (queues_are_bounded, "engine/gpu/cuda_device.py"): "streams and events, of which batches in flight have a few each",
     (queues_are_bounded, "engine/gpu/pinned_pool.py"): "blocks of memory, of which the limit says how many there are",
     (queues_are_bounded, "engine/scheduling/dispatcher.py"): "instances, and jobs within the server-wide budget",
     (queues_are_bounded, "engine/scheduling/queueing.py"): "instances, and jobs within the server-wide budget",

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..errors import TriremeError, UnavailableError
-from ..gpu.devices import CupyDevices, TorchDevices
+from ..gpu.cuda_device import Captures
+from ..gpu.cupy_device import CupyDevices
 from ..gpu.pinned_pool import GpuLimits, PinnedPool
-from ..gpu.shared import Captures
+from ..gpu.torch_device import TorchDevices
 from ..job import Outcome
 from ..metrics.custom import CustomMetrics
 from ..request import InferenceRequest

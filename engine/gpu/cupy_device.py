@@ -10,8 +10,7 @@ Rules:
     Of all else a stream is asked, twice, because the first answer may still be about that call: if both answers are
     errors, the device is sick, for as long as the process lives. A thread that captures does not ask (`Captures`, rule
     3): what it captured has failed, and the next call tells.
- 4. Streams and events are kept for the next one (`StreamStock`, `EventStock`).
- 5. Functions are not called by cupy, whose way is Python on the driver's thread, but as `host_callback` does it.
+ 4. Functions are not called by cupy, whose way is Python on the driver's thread, but as `host_callback` does it.
 
 Written after cupy's reference and sources (14) and tested against a stand-in for it; no GPU has seen it yet.
 """
@@ -22,17 +21,16 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..errors import FailureReason, InternalError, TriremeError
-from ..memory.tensors import DevicePieces, PlacedOutput
+from ..errors import FailureReason, InternalError, TriremeError, UnavailableError
+from ..plugins import import_package
+from .cuda_device import CudaDevice, CudaGraph, CudaStream, Devices, HostSide, check_number
 from .device import DeviceArray, OutOfDeviceMemoryError, SickDeviceError
-from .host_callback import CallRefusedError, HostCallbacks
-from .pinned_pool import Allocate, PinnedPool
-from .shared import Captures, EventStock, StreamStock
+from .host_callback import CallRefusedError
+from .pinned_pool import Allocate
 
 logger = logging.getLogger("trireme.gpu")
 
@@ -41,59 +39,84 @@ _CAPTURE_ERRORS = range(900, 909)
 _WRONG_CALLS = {_INVALID_VALUE, _INVALID_HANDLE, _NOT_READY, *_CAPTURE_ERRORS}
 
 
-class CupyDevice:
-    """See `device.Device`. Callable from any thread; each of its streams from one at a time.
+class CupyStream(CudaStream):
+    """A ``cupy.cuda.Stream``."""
+
+    _device: CupyDevice
+
+    def active(self) -> _Active:
+        return self._device.active()
+
+    def upload(self, host: np.ndarray) -> DeviceArray:
+        if not host.flags.c_contiguous:
+            raise InternalError("only an array without gaps can be copied to a GPU")
+        with self._device.active():
+            array = self._device.empty(host.shape, host.dtype)
+            array.data.copy_from_host_async(host.ctypes.data, host.nbytes, self.raw)
+        return array
+
+    def download(self, array: DeviceArray) -> np.ndarray:
+        if not array.flags.c_contiguous:
+            raise InternalError("only an array without gaps can be copied from a GPU")
+        with self._device.active():
+            host = self._device.pinned(array.shape, array.dtype)
+            array.data.copy_to_host_async(host.ctypes.data, host.nbytes, self.raw)
+        return host
+
+    def copy(self, source: DeviceArray, target: DeviceArray) -> None:
+        if not (source.flags.c_contiguous and target.flags.c_contiguous and source.nbytes == target.nbytes):
+            raise InternalError("only arrays without gaps, of equal size, can be copied to one another")
+        with self._device.active():
+            target.data.copy_from_device_async(source.data, source.nbytes, self.raw)
+
+
+class CupyDevice(CudaDevice[CupyStream]):
+    """A `Device`.
 
     Args:
         cupy: the package, or what behaves like it.
-        pool, allocate, callbacks: where pinned memory comes from, and who calls functions; may be those of several
-            devices.
         memory_limit_bytes: most that the arrays made here take together; 0 for as much as there is.
 
     Raises:
         TriremeError: there is no such device, or it is sick.
     """
 
-    def __init__(
-        self,
-        cupy: Any,
-        index: int,
-        pool: PinnedPool,
-        allocate: Allocate,
-        callbacks: HostCallbacks,
-        captures: Captures,
-        memory_limit_bytes: int = 0,
-    ) -> None:
-        self.index = index
-        self.callbacks = callbacks
-        self.captures = captures
-        self.events: EventStock[Any] = EventStock(cupy.cuda.Event)
+    def __init__(self, cupy: Any, index: int, host: HostSide, memory_limit_bytes: int = 0) -> None:
+        super().__init__(index, host, cupy.cuda.Event)
         self._cupy = cupy
-        self._pinned = partial(pool.take, allocate)
-        self.relieved = pool.relieved
         self._pool = cupy.cuda.MemoryPool()
-        self._streams = StreamStock(self._make_stream)
         self._probe: Any = None
         with self.active():
-            self._probe = self._make_stream(0)
+            self._probe = self.new_stream(0)
             self._pool.set_limit(size=memory_limit_bytes)
 
-    def stream(self, priority: int = 0) -> CupyStream:
-        raw = self._streams.take(priority)
-        stream = CupyStream(self, raw)
-        self._streams.until_gone(stream, priority, raw)
-        return stream
+    def active(self) -> _Active:
+        """Rule 1; and CUDA's errors become ours (rule 3)."""
+        return _Active(self)
 
-    def _make_stream(self, priority: int) -> Any:
+    errors = active
+
+    def refused(self, error: CallRefusedError) -> TriremeError:
+        return self.failure(error.status, error.message)
+
+    def new_stream(self, priority: int) -> Any:
+        return self._cupy.cuda.Stream(non_blocking=True, priority=priority)
+
+    def wrap(self, raw: Any) -> CupyStream:
+        return CupyStream(self, raw, raw.ptr)
+
+    def is_reached(self, event: Any) -> bool:
+        # `event.done` would be False for ever where the device has failed.
         with self.active():
-            return self._cupy.cuda.Stream(non_blocking=True, priority=priority)
+            status = self._cupy.cuda.runtime.eventQuery(event.ptr)
+        if status not in (_SUCCESS, _NOT_READY):
+            failure = self.failure(status, f"cudaEventQuery reports error {status}")
+            if isinstance(failure, SickDeviceError):
+                raise failure
+        return status == _SUCCESS  # or the device is well, and the next answer counts
 
-    def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        try:
-            with self.active():
-                return self._pinned(shape, np.dtype(dtype))
-        except OutOfDeviceMemoryError:  # the driver gives no more, though the pool might
-            return np.empty(tuple(shape), np.dtype(dtype))
+    def elapsed_ms(self, event: Any, later: Any) -> float:
+        return self._cupy.cuda.get_elapsed_time(event, later)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> DeviceArray:
         dtype = np.dtype(dtype)
@@ -111,7 +134,7 @@ class CupyDevice:
             memory = self._cupy.cuda.UnownedMemory(address, math.prod(shape) * dtype.itemsize, owner, self.index)
             return self._cupy.ndarray(tuple(shape), dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
-    def capture(self, stream: Any, work: Callable[[], None]) -> CupyGraph:
+    def capture(self, stream: Any, work: Callable[[], None]) -> CudaGraph:
         """See `device.Device.capture`. What the work uses must live as long as the graph."""
         with self.captures.one(), self.active(), self.captures.underway():
             stream.raw.begin_capture()
@@ -119,7 +142,7 @@ class CupyDevice:
                 failed.callback(self._abandon_capture, stream)
                 work()
                 failed.pop_all()
-            return CupyGraph(self, stream.raw.end_capture())
+            return CudaGraph(self, stream.raw.end_capture().launch)
 
     def _abandon_capture(self, stream: Any) -> None:
         """The stream must leave its capture, whatever became of that, or it is of no use any more."""
@@ -127,10 +150,6 @@ class CupyDevice:
             stream.raw.end_capture()
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             logger.debug("GPU %d: the end of a capture that had failed: %s", self.index, error)
-
-    def active(self) -> _Active:
-        """Rule 1; and CUDA's errors become ours (rule 3)."""
-        return _Active(self)
 
     def failure(self, status: int, text: str) -> TriremeError:
         """The error that one of CUDA's is (rule 3)."""
@@ -151,9 +170,6 @@ class CupyDevice:
         except cuda.runtime.CUDARuntimeError:
             return True
         return answers[1] not in (_SUCCESS, _NOT_READY)
-
-    def __repr__(self) -> str:
-        return f"<CupyDevice {self.index}>"
 
 
 class _Active:
@@ -186,110 +202,21 @@ class _Active:
             raise self._device.failure(failed.status, str(failed)) from None
 
 
-class CupyStream:
-    """See `device.Stream`."""
+class CupyDevices(Devices[CupyDevice]):
+    """The GPUs by cupy."""
 
-    def __init__(self, device: CupyDevice, raw: Any) -> None:
-        self.handle: int = raw.ptr
-        self.raw = raw
-        self._device = device
+    make = CupyDevice
 
-    def record(self) -> CupyEvent:
-        with self._device.active():
-            return CupyEvent(self._device, self.raw.record(self._device.events.take()))
+    def import_framework(self) -> Any:
+        return import_package("cupy", "GPUs need", "gpu")
 
-    def wait(self, event: Any) -> None:
-        with self._device.active():
-            self.raw.wait_event(event.raw)
-
-    def upload(self, host: np.ndarray) -> DeviceArray:
-        if not host.flags.c_contiguous:
-            raise InternalError("only an array without gaps can be copied to a GPU")
-        with self._device.active():
-            array = self._device.empty(host.shape, host.dtype)
-            array.data.copy_from_host_async(host.ctypes.data, host.nbytes, self.raw)
-        return array
-
-    def assemble(self, pieces: DevicePieces) -> DeviceArray:
-        array = self._device.empty(pieces.shape, pieces.dtype)
-        at = self._device.address(array)
-        for piece in pieces.pieces:
-            piece.copy_to(self.handle, at)
-            at += piece.byte_size
-        return array
-
-    def place(self, array: DeviceArray, output: PlacedOutput) -> None:
-        output.copy_from(self.handle, self._device.address(array))
-
-    def download(self, array: DeviceArray) -> np.ndarray:
-        if not array.flags.c_contiguous:
-            raise InternalError("only an array without gaps can be copied from a GPU")
-        with self._device.active():
-            host = self._device.pinned(array.shape, array.dtype)
-            array.data.copy_to_host_async(host.ctypes.data, host.nbytes, self.raw)
-        return host
-
-    def copy(self, source: DeviceArray, target: DeviceArray) -> None:
-        if not (source.flags.c_contiguous and target.flags.c_contiguous and source.nbytes == target.nbytes):
-            raise InternalError("only arrays without gaps, of equal size, can be copied to one another")
-        with self._device.active():
-            target.data.copy_from_device_async(source.data, source.nbytes, self.raw)
-
-    def call(self, function: Callable[[], None]) -> None:
+    def check(self, framework: Any, index: int) -> None:
+        runtime = framework.cuda.runtime
         try:
-            with self._device.active():
-                self._device.callbacks.call(self.handle, function)
-        except CallRefusedError as error:
-            raise self._device.failure(error.status, error.message) from None
+            check_number(index, runtime.getDeviceCount(), "CUDA")
+        except runtime.CUDARuntimeError as error:
+            raise UnavailableError(f"GPU {index} cannot be used: {error}; is NVIDIA's driver installed?") from None
 
-    def drain(self) -> None:
-        with self._device.active():
-            self.raw.synchronize()
-
-    def __repr__(self) -> str:
-        return f"<CupyStream {self.handle:#x} of GPU {self._device.index}>"
-
-
-class CupyEvent:
-    """See `device.Event`."""
-
-    __slots__ = ("_device", "raw")
-
-    def __init__(self, device: CupyDevice, raw: Any) -> None:
-        self.raw = raw
-        self._device = device
-
-    def __del__(self) -> None:
-        self._device.events.give_back(self.raw)
-
-    def reached(self) -> bool:
-        # `raw.done` would be False for ever where the device has failed.
-        with self._device.active():
-            status = self._device._cupy.cuda.runtime.eventQuery(self.raw.ptr)
-        if status not in (_SUCCESS, _NOT_READY):
-            failure = self._device.failure(status, f"cudaEventQuery reports error {status}")
-            if isinstance(failure, SickDeviceError):
-                raise failure
-        return status == _SUCCESS  # or the device is well, and the next answer counts
-
-    def elapsed_ns(self, later: Any) -> int:
-        with self._device.active():
-            return round(self._device._cupy.cuda.get_elapsed_time(self.raw, later.raw) * 1e6)
-
-
-class CupyGraph:
-    """See `device.Graph`."""
-
-    def __init__(self, device: CupyDevice, raw: Any) -> None:
-        self._device = device
-        self._raw = raw
-
-    def launch(self, stream: Any) -> None:
-        with self._device.active():
-            self._raw.launch(stream.raw)
-
-
-def pinned_blocks(cupy: Any) -> Allocate:
-    """What gets pinned memory from the driver, for all devices, for a `PinnedPool`."""
-    portable = cupy.cuda.runtime.hostAllocPortable
-    return lambda nbytes: cupy.cuda.PinnedMemory(nbytes, portable)
+    def pinned_blocks(self, framework: Any) -> Allocate:
+        portable = framework.cuda.runtime.hostAllocPortable
+        return lambda nbytes: framework.cuda.PinnedMemory(nbytes, portable)

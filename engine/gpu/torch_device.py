@@ -32,184 +32,97 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import InternalError
-from ..memory.cuda import CudaError
-from ..memory.tensors import DevicePieces, PlacedOutput
-from .device import Event, Graph, OutOfDeviceMemoryError, SickDeviceError, Stream
-from .host_callback import CallRefusedError, HostCallbacks
-from .pinned_pool import Allocate, PinnedPool
-from .shared import Captures, EventStock, StreamStock
+from ..errors import InternalError, TriremeError, UnavailableError
+from ..memory.cuda import CudaDriver, CudaError
+from ..plugins import import_package
+from .cuda_device import CudaDevice, CudaGraph, CudaStream, Devices, HostSide, check_number
+from .device import OutOfDeviceMemoryError, SickDeviceError, Stream
+from .host_callback import CallRefusedError
+from .pinned_pool import Allocate
 
 T = TypeVar("T")
 
 
-class TorchEvent:
-    """An `Event`: a ``torch.cuda.Event`` that was recorded."""
+class TorchStream(CudaStream):
+    """A ``torch.cuda.Stream``."""
 
-    __slots__ = ("_device", "_event")
-
-    def __init__(self, device: TorchDevice, event: Any) -> None:
-        self._device = device
-        self._event = event
-
-    def __del__(self) -> None:
-        self._device.events.give_back(self._event)
-
-    def reached(self) -> bool:
-        try:
-            return self._event.query()
-        except RuntimeError as error:
-            self._device.ask(error)
-            return False  # the device is well: the next answer counts
-
-    def elapsed_ns(self, later: Event) -> int:
-        assert isinstance(later, TorchEvent)
-        with self._device.errors():
-            return round(self._event.elapsed_time(later._event) * 1e6)
-
-
-class TorchStream:
-    """A `Stream`: a ``torch.cuda.Stream``, `raw`."""
-
-    def __init__(self, device: TorchDevice, raw: Any) -> None:
-        self.raw = raw
-        self.handle: int = raw.cuda_stream
-        self._device = device
-        self._torch = device.torch
-        self.graph_pool: Any = None
+    _device: TorchDevice
+    graph_pool: Any = None
 
     def active(self) -> AbstractContextManager[Any]:
-        """Make it what torch enqueues on, and its device the current one."""
-        return self._torch.cuda.stream(self.raw)
-
-    def record(self) -> TorchEvent:
-        with self._device.errors():
-            event = self._device.events.take()
-            event.record(self.raw)
-        return TorchEvent(self._device, event)
-
-    def wait(self, event: Event) -> None:
-        assert isinstance(event, TorchEvent)
-        with self._device.errors():
-            self.raw.wait_event(event._event)
+        return self._device.torch.cuda.stream(self.raw)
 
     def upload(self, host: np.ndarray) -> Any:
         with self._device.errors(), self.active():
-            return self._torch.from_numpy(host).to(self._device.place, non_blocking=True)
-
-    def assemble(self, pieces: DevicePieces) -> Any:
-        with self._device.errors(), self.active():
-            array = self._device.empty(pieces.shape, pieces.dtype)
-        at = self._device.address(array)
-        for piece in pieces.pieces:
-            piece.copy_to(self.handle, at)
-            at += piece.byte_size
-        return array
+            return self._device.torch.from_numpy(host).to(self._device.place, non_blocking=True)
 
     def download(self, array: Any) -> np.ndarray:
-        host = self._device.pinned(array.shape, _numpy_dtype(array.dtype))
+        """Rule 6."""
+        torch, dtype = self._device.torch, array.dtype
+        unknown = dtype is torch.bfloat16
+        host = self._device.pinned(array.shape, np.dtype("uint16" if unknown else str(dtype).removeprefix("torch.")))
         with self._device.errors(), self.active():
-            self._as_tensor(host, array.dtype).copy_(array, non_blocking=True)
+            tensor = torch.from_numpy(host.view(np.int16)).view(dtype) if unknown else torch.from_numpy(host)
+            tensor.copy_(array, non_blocking=True)
         return host
-
-    def place(self, array: Any, output: PlacedOutput) -> None:
-        output.copy_from(self.handle, self._device.address(array))
 
     def copy(self, source: Any, target: Any) -> None:
         with self._device.errors(), self.active():
             target.copy_(source, non_blocking=True)
 
-    def call(self, function: Callable[[], None]) -> None:
-        try:
-            with self._device.active():
-                self._device.callbacks.call(self.handle, function)
-        except CallRefusedError as error:
-            self._device.ask(error)
-            raise
 
-    def drain(self) -> None:
-        with self._device.errors():
-            self.raw.synchronize()
-
-    def _as_tensor(self, host: np.ndarray, dtype: Any) -> Any:
-        """A view on an array, by rule 6."""
-        if dtype is self._torch.bfloat16:
-            return self._torch.from_numpy(host.view(np.int16)).view(dtype)
-        return self._torch.from_numpy(host)
-
-
-class TorchGraph:
-    """A `Graph`: a ``torch.cuda.CUDAGraph``."""
-
-    def __init__(self, device: TorchDevice, graph: Any) -> None:
-        self._device = device
-        self._graph = graph
-
-    def launch(self, stream: Stream) -> None:
-        assert isinstance(stream, TorchStream)
-        with self._device.errors(), stream.active():
-            self._graph.replay()
-
-
-class TorchDevice:
+class TorchDevice(CudaDevice[TorchStream]):
     """A `Device`.
 
     Args:
-        pool, allocate: where pinned memory comes from; may be those of several devices.
         memory_limit_bytes: most of the GPU's memory that torch may have in this process for batches; 0 for no limit.
             What was allocated by `load` is not counted.
-        make_stream: gives the handle of a new stream of a priority (rule 7).
 
-    Attributes:
-        events: those that were recorded once, for `TorchStream.record`.
+    Raises:
+        SickDeviceError: it cannot be used.
     """
 
-    def __init__(
-        self,
-        torch: Any,
-        index: int,
-        callbacks: HostCallbacks,
-        pool: PinnedPool,
-        allocate: Allocate,
-        make_stream: Callable[[int], int],
-        captures: Captures,
-        memory_limit_bytes: int = 0,
-    ) -> None:
+    def __init__(self, torch: Any, index: int, host: HostSide, memory_limit_bytes: int = 0) -> None:
+        super().__init__(index, host, partial(torch.cuda.Event, enable_timing=True))
         self.torch = torch
-        self.captures = captures
-        self.index = index
-        self.events: EventStock[Any] = EventStock(lambda: torch.cuda.Event(enable_timing=True))
-        self._streams = StreamStock(make_stream)
-        self._failed_graphs: list[Any] = []
-        self.callbacks = callbacks
         self.place = torch.device("cuda", index)
-        self._pinned = partial(pool.take, allocate)
-        self.relieved = pool.relieved
+        self._failed_graphs: list[Any] = []
         self._limit_bytes = memory_limit_bytes
         self._loaded_bytes = 0
         self._dropped: list[int] = []  # bytes of what was loaded, and is not taken off yet
         self._loading = threading.Lock()
-        with self._starting():
+        try:  # the first calls, for which CUDA starts and there is no stream to ask yet
+            self._driver = CudaDriver(host.driver)
             self._total_bytes: int = torch.cuda.get_device_properties(index).total_memory
-            self._probe = self._external(make_stream(0))
+            self._probe = self.new_stream(0)
+        except (RuntimeError, AssertionError, CudaError) as error:
+            raise SickDeviceError(f"GPU {index} cannot be used: {_first_line(error)}") from error
         self._set_limit(memory_limit_bytes)
 
-    def stream(self, priority: int = 0) -> TorchStream:
-        with self.errors():
-            handle = self._streams.take(priority)
-            stream = TorchStream(self, self._external(handle))
-        self._streams.until_gone(stream, priority, handle)
-        return stream
+    def active(self) -> AbstractContextManager[Any]:
+        return self.torch.cuda.device(self.index)
 
-    def _external(self, handle: int) -> Any:
+    def refused(self, error: CallRefusedError) -> TriremeError:
+        self.ask(error)
+        return error
+
+    def new_stream(self, priority: int) -> Any:
+        """Rule 7."""
+        handle = self._driver.create_stream(self.index, priority)
         return self.torch.cuda.ExternalStream(handle, device=self.index)
 
-    def pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    def wrap(self, raw: Any) -> TorchStream:
+        return TorchStream(self, raw, raw.cuda_stream)
+
+    def is_reached(self, event: Any) -> bool:
         try:
-            with self.errors():
-                return self._pinned(shape, np.dtype(dtype))
-        except OutOfDeviceMemoryError:  # the driver gives no more, though the pool might
-            return np.empty(tuple(shape), np.dtype(dtype))
+            return event.query()
+        except RuntimeError as error:
+            self.ask(error)
+            return False  # the device is well: the next answer counts
+
+    def elapsed_ms(self, event: Any, later: Any) -> float:
+        return event.elapsed_time(later)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
         with self.errors():
@@ -217,9 +130,6 @@ class TorchDevice:
 
     def address(self, array: Any) -> int:
         return array.data_ptr()
-
-    def active(self) -> AbstractContextManager[Any]:
-        return self.torch.cuda.device(self.index)
 
     def load(self, make: Callable[[], T]) -> T:
         """Make something that has memory of the device for as long as it lives: weights, graphs. While that is made
@@ -268,10 +178,9 @@ class TorchDevice:
         """Let a stream wait for what loading left on torch's default one, which nothing else waits for."""
         assert isinstance(stream, TorchStream)
         with self.errors():
-            event = self.events.take()
-            event.record(self.torch.cuda.default_stream(self.index))
+            event = self.recorded(self.torch.cuda.default_stream(self.index))
             stream.raw.wait_event(event)
-        self.events.give_back(event)
+        self.idle_events.append(event)
 
     def give_back(self, *, wait: bool = True) -> None:
         """Give memory that torch keeps unused back to the driver, of all GPUs: torch knows no other way.
@@ -283,12 +192,12 @@ class TorchDevice:
             SickDeviceError: rule 3.
             RuntimeError: anything else, as torch raised it.
         """
-        with self.captures.none() if wait else self.captures.none_now() as free:
-            if free is not False:
+        with self.captures.none(wait=wait) as free:
+            if free:
                 with self.errors():
                     self.torch.cuda.empty_cache()
 
-    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+    def capture(self, stream: Stream, work: Callable[[], None]) -> CudaGraph:
         assert isinstance(stream, TorchStream)
         with self.captures.one():
             pool = stream.graph_pool = stream.graph_pool or self.torch.cuda.graph_pool_handle()
@@ -297,7 +206,7 @@ class TorchDevice:
                 failed.callback(self._end_failed_capture, stream, graph)
                 self._capture(stream, graph, pool, work)
                 failed.pop_all()
-        return TorchGraph(self, graph)
+        return CudaGraph(self, lambda _stream: graph.replay())
 
     def _capture(self, stream: TorchStream, graph: Any, pool: Any, work: Callable[[], None]) -> None:
         try:
@@ -370,17 +279,6 @@ class TorchDevice:
             f"{_first_line(error)}"
         ) from error
 
-    @contextmanager
-    def _starting(self) -> Iterator[None]:
-        """The first calls, for which CUDA starts and there is no stream to ask yet."""
-        try:
-            yield
-        except (RuntimeError, AssertionError, CudaError) as error:
-            raise SickDeviceError(f"GPU {self.index} cannot be used: {_first_line(error)}") from error
-
-    def __repr__(self) -> str:
-        return f"<TorchDevice {self.index}>"
-
 
 @contextmanager
 def _not_collecting() -> Iterator[None]:
@@ -402,16 +300,29 @@ class _PinnedBlock:
         self.ptr: int = tensor.data_ptr()
 
 
-def pinned_blocks(torch: Any) -> Allocate:
-    """What a `PinnedPool` gets its memory from. torch's own pool beneath it rounds up to powers of two, and keeps
-    for itself what is given back."""
-    return lambda nbytes: _PinnedBlock(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True))
+class TorchDevices(Devices[TorchDevice]):
+    """The GPUs by torch."""
+
+    make = TorchDevice
+
+    def import_framework(self) -> Any:
+        return import_torch()
+
+    def check(self, framework: Any, index: int) -> None:
+        if not framework.cuda.is_available():
+            raise UnavailableError(
+                f"torch {framework.__version__} finds none: is it built for CUDA, and NVIDIA's driver installed?"
+            )
+        check_number(index, framework.cuda.device_count(), "torch")
+
+    def pinned_blocks(self, framework: Any) -> Allocate:
+        """torch's own pool beneath ours rounds up to powers of two, and keeps for itself what is given back."""
+        return lambda nbytes: _PinnedBlock(framework.empty(nbytes, dtype=framework.uint8, pin_memory=True))
 
 
-def _numpy_dtype(dtype: Any) -> np.dtype:
-    """Rule 6."""
-    name = str(dtype).removeprefix("torch.")
-    return np.dtype("uint16" if name == "bfloat16" else name)
+def import_torch() -> Any:
+    """The package; see `import_package`."""
+    return import_package("torch", "the backend 'pytorch' needs", "torch")
 
 
 def _first_line(error: Exception) -> str:

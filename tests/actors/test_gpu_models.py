@@ -21,7 +21,7 @@ from trireme.actors import InferenceServer
 from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.datatypes import FP32, INT32
 from trireme.engine.errors import TriremeError, UnavailableError
-from trireme.engine.gpu.devices import CupyDevices
+from trireme.engine.gpu.cupy_device import CupyDevices
 from trireme.engine.gpu.discovery import Gpu
 from trireme.engine.gpu.pinned_pool import GpuLimits, PinnedPool
 from trireme.engine.options import ServerOptions

@@ -147,6 +147,9 @@ class Event:
         cuda._events[self.ptr] = self
         cuda.events_made += 1
 
+    def record(self, stream: Stream) -> None:
+        stream.record(self)
+
 
 class Stream:
     def __init__(self, cuda: _Cuda, handle: int) -> None:

@@ -23,7 +23,7 @@ from fake_cuda import ILLEGAL_ADDRESS, SUCCESS, FakeCuda
 from fake_gpu import POISON, FakeEvent, FakeGpus, FakeStream, Misuse, Operation
 from late_tensors import Computer, LateTensor, Token
 
-from trireme.engine.gpu.devices import TorchDevices
+from trireme.engine.gpu.torch_device import TorchDevices
 
 _BORROWED = {
     *("Tensor", "device", "dtype", "is_tensor", "inference_mode", "no_grad", "nn", "load", "compile"),
@@ -80,7 +80,7 @@ class FakeTorch:
 
         monkeypatch.setattr(torch.nn.Module, "to", to)
         monkeypatch.setattr("trireme.engine.backends.pytorch.backend.import_torch", lambda: self)
-        devices = partial(TorchDevices, load_driver=lambda: self.driver)
+        devices = partial(TorchDevices, load=lambda: self, load_driver=lambda: self.driver)
         monkeypatch.setattr("trireme.engine.backends.services.TorchDevices", devices)
 
     @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from ...config.model import ModelConfig
 from ...datatypes import BF16, BYTES
 from ...errors import InvalidArgumentError, UnsupportedError
-from ...gpu.devices import CupyDevices
+from ...gpu.cupy_device import CupyDevices
 from ...gpu.pipeline import Pipeline
 from ...instances.orders import first_instance, input_gpu
 from ..framework import FrameworkModel, GraphBackend, ModelTensors

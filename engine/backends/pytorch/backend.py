@@ -15,9 +15,8 @@ from typing import Any
 from ...config.model import ModelConfig
 from ...datatypes import BYTES
 from ...errors import InvalidArgumentError, UnavailableError
-from ...gpu.devices import TorchDevices
 from ...gpu.graphs import graph_shapes, input_shapes
-from ...gpu.torch_device import TorchDevice
+from ...gpu.torch_device import TorchDevice, TorchDevices, import_torch
 from ...instances.orders import first_instance, input_gpu
 from ..framework import FrameworkBackend, FrameworkModel, find_file
 from ..interface import InstanceSpec, ModelFiles, ModelInstance
@@ -30,7 +29,7 @@ from .formats import (
     python_program,
 )
 from .instance import PyTorchInstance, PyTorchStreamInstance
-from .program import Program, Runner, Settings, TensorNames, error_types, import_torch
+from .program import Program, Runner, Settings, TensorNames, error_types
 from .tensors import OutputCheck, check_datatype
 
 _log = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ class PyTorchModel(FrameworkModel[Program]):
     def create_instance(self, spec: InstanceSpec) -> ModelInstance:
         program = self.program(spec)
         place = program.device
-        gpu = self._devices.get(self._torch, place.index or 0) if place.type == "cuda" else None
+        gpu = self._devices.get(place.index or 0) if place.type == "cuda" else None
         runner = Runner(self._torch, program, self._settings, gpu)
         if gpu is None or self.instance_class(spec) is PyTorchInstance:
             return PyTorchInstance(self._torch, spec.name, self.tensors, runner, self._checks, self._threads)
@@ -176,7 +175,7 @@ class PyTorchModel(FrameworkModel[Program]):
 
     def _gpu(self, spec: InstanceSpec) -> TorchDevice:
         try:
-            return self._devices.get(self._torch, spec.device_id)
+            return self._devices.get(spec.device_id)
         except UnavailableError as error:
             raise InvalidArgumentError(
                 f"unable to load model '{self.config.name}', instance '{spec.name}' is to run on a GPU: {error}"

@@ -14,7 +14,6 @@ from ...config.model import ModelConfig
 from ...errors import InternalError, InvalidArgumentError, TriremeError
 from ...gpu.device import SickDeviceError
 from ...gpu.torch_device import TorchDevice
-from ...plugins import import_package
 from ..parameters import parse_bool, parse_int
 
 Values = Mapping[str, Any]
@@ -49,12 +48,7 @@ class Program(ABC):
         """
 
 
-# -- The torch package: imported when a model needs it, never before; and its errors in plain words
-
-
-def import_torch() -> Any:
-    """The package; see `import_package`."""
-    return import_package("torch", "the backend 'pytorch' needs", "torch")
+# -- torch's errors in plain words
 
 
 def error_types(torch: Any) -> tuple[type[Exception], ...]:

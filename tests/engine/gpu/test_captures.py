@@ -14,9 +14,9 @@ from fake_gpu import FakeGpus, Operation
 from fake_torch_cuda import FakeTorch
 
 from trireme.engine.errors import InternalError
-from trireme.engine.gpu.devices import CupyDevices, TorchDevices
-from trireme.engine.gpu.shared import Captures
-from trireme.engine.gpu.torch_device import TorchDevice
+from trireme.engine.gpu.cuda_device import Captures
+from trireme.engine.gpu.cupy_device import CupyDevices
+from trireme.engine.gpu.torch_device import TorchDevice, TorchDevices
 
 FLOAT = np.dtype(np.float32)
 PATIENCE_S = 10
@@ -34,7 +34,7 @@ def captures() -> Captures:
 
 @pytest.fixture
 def gpu(fake: FakeTorch, captures: Captures) -> TorchDevice:
-    return TorchDevices(load_driver=lambda: fake.driver, captures=captures).get(fake, 1)
+    return TorchDevices(load=lambda: fake, load_driver=lambda: fake.driver, captures=captures).get(1)
 
 
 def zeros(gpu: TorchDevice, stream: Any) -> Any:

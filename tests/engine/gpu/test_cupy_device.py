@@ -15,9 +15,8 @@ from fake_gpu import EARLY, FakeGpus, Misuse, Operation
 
 from trireme.engine.clock import SystemClock
 from trireme.engine.errors import InternalError, UnavailableError
-from trireme.engine.gpu.cupy_device import CupyDevice, CupyStream
+from trireme.engine.gpu.cupy_device import CupyDevice, CupyDevices, CupyStream
 from trireme.engine.gpu.device import Device, OutOfDeviceMemoryError, SickDeviceError, Stream
-from trireme.engine.gpu.devices import CupyDevices
 from trireme.engine.gpu.pinned_pool import PinnedPool, is_pinned
 from trireme.engine.gpu.pipeline import Pipeline
 from trireme.engine.job import ExecutionBatch

@@ -38,8 +38,9 @@ def test_all_frameworks_together_keep_to_the_limit_of_pinned_memory(monkeypatch:
     services.limit_gpus(GpuLimits(8192))
     monkeypatch.setattr(services.gpus, "_load", lambda: FakeCupy(gpus))
     monkeypatch.setattr(services.gpus, "_load_driver", lambda: fake_driver(gpus))
+    monkeypatch.setattr(services.torch_gpus, "_load", lambda: torch)
     monkeypatch.setattr(services.torch_gpus, "_load_driver", lambda: torch.driver)
-    first, second = services.gpus.get(0), services.torch_gpus.get(torch, 0)
+    first, second = services.gpus.get(0), services.torch_gpus.get(0)
     held = first.pinned((8192,), np.dtype(np.uint8))
     assert not is_pinned(second.pinned((1,), np.dtype(np.uint8)))
     del held

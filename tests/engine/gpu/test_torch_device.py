@@ -13,17 +13,16 @@ from fake_torch_cuda import FakeTorch
 
 from trireme.engine.errors import InternalError, UnavailableError
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
-from trireme.engine.gpu.devices import TorchDevices
 from trireme.engine.gpu.host_callback import CallRefusedError
 from trireme.engine.gpu.pinned_pool import PinnedPool, is_pinned
-from trireme.engine.gpu.torch_device import TorchDevice
+from trireme.engine.gpu.torch_device import TorchDevice, TorchDevices
 
 FLOAT = np.dtype(np.float32)
 SICK = 700
 
 
 def devices(fake: FakeTorch, **limits: object) -> TorchDevices:
-    return TorchDevices(load_driver=lambda: fake.driver, **limits)  # type: ignore[arg-type]
+    return TorchDevices(load=lambda: fake, load_driver=lambda: fake.driver, **limits)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def fake() -> FakeTorch:
 
 @pytest.fixture
 def gpu(fake: FakeTorch) -> TorchDevice:
-    return devices(fake).get(fake, 1)
+    return devices(fake).get(1)
 
 
 def pinned(gpu: TorchDevice, values: object) -> np.ndarray:
@@ -45,11 +44,11 @@ def pinned(gpu: TorchDevice, values: object) -> np.ndarray:
 
 def test_a_device_is_made_once_and_only_if_torch_knows_it(fake: FakeTorch) -> None:
     known = devices(fake)
-    assert known.get(fake, 1) is known.get(fake, 1)
+    assert known.get(1) is known.get(1)
     with pytest.raises(UnavailableError, match="there is no GPU 2: torch knows 2, numbered from 0"):
-        known.get(fake, 2)
+        known.get(2)
     with pytest.raises(UnavailableError, match="finds none: is it built for CUDA"):
-        devices(none := FakeTorch(FakeGpus(count=0))).get(none, 0)
+        devices(FakeTorch(FakeGpus(count=0))).get(0)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"])
@@ -159,7 +158,7 @@ def test_pinned_memory_is_used_again_when_nothing_refers_to_it(gpu: TorchDevice)
 
 
 def test_pinned_memory_has_a_limit(fake: FakeTorch) -> None:
-    gpu = devices(fake, pinned=PinnedPool(8192)).get(fake, 0)
+    gpu = devices(fake, pinned=PinnedPool(8192)).get(0)
     held = gpu.pinned((4096,), np.dtype(np.uint8))
     assert not is_pinned(gpu.pinned((8192,), np.dtype(np.uint8)))
     assert is_pinned(held)
@@ -167,7 +166,7 @@ def test_pinned_memory_has_a_limit(fake: FakeTorch) -> None:
 
 def test_copies_are_right_where_pinned_memory_has_run_out(fake: FakeTorch) -> None:
     """Slower, for they are waited for; but no model's batch fails because of what another model's clients hold."""
-    gpu, fake.gpus.pageable = devices(fake, pinned=PinnedPool(0)).get(fake, 0), 0
+    gpu, fake.gpus.pageable = devices(fake, pinned=PinnedPool(0)).get(0), 0
     stream = gpu.stream()
     host = pinned(gpu, np.array([1, 2], np.float32))
     there = stream.upload(host)
@@ -178,7 +177,7 @@ def test_copies_are_right_where_pinned_memory_has_run_out(fake: FakeTorch) -> No
 
 
 def test_the_device_s_memory_has_a_limit(fake: FakeTorch) -> None:
-    gpu = devices(fake, device_bytes={0: 1 << 20}).get(fake, 0)
+    gpu = devices(fake, device_bytes={0: 1 << 20}).get(0)
     with pytest.raises(OutOfDeviceMemoryError) as caught:
         gpu.empty((1 << 19,), FLOAT)
     assert str(caught.value) == "GPU 0 has no memory left: CUDA out of memory. Tried to allocate 2097152 bytes."
@@ -186,7 +185,7 @@ def test_the_device_s_memory_has_a_limit(fake: FakeTorch) -> None:
 
 
 def test_the_limit_is_for_batches_and_not_for_what_is_loaded(fake: FakeTorch) -> None:
-    gpu = devices(fake, device_bytes={0: 4096}).get(fake, 0)
+    gpu = devices(fake, device_bytes={0: 4096}).get(0)
 
     class Model:
         def __init__(self) -> None:
@@ -205,7 +204,7 @@ def test_the_limit_is_for_batches_and_not_for_what_is_loaded(fake: FakeTorch) ->
 
 def test_what_is_dropped_while_something_is_loaded_neither_waits_nor_disturbs_it(fake: FakeTorch) -> None:
     """The garbage collector drops models wherever it runs: on the thread that loads, or on the event loop."""
-    gpu = devices(fake, device_bytes={0: 4096}).get(fake, 0)
+    gpu = devices(fake, device_bytes={0: 4096}).get(0)
 
     class Model:
         def __init__(self, dropped: list[Model]) -> None:

@@ -98,9 +98,9 @@ def group(figures: dict[str, Any]) -> None:
     torch = need_torch()
     import trio
 
-    from trireme.engine.gpu.devices import TorchDevices
+    from trireme.engine.gpu.torch_device import TorchDevices
 
-    gpu = TorchDevices().get(torch, 0)
+    gpu = TorchDevices().get(0)
     succeeds(gpu)
     figures["succeeded"] = True
     figures["failure"] = fails(torch, gpu)

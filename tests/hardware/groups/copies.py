@@ -46,17 +46,18 @@ def check(torch: Any, device: Any) -> dict[str, Any]:
 
 def group(figures: dict[str, Any]) -> None:
     torch = need_torch()
-    from trireme.engine.gpu.devices import CupyDevices, TorchDevices
+    from trireme.engine.gpu.cuda_device import Captures
+    from trireme.engine.gpu.cupy_device import CupyDevices
     from trireme.engine.gpu.pinned_pool import PinnedPool, is_pinned
-    from trireme.engine.gpu.shared import Captures
+    from trireme.engine.gpu.torch_device import TorchDevices
 
     captures, pool = Captures(), PinnedPool(1 << 30)
-    gpu = TorchDevices(pool, captures=captures).get(torch, 0)
+    gpu = TorchDevices(pool, captures=captures).get(0)
     figures["torch"] = check(torch, gpu)
     array = gpu.pinned((4096,), np.dtype(np.uint8))
     assert is_pinned(array)
     assert torch.from_numpy(array).is_pinned()
-    full = TorchDevices(PinnedPool(0)).get(torch, 0)
+    full = TorchDevices(PinnedPool(0)).get(0)
     stream, ordinary = full.stream(), full.pinned((1 << 20,), np.dtype(np.uint8))
     ordinary[...] = 7
     there = stream.upload(ordinary)

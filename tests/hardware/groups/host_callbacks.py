@@ -13,11 +13,11 @@ CALLS, STREAMS, IN_FLIGHT, PATIENCE_S = 10_000, 4, 64, 30
 
 
 def group(figures: dict[str, Any]) -> None:
-    torch = need_torch()
-    from trireme.engine.gpu.devices import TorchDevices
+    need_torch()
+    from trireme.engine.gpu.torch_device import TorchDevices
 
     devices = TorchDevices()
-    gpu = devices.get(torch, 0)
+    gpu = devices.get(0)
     streams = [gpu.stream() for _ in range(STREAMS)]
     assert len({stream.handle for stream in streams}) == STREAMS
     heard: list[list[int]] = [[] for _ in streams]

@@ -9,7 +9,7 @@ from typing import Any
 from hardware import main, need_torch
 
 LIBRARIES = ("numpy", "torch", "cupy", "onnxruntime", "tensorrt", "pynvml", "trio", "tritonclient.grpc")
-OURS = ("engine.gpu.devices", "engine.gpu.devices", "actors", "api.grpc.application", "api.metrics.gpu")
+OURS = ("engine.gpu.cupy_device", "engine.gpu.torch_device", "actors", "api.grpc.application", "api.metrics.gpu")
 
 
 def group(figures: dict[str, Any]) -> None:

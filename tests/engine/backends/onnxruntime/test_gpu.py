@@ -29,8 +29,8 @@ from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.config.sequence import sequence_batching
 from trireme.engine.datatypes import BF16, BYTES, FP32, INT64, DataType
 from trireme.engine.errors import InternalError, TriremeError, UnavailableError
+from trireme.engine.gpu.cupy_device import CupyDevices
 from trireme.engine.gpu.device import OutOfDeviceMemoryError, SickDeviceError
-from trireme.engine.gpu.devices import CupyDevices
 from trireme.engine.gpu.pinned_pool import PinnedPool
 from trireme.engine.job import ExecutionBatch, Job, Phase
 from trireme.engine.request import InferenceRequest, InferenceResponse

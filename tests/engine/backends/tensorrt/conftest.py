@@ -25,8 +25,8 @@ from trireme.engine.config import model_config
 from trireme.engine.config.model import ModelConfig
 from trireme.engine.config.schema import ModelConfigMessage
 from trireme.engine.errors import TriremeError
+from trireme.engine.gpu.cupy_device import CupyDevices
 from trireme.engine.gpu.device import Stream
-from trireme.engine.gpu.devices import CupyDevices
 from trireme.engine.job import ExecutionBatch, Job
 from trireme.engine.request import InferenceRequest
 from trireme.engine.tensor import Tensor

@@ -22,7 +22,7 @@ from trireme.engine.backends.registry import BackendRegistry
 from trireme.engine.backends.tensorrt import TensorRtBackend
 from trireme.engine.datatypes import BY_NAME, FP32, INT32
 from trireme.engine.errors import TriremeError
-from trireme.engine.gpu.devices import CupyDevices
+from trireme.engine.gpu.cupy_device import CupyDevices
 from trireme.engine.gpu.discovery import Gpu
 from trireme.engine.options import ServerOptions
 from trireme.engine.request import InferenceRequest
